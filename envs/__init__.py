@@ -1,0 +1,57 @@
+"""AgentPEFT's Gymnasium suite of text environments. Importing it registers them.
+
+>>> import gymnasium as gym
+>>> env = gym.make("agentpeft.envs:AgentPEFT/DBBench-v0")
+"""
+
+import gymnasium
+
+from agentpeft.envs.checking import check_text_env
+from agentpeft.envs.errors import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
+from agentpeft.envs.spaces import Unicode
+from agentpeft.envs.streams import Stage, TaskStream
+from agentpeft.envs.tasks import Task, Taskset, TaskSource
+from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.vector import TextVectorEnv
+
+__all__ = [
+    "ENV_IDS",
+    "REWARD_PRESETS",
+    "DataError",
+    "EnvFault",
+    "Episode",
+    "EpisodeConfig",
+    "EpisodeOptions",
+    "Outcome",
+    "RewardConfig",
+    "SettingsError",
+    "Stage",
+    "Task",
+    "TaskSource",
+    "TaskStream",
+    "Taskset",
+    "TextEnv",
+    "TextVectorEnv",
+    "Turn",
+    "TurnRecord",
+    "Unicode",
+    "UnknownTaskError",
+    "check_text_env",
+]
+
+_ENTRY_POINTS = {
+    "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "make_arithmetic"),
+    "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "make_gsm8k"),
+    "AgentPEFT/DBBench-v0": ("db_bench.env:DBBenchEnv", "make_db_bench"),
+}
+ENV_IDS = tuple(_ENTRY_POINTS)
+"""The ids that this package registers."""
+
+for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
+    gymnasium.register(
+        id=_env_id,
+        entry_point=f"agentpeft.envs.{_entry_point}",
+        vector_entry_point=f"agentpeft.envs.vector:{_make_vec}",
+    )

@@ -1,0 +1,114 @@
+"""What every database backend of DB-bench offers: one session per episode, MySQL to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Protocol, TypeAlias
+
+from agentpeft.envs.errors import SettingsError
+
+Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timedelta | None
+Row: TypeAlias = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name and its MySQL type as written, such as `VARCHAR(40)`."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to begin an episode with."""
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class DatabaseLimits:
+    """What one episode may use.
+
+    `max_rows`: rows of a result that are fetched. `max_database_mib`: size of all its tables.
+    """
+
+    statement_timeout_s: float = 5.0
+    max_rows: int = 1000
+    max_database_mib: int = 16
+    max_statement_chars: int = 20_000
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError on a limit that is not above 0."""
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise SettingsError(f"{name} must be > 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class StatementResult:
+    """What the agent's SQL gave: rows (none for a write) or MySQL's error text.
+
+    `error` looks like `1146 (42S02): Table 'db.x' doesn't exist`. `is_timeout`: the statement was
+    stopped at its time limit. `is_cut`: there were more than `max_rows` rows.
+    """
+
+    rows: tuple[Row, ...] = ()
+    error: str | None = None
+    is_timeout: bool = False
+    is_cut: bool = False
+
+    def to_text(self, max_chars: int) -> str:
+        """Returns the result as LifelongAgentBench prints it: `[('a', 1)]`, or the error."""
+        text = self.error if self.error is not None else str(list(self.rows))
+        if len(text) > max_chars:
+            return f"{text[:max_chars]}… [cut: {len(text)} characters in all]"
+        if self.is_cut:
+            return f"{text} [cut: only the first {len(self.rows)} rows]"
+        return text
+
+
+@dataclass(frozen=True)
+class TableContents:
+    """A table as the grader reads it: column names and all rows, in no particular order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+class DatabaseSession(Protocol):
+    """One episode's database. Nothing done here is visible to any other session."""
+
+    def execute(self, sql: str) -> StatementResult:
+        """Runs the agent's SQL: one statement, or several in turn with the last one's result.
+
+        Stops at the first error. The agent's mistakes and timeouts are results, not exceptions.
+        Raises: EnvFault where the server is gone.
+        """
+        ...
+
+    def read_table(self, name: str) -> TableContents | None:
+        """Returns a table as the agent left it, None if it is gone. Raises: EnvFault."""
+        ...
+
+    def close(self) -> None:
+        """Throws the episode's database away; idempotent."""
+        ...
+
+
+class Database(Protocol):
+    """A backend that opens sessions; thread-safe."""
+
+    def open(self, tables: Sequence[Table]) -> DatabaseSession:
+        """Returns a new session that holds exactly `tables`.
+
+        Raises: DataError for tables that no MySQL server could hold, EnvFault.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases servers and connections; idempotent."""
+        ...

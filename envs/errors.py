@@ -1,0 +1,36 @@
+"""The suite's error vocabulary: our mistakes, bad data, and the world's faults.
+
+An agent's mistake is none of these: it is an observation, a reward and `info["outcome"]`.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SettingsError(ValueError):
+    """A setting that cannot work; the message has what was expected, what was got, what to do."""
+
+
+class DataError(ValueError):
+    """A task file that cannot be read; the message begins with file, line or row, and field."""
+
+
+class UnknownTaskError(KeyError):
+    """A task id that the task source does not have."""
+
+    def __str__(self) -> str:
+        """Returns the message itself (`KeyError` would show its repr)."""
+        return str(self.args[0])
+
+
+class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
+    """The world's fault (database gone, container died): record it, retry, never train on it."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean 'x'?" for the closest known name, else the list of known names."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}"

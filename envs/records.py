@@ -1,0 +1,116 @@
+"""Reading rows of JSON, JSONL and parquet files with errors that name file, row and field."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from agentpeft.envs.errors import DataError
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+JsonT = TypeVar("JsonT", dict[str, Json], list[Json], str, int, float, bool)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row. `place` is "file:line" or "file row key"; `key` is the row's index or name."""
+
+    place: str
+    key: str
+    fields: dict[str, Json]
+
+    def get(self, field: str, kind: type[JsonT]) -> JsonT:
+        """Returns a field's value. Raises: DataError if it is missing or not a `kind`."""
+        if field not in self.fields:
+            raise self.error(field, "is missing")
+        value = self.fields[field]
+        if not isinstance(value, kind):
+            raise self.error(
+                field, f"must be {kind.__name__}, got {type(value).__name__} {value!r:.60}"
+            )
+        return value
+
+    def child(self, field: str) -> "Record":
+        """Returns a nested object as a record with its own errors."""
+        return Record(f"{self.place}: field {field!r}", self.key, self.get(field, dict))
+
+    def error(self, field: str, problem: str) -> DataError:
+        """Returns the error to raise about a field."""
+        return DataError(f"{self.place}: field {field!r} {problem}")
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """Yields the rows of a file.
+
+    `.jsonl` has one object a line; `.json` an array, an object keyed by index, or JSONL under the
+    wrong name; `.parquet` needs pyarrow. Raises: DataError.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        if path.suffix == ".parquet":
+            return _read_parquet(path)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if path.suffix == ".jsonl":
+        return _read_lines(path, text)
+    return _read_json(path, text)
+
+
+def _read_json(path: Path, text: str) -> Iterator[Record]:
+    try:
+        data: Json = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from _read_lines(path, text)
+            return
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
+    except RecursionError:
+        raise DataError(f"{path}: JSON is nested too deeply") from None
+    if isinstance(data, dict):
+        rows = list(data.items())
+    elif isinstance(data, list):
+        rows = [(str(index), row) for index, row in enumerate(data)]
+    else:
+        raise DataError(f"{path}: expected an array or an object of rows, got {data!r:.60}")
+    for key, row in rows:
+        yield _record(f"{path} row {key}", key, row)
+
+
+def _read_lines(path: Path, text: str) -> Iterator[Record]:
+    index = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row: Json = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}:{number}: not JSON ({error.msg})") from None
+        except RecursionError:
+            raise DataError(f"{path}:{number}: JSON is nested too deeply") from None
+        yield _record(f"{path}:{number}", str(index), row)
+        index += 1
+
+
+def _record(place: str, key: str, row: Json) -> Record:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected an object, got {row!r:.60}")
+    return Record(place, key, row)
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{path}: reading parquet needs pyarrow (pip install pyarrow)") from None
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: not a parquet file ({error})") from None
+    for index, row in enumerate(rows):
+        yield _record(f"{path} row {index}", str(index), row)

@@ -1,0 +1,245 @@
+"""`TextEnv`: the one episode loop that every environment of the suite shares."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, TypedDict, cast
+
+import gymnasium
+from gymnasium.error import ResetNeeded
+
+from agentpeft.envs.errors import SettingsError, UnknownTaskError, did_you_mean
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.rewards import Episode, RewardConfig, TurnRecord
+from agentpeft.envs.spaces import Unicode
+from agentpeft.envs.tasks import Task, TaskSource, TaskT
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one action led to: the new text, and the outcome if it ended the episode.
+
+    `INVALID_ACTION` and `TIMEOUT` end the episode unless the settings say otherwise. `reward` is
+    for environments that reward single turns; final rewards come from the outcome.
+    """
+
+    observation: str
+    outcome: Outcome = Outcome.ONGOING
+    reward: float = 0.0
+
+
+class EpisodeOptions(TypedDict, total=False):
+    """The keyword arguments that every environment takes; see `EpisodeConfig`."""
+
+    max_turns: int
+    invalid_ends: bool
+    timeout_ends: bool
+    episode_timeout_s: float | None
+    reward: RewardConfig | str | Mapping[str, object]
+    max_action_chars: int
+    max_observation_chars: int
+    render_mode: str | None
+
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """Settings of the episode loop.
+
+    `max_turns`: actions per episode. `invalid_ends`: an invalid action ends the episode (else it
+    costs a turn). `timeout_ends`: a statement or command over its time ends it (else it costs a
+    turn). `episode_timeout_s`: None is no deadline. `reward`: see `RewardConfig.of`.
+    """
+
+    max_turns: int = 1
+    invalid_ends: bool = True
+    timeout_ends: bool = True
+    episode_timeout_s: float | None = None
+    reward: RewardConfig | str | Mapping[str, object] = "exact_match"
+    max_action_chars: int = 65_536
+    max_observation_chars: int = 262_144
+    render_mode: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError on limits that leave no room for an episode."""
+        for name in ("max_turns", "max_action_chars", "max_observation_chars"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SettingsError(f"{name} must be an integer >= 1, got {value!r}")
+        if self.episode_timeout_s is not None and not self.episode_timeout_s > 0:
+            raise SettingsError(f"episode_timeout_s must be > 0, got {self.episode_timeout_s!r}")
+        if self.render_mode not in (None, "ansi"):
+            raise SettingsError(f"render_mode must be None or 'ansi', got {self.render_mode!r}")
+
+    def override(self, options: Mapping[str, Any]) -> "EpisodeConfig":
+        """Returns a copy with some settings changed. Raises: SettingsError on unknown names."""
+        known = {f.name for f in fields(self)}
+        for name in options:
+            if name not in known:
+                raise SettingsError(f"unknown setting {name!r}{did_you_mean(name, known)}")
+        return replace(self, **options)
+
+
+class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
+    """A Gymnasium environment whose observations and actions are plain text.
+
+    A subclass says what a task's prompt is (`_begin`), what an action does (`_act`) and how a
+    perfect agent would act (`oracle_actions`); this class does the rest, alike for all:
+
+    * `reset(seed=, options={"task": task or task_id})` returns the whole prompt; `step` returns
+      only the new text.
+    * The turn limit is in the prompt and ends the episode with `terminated=True`, outcome
+      `turn_limit`. `truncated` is always False.
+    * `info` has `outcome` (an `Outcome`), `is_success`, `is_valid_action`, `num_turns`, `task_id`
+      and `skills`.
+    * An agent's mistake is text and reward, never an exception.
+
+    `task_source` may be given a `Taskset` or a generator after construction too.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
+
+    def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
+        """`options` override the class's `default_config`. Raises: SettingsError."""
+        self.config = self.default_config.override(cast(Mapping[str, Any], options))
+        self.reward_config = RewardConfig.of(self.config.reward)
+        self.render_mode = self.config.render_mode
+        self.task_source = task_source
+        self.action_space = Unicode(self.config.max_action_chars)
+        self.observation_space = Unicode(self.config.max_observation_chars)
+        self._task: TaskT | None = None
+        self._prompt = ""
+        self._turns: list[TurnRecord] = []
+        self._outcome = Outcome.UNKNOWN
+        self._deadline_s = float("inf")
+
+    @abstractmethod
+    def _begin(self, task: TaskT) -> str:
+        """Prepares an episode of `task` and returns its prompt. Raises: EnvFault."""
+
+    @abstractmethod
+    def _act(self, action: str) -> Turn:
+        """Carries out one action (valid UTF-8, within its length). Raises: EnvFault."""
+
+    @abstractmethod
+    def oracle_actions(self, task: TaskT) -> Sequence[str]:
+        """Returns the actions of a perfect agent, whose last one ends in success."""
+
+    def _end(self, outcome: Outcome) -> None:
+        """Called once when an episode has ended."""
+
+    @property
+    def task(self) -> TaskT:
+        """The present task. Raises: ResetNeeded before the first reset."""
+        if self._task is None:
+            raise ResetNeeded("call reset() first")
+        return self._task
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the present episode stands."""
+        return self._outcome
+
+    @property
+    def episode(self) -> Episode:
+        """The present episode so far."""
+        return Episode(self.task, self._prompt, tuple(self._turns), self._outcome)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode and returns (prompt, info).
+
+        `options["task"]` is a task or a task id of the task source; without it one is drawn.
+        Raises: UnknownTaskError, SettingsError (unknown option), EnvFault.
+        """
+        super().reset(seed=seed)
+        self._outcome = Outcome.UNKNOWN
+        self._task = self._choose_task(options or {})
+        self._turns = []
+        if self.config.episode_timeout_s is not None:
+            self._deadline_s = time.monotonic() + self.config.episode_timeout_s
+        self._prompt = self._cut(self._begin(self._task))
+        self._outcome = Outcome.ONGOING
+        return self._prompt, self._info(is_valid_action=True)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out an action; returns (new text, reward, terminated, truncated, info).
+
+        Raises: ResetNeeded after an episode's end, TypeError if the action is no string, EnvFault.
+        """
+        if self._outcome is not Outcome.ONGOING:
+            raise ResetNeeded("the episode has ended; call reset() before step()")
+        if not isinstance(action, str):
+            raise TypeError(f"an action is a str, got {type(action).__name__} {action!r:.60}")
+        turn = self._checked_act(action)
+        is_valid_action = turn.outcome is not Outcome.INVALID_ACTION
+        outcome = self._settle(turn.outcome)
+        reward = turn.reward + self.reward_config.turn_reward(action, is_valid_action)
+        observation = self._cut(turn.observation)
+        self._turns.append(TurnRecord(action, observation, reward, is_valid_action))
+        is_over = outcome is not Outcome.ONGOING
+        self._outcome = outcome
+        if is_over:
+            reward += self.reward_config.final_reward(self.episode)
+            self._end(outcome)
+        return observation, reward, is_over, False, self._info(is_valid_action)
+
+    def render(self) -> str | None:
+        """Returns the episode as text in render mode "ansi", else None."""
+        if self.render_mode is None:
+            return None
+        parts = [self._prompt]
+        for turn in self._turns:
+            parts += [f"> {turn.action}", turn.observation]
+        return "\n".join([*parts, f"[{self._outcome}]"])
+
+    def _choose_task(self, options: Mapping[str, Any]) -> TaskT:
+        for name in options:
+            if name != "task":
+                raise SettingsError(f"unknown reset option {name!r}; known: task")
+        task = options.get("task")
+        if task is None:
+            return self.task_source.draw(self.np_random)
+        if isinstance(task, str):
+            return self.task_source.get(task)
+        if not isinstance(task, Task):
+            raise UnknownTaskError(f"options['task'] is a task or a task id, got {task!r:.60}")
+        return cast(TaskT, task)
+
+    def _checked_act(self, action: str) -> Turn:
+        if len(action) > self.config.max_action_chars:
+            limit = self.config.max_action_chars
+            return Turn(f"The action is longer than {limit} characters.", Outcome.INVALID_ACTION)
+        if not action.isascii():
+            action = action.encode("utf-8", "replace").decode("utf-8")
+        return self._act(action)
+
+    def _settle(self, outcome: Outcome) -> Outcome:
+        """Returns the outcome after the settings, the turn limit and the deadline are applied."""
+        if time.monotonic() > self._deadline_s:
+            return Outcome.TIMEOUT
+        config = self.config
+        if (outcome is Outcome.INVALID_ACTION and not config.invalid_ends) or (
+            outcome is Outcome.TIMEOUT and not config.timeout_ends
+        ):
+            outcome = Outcome.ONGOING
+        if outcome is Outcome.ONGOING and len(self._turns) + 1 >= config.max_turns:
+            return Outcome.TURN_LIMIT
+        return outcome
+
+    def _cut(self, text: str) -> str:
+        limit = self.config.max_observation_chars
+        return text if len(text) <= limit else text[:limit]
+
+    def _info(self, is_valid_action: bool) -> dict[str, Any]:
+        task = self.task
+        return {
+            "outcome": self._outcome,
+            "is_success": self._outcome is Outcome.SUCCESS,
+            "is_valid_action": is_valid_action,
+            "num_turns": len(self._turns),
+            "task_id": task.task_id,
+            "skills": task.skills,
+        }
