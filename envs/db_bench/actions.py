@@ -1,0 +1,61 @@
+"""DB-bench's action syntax: an SQL block to run, or the final answer."""
+
+import re
+from dataclasses import dataclass
+
+_MARKER = re.compile(r"Action:[ \t]*(Operation|Answer)\b")
+_BLOCK_START = re.compile(r"```sql\s")
+_FINAL_ANSWER = "Final Answer:"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Run this SQL."""
+
+    sql: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Finish with this answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class InvalidAction:
+    """Neither; `problem` says what is missing."""
+
+    problem: str
+
+
+def parse_action(text: str) -> Operation | Answer | InvalidAction:
+    r"""Returns what the first `Action:` marker of a message asks for; text before it is thought.
+
+    >>> parse_action("Action: Answer\nFinal Answer: 42")
+    Answer(text='42')
+    """
+    marker = _MARKER.search(text)
+    if marker is None:
+        return InvalidAction('no "Action: Operation" or "Action: Answer" found')
+    body = text[marker.end() :]
+    if marker.group(1) == "Operation":
+        start = _BLOCK_START.search(body)
+        end = body.find("```", start.end()) if start else -1
+        if start is None or end < 0:
+            return InvalidAction('"Action: Operation" needs a ```sql block after it')
+        return Operation(body[start.end() : end].strip())
+    _, found, answer = body.partition(_FINAL_ANSWER)
+    if not found:
+        return InvalidAction('"Action: Answer" needs a line "Final Answer: ..." after it')
+    return Answer(answer.strip())
+
+
+def operation_action(sql: str) -> str:
+    """Returns the action that runs `sql`."""
+    return f"Action: Operation\n```sql\n{sql}\n```"
+
+
+def answer_action(answer: str) -> str:
+    """Returns the action that finishes with `answer`."""
+    return f"Action: Answer\n{_FINAL_ANSWER} {answer}"

@@ -1,0 +1,175 @@
+"""`AgentPEFT/DBBench-v0`: SQL tasks played against a real or an embedded MySQL."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack, get_args
+
+from agentpeft.envs.db_bench.actions import (
+    Answer,
+    InvalidAction,
+    answer_action,
+    operation_action,
+    parse_action,
+)
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
+from agentpeft.envs.db_bench.grading import Grader
+from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
+from agentpeft.envs.db_bench.sources import make_task_source
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.tasks import TaskSource
+from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+
+
+class DBBenchEnv(TextEnv[DBBenchTask]):
+    """Answer questions about tables, or change them, with SQL in a few turns.
+
+    ## Description
+    LifelongAgentBench's database game. An episode has tables of its own, an instruction, and a
+    database that speaks MySQL. Nothing an episode does is visible to another.
+
+    ## Action Space
+    `Unicode`: a message with "Action: Operation" and a ```` ```sql ```` block (run it), or
+    "Action: Answer" and "Final Answer: …" (finish). Several statements in a block run in turn.
+
+    ## Observation Space
+    `Unicode`: after `reset` the prompt; after an operation its rows as Python prints them,
+    `[('a', 1)]` (`[]` for a write), or MySQL's error message; after an answer nothing.
+
+    ## Rewards
+    Preset `db`: success 1.0, failure -0.1 (also for an invalid action and the turn limit),
+    timeout -0.3.
+
+    ## Episode End
+    With the answer (`success` or `failure`), an `invalid_action`, a statement over its time
+    (`timeout`), or the `turn_limit`. A question is right if the answered rows are those of the gold
+    query (order matters only where it has one); a change if the tables' contents are those that the
+    gold statement makes, and an answer was given.
+
+    ## Arguments
+    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSONL);
+      None generates tasks without end.
+    * `task_source`: a `Taskset` or generator instead of `data`.
+    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
+      each reset and a task made or picked for it; "all": every task has all of them.
+    * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
+      speaks MySQL), "docker" or "docker://image".
+    * `prompt`: "full" or "compact".
+    * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
+      note), `max_database_mib`.
+    * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.
+
+    ## Source
+    LifelongAgentBench (Zheng et al., 2025, arXiv:2505.11942), after AgentBench (Liu et al., 2023,
+    arXiv:2308.03688).
+
+    ## Version History
+    * v0: first version.
+    """
+
+    default_config = EpisodeConfig(max_turns=4, reward="db")
+
+    def __init__(  # noqa: PLR0913 (settings, by keyword only)
+        self,
+        *,
+        data: str | Path | None = None,
+        task_source: TaskSource[DBBenchTask] | None = None,
+        skills: Sequence[str] | None = None,
+        skill_mode: str = "single",
+        database: str = "sqlite",
+        prompt: PromptStyle = "full",
+        statement_timeout_s: float = 5.0,
+        max_result_rows: int = 1000,
+        max_result_chars: int = 4000,
+        max_database_mib: int = 16,
+        **options: Unpack[EpisodeOptions],
+    ) -> None:
+        """Raises: SettingsError, DataError (task file), EnvFault (server)."""
+        if task_source is None:
+            task_source = make_task_source(data, skills, skill_mode)
+        elif data is not None or skills is not None:
+            raise SettingsError("give either task_source, or data and skills")
+        super().__init__(task_source, options)
+        if prompt not in get_args(PromptStyle):
+            raise SettingsError(f"prompt must be 'full' or 'compact', got {prompt!r}")
+        self._check_limits(statement_timeout_s, max_result_chars)
+        self.prompt_style = prompt
+        self.max_result_chars = max_result_chars
+        limits = DatabaseLimits(
+            statement_timeout_s=statement_timeout_s,
+            max_rows=max_result_rows,
+            max_database_mib=max_database_mib,
+        )
+        self._database = open_database(database, limits)
+        self.grader = Grader(self._database)
+        self._session: DatabaseSession | None = None
+        self._is_closed = False
+
+    def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
+        """Returns the gold SQL (where the task has one) and the answer that it gives."""
+        if task.is_write:
+            return [operation_action(self.grader.gold_sql(task)), answer_action("done")]
+        answer = answer_action(str(list(self.grader.gold_label(task))))
+        if task.gold_sql is None:
+            return [answer]
+        return [operation_action(task.gold_sql), answer]
+
+    def close(self) -> None:
+        """Releases the database; idempotent."""
+        self._close_session()
+        if not self._is_closed:
+            self._is_closed = True
+            self._database.close()
+        super().close()
+
+    def _begin(self, task: DBBenchTask) -> str:
+        self._close_session()
+        self._session = self._database.open(task.tables)
+        config = self.config
+        return render_prompt(task, self.prompt_style, config.max_turns, config.invalid_ends)
+
+    def _act(self, action: str) -> Turn:
+        parsed = parse_action(action)
+        if isinstance(parsed, InvalidAction):
+            return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
+        if isinstance(parsed, Answer):
+            is_right = self._grade(parsed.text)
+            return Turn("", Outcome.SUCCESS if is_right else Outcome.FAILURE)
+        result = self._open_session.execute(parsed.sql)
+        text = result.to_text(self.max_result_chars)
+        return Turn(text, Outcome.TIMEOUT if result.is_timeout else Outcome.ONGOING)
+
+    def _end(self, outcome: Outcome) -> None:  # noqa: ARG002 (the session ends in any case)
+        self._close_session()
+
+    @property
+    def _open_session(self) -> DatabaseSession:
+        if self._session is None:
+            raise SettingsError("the environment is closed; call reset() first")
+        return self._session
+
+    def _grade(self, answer: str) -> bool:
+        if self.task.is_write:
+            return self.grader.is_right_state(self.task, self._open_session)
+        return self.grader.is_right_answer(self.task, answer)
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _check_limits(self, statement_timeout_s: float, max_result_chars: int) -> None:
+        episode_timeout_s = self.config.episode_timeout_s
+        if episode_timeout_s is not None and statement_timeout_s > episode_timeout_s:
+            raise SettingsError(
+                f"statement_timeout_s={statement_timeout_s} is above "
+                f"episode_timeout_s={episode_timeout_s}, so it would have no effect"
+            )
+        longest = self.config.max_observation_chars - 100
+        if not 0 < max_result_chars <= longest:
+            raise SettingsError(
+                f"max_result_chars must be between 1 and {longest} (100 below "
+                f"max_observation_chars), got {max_result_chars}"
+            )

@@ -1,0 +1,161 @@
+"""DB-bench's grader: rows against rows for questions, table contents for changes.
+
+It does not judge how an answer was found: a right answer that was guessed is right. A change of
+tables that the task does not have is not looked at.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentpeft.envs.db_bench.answers import parse_answer
+from agentpeft.envs.db_bench.database import Database, DatabaseSession, Row, TableContents
+from agentpeft.envs.db_bench.gold import GoldRows, compute_gold_rows, has_free_choice
+from agentpeft.envs.db_bench.matching import is_same_sequence, is_same_stored_row, is_sub_bag
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.errors import DataError
+
+_MAX_REMEMBERED = 256
+
+
+@dataclass
+class _Remembered:
+    """What was computed for a task so far."""
+
+    task: DBBenchTask
+    label: tuple[Row, ...] | None = None
+    gold_rows: GoldRows | None = None
+    contents: tuple[TableContents | None, ...] | None = None
+
+
+class Grader:
+    """Grades episodes on one database; what a task's gold solution gives is remembered."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` runs gold solutions on fresh tables."""
+        self._database = database
+        self._memory: OrderedDict[str, _Remembered] = OrderedDict()
+
+    def is_right_answer(self, task: DBBenchTask, text: str) -> bool:
+        """Returns whether a read task's final answer is right.
+
+        Row order counts only where the gold query orders it, up to ties; a LIMIT that cuts ties or
+        has no order accepts any rows the query could return. Raises: DataError, EnvFault.
+        """
+        if not text.strip():
+            return False
+        label = self.gold_label(task)
+        answer = parse_answer(text, len(label[0]) if label else 1)
+        if is_same_sequence(answer, label):
+            return True
+        if len(answer) != len(label):
+            return False
+        if task.gold_sql is None or not has_free_choice(task.gold_sql):
+            return is_sub_bag(answer, label)
+        remembered = self._remember(task)
+        if remembered.gold_rows is None:
+            remembered.gold_rows = self._compute_choices(task, label)
+        return remembered.gold_rows.allows(answer)
+
+    def is_right_state(self, task: DBBenchTask, session: DatabaseSession) -> bool:
+        """Returns whether a session's tables are as the gold statement makes them.
+
+        Raises: DataError, EnvFault.
+        """
+        remembered = self._remember(task)
+        if remembered.contents is None:
+            remembered.contents = self._run_gold(task)
+        return all(
+            _is_same_table(session.read_table(table.name), gold)
+            for table, gold in zip(task.tables, remembered.contents, strict=True)
+        )
+
+    def gold_label(self, task: DBBenchTask) -> tuple[Row, ...]:
+        """Returns a read task's answer: its label, else what its gold SQL gives.
+
+        Raises: DataError, EnvFault.
+        """
+        if task.label is not None:
+            return task.label
+        remembered = self._remember(task)
+        if remembered.label is None:
+            remembered.label = self._query_gold(task)
+        return remembered.label
+
+    def gold_sql(self, task: DBBenchTask) -> str:
+        """Returns a task's gold SQL. Raises: DataError if it has none."""
+        if task.gold_sql is None:
+            raise DataError(f"task {task.task_id} has neither a label nor gold SQL")
+        return task.gold_sql
+
+    def gold_md5(self, task: DBBenchTask) -> str:
+        """Returns LifelongAgentBench's hash of the first table after the gold statement."""
+        contents = self._run_gold(task)[0]
+        return "" if contents is None else compute_lab_md5(contents.rows)
+
+    def _remember(self, task: DBBenchTask) -> _Remembered:
+        remembered = self._memory.get(task.task_id)
+        if remembered is None or remembered.task is not task:
+            remembered = self._memory[task.task_id] = _Remembered(task)
+        self._memory.move_to_end(task.task_id)
+        if len(self._memory) > _MAX_REMEMBERED:
+            self._memory.popitem(last=False)
+        return remembered
+
+    def _compute_choices(self, task: DBBenchTask, label: tuple[Row, ...]) -> GoldRows:
+        """Returns the gold query's choices; the label alone where the two disagree."""
+        if task.gold_sql is not None:
+            gold_rows = compute_gold_rows(task.gold_sql, task.tables, self._database)
+            if gold_rows is not None and gold_rows.allows(label):
+                return gold_rows
+        return GoldRows(label, tuple(range(len(label))), 0, len(label))
+
+    def _query_gold(self, task: DBBenchTask) -> tuple[Row, ...]:
+        session = self._database.open(task.tables)
+        try:
+            result = session.execute(self.gold_sql(task))
+        finally:
+            session.close()
+        if result.error is not None:
+            raise DataError(f"task {task.task_id}: gold SQL fails with {result.error}")
+        return result.rows
+
+    def _run_gold(self, task: DBBenchTask) -> tuple[TableContents | None, ...]:
+        session = self._database.open(task.tables)
+        try:
+            result = session.execute(self.gold_sql(task))
+            if result.error is not None:
+                raise DataError(f"task {task.task_id}: gold SQL fails with {result.error}")
+            return tuple(session.read_table(table.name) for table in task.tables)
+        finally:
+            session.close()
+
+
+def _is_same_table(contents: TableContents | None, gold: TableContents | None) -> bool:
+    if contents is None or gold is None:
+        return contents is gold
+    if [name.lower() for name in contents.columns] != [name.lower() for name in gold.columns]:
+        return False
+    if len(contents.rows) != len(gold.rows):
+        return False
+    return is_sub_bag(contents.rows, gold.rows, is_same_stored_row)
+
+
+def compute_lab_md5(rows: Sequence[Row]) -> str:
+    """Returns LifelongAgentBench's hash of a table's rows.
+
+    It joins each row's non-NULL values by commas, keeps five hex digits of the MD5 (20 bits),
+    sorts and joins those, cut at the 1,024 characters of MySQL's GROUP_CONCAT, and takes the MD5
+    again; "None" for an empty table.
+    """
+    if not rows:
+        return "None"
+    hashes = sorted(
+        _md5(",".join(str(value) for value in row if value is not None))[:5] for row in rows
+    )
+    return _md5(",".join(hashes)[:1024])
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,154 @@
+"""When two values, two rows and two bags of rows are the same answer."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from agentpeft.envs.db_bench.database import Row, Value
+
+TOLERANCE = 1e-6
+"""Relative or absolute, for numbers that are not both integers."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(?:\.\d{1,300})?(?:[eE][-+]?\d{1,2})?\Z")
+
+
+def is_same_value(answer: Value, gold: Value) -> bool:
+    """Returns whether an answered value is the gold one.
+
+    Numbers agree within `TOLERANCE`, or when the answer, rounded to the gold value's own decimals,
+    equals it and those are three or more. Two integers must be equal. A quoted number equals the
+    number; a date equals its text. Other text is compared exactly. NULL equals only NULL.
+
+    >>> is_same_value("3.14159", Decimal("3.142"))
+    True
+    """
+    if type(answer) is type(gold) and answer == gold:
+        return True
+    if answer is None or gold is None:
+        return False
+    answer, gold = _plain(answer), _plain(gold)
+    if answer == gold:
+        return True
+    return _is_same_number(answer, gold)
+
+
+def _plain(value: Value) -> int | float | Decimal | str | bytes | None:
+    """Returns dates and times as MySQL writes them, everything else unchanged."""
+    if isinstance(value, datetime):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        seconds = int(value.total_seconds())
+        sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+        return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return value
+
+
+def _is_same_number(answer: Value, gold: Value) -> bool:
+    answer_text, gold_text = _number_text(answer), _number_text(gold)
+    if answer_text is None or gold_text is None:
+        return False
+    answer_number, gold_number = Decimal(answer_text), Decimal(gold_text)
+    if answer_number == gold_number:
+        return True
+    if _is_integer(answer_text) and _is_integer(gold_text):
+        return False
+    decimals = len(gold_text.lower().partition("e")[0].partition(".")[2])
+    if decimals >= 3 and abs(answer_number - gold_number) <= Decimal(5).scaleb(-decimals - 1):
+        return True
+    return math.isclose(
+        float(answer_number), float(gold_number), rel_tol=TOLERANCE, abs_tol=TOLERANCE
+    )
+
+
+def _number_text(value: Value) -> str | None:
+    if isinstance(value, bool):
+        return None
+    text = value if isinstance(value, str) else str(value)
+    return text if _NUMBER.match(text) else None
+
+
+def _is_integer(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
+def is_same_row(answer: Row, gold: Row) -> bool:
+    """Returns whether two rows have the same values in the same columns."""
+    return len(answer) == len(gold) and all(map(is_same_value, answer, gold))
+
+
+def is_same_sequence(answer: Sequence[Row], gold: Sequence[Row]) -> bool:
+    """Returns whether two lists of rows agree row by row."""
+    return len(answer) == len(gold) and all(map(is_same_row, answer, gold))
+
+
+def is_same_stored_row(row: Row, gold: Row) -> bool:
+    """Returns whether two stored rows are equal; floating-point numbers within `TOLERANCE`."""
+    return len(row) == len(gold) and all(map(_is_same_stored_value, row, gold))
+
+
+def _is_same_stored_value(value: Value, gold: Value) -> bool:
+    if isinstance(value, float) and isinstance(gold, float):
+        return math.isclose(value, gold, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return value == gold
+
+
+def is_sub_bag(
+    answer: Sequence[Row],
+    gold: Sequence[Row],
+    is_same: Callable[[Row, Row], bool] = is_same_row,
+) -> bool:
+    """Returns whether every answered row can be paired with a gold row of its own.
+
+    With equal lengths this is equality of the bags. Equal rows are paired first, the rest by
+    augmenting paths, since agreement within a tolerance is not transitive.
+    """
+    spare = Counter(gold)
+    rest = []
+    for row in answer:
+        if spare[row] > 0:
+            spare[row] -= 1
+        else:
+            rest.append(row)
+    free = list(spare.elements())
+    return len(rest) <= len(free) and _can_pair(rest, free, is_same)
+
+
+def _can_pair(
+    answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
+) -> bool:
+    """Returns whether all answered rows have partners (Kuhn's bipartite matching, iterative)."""
+    partner_of_gold: dict[int, int] = {}
+    candidates = []
+    for row in answer:
+        fitting = [index for index, other in enumerate(gold) if is_same(row, other)]
+        if not fitting:
+            return False
+        candidates.append(fitting)
+    return all(_augment(index, candidates, partner_of_gold) for index in range(len(answer)))
+
+
+def _augment(start: int, candidates: list[list[int]], partner_of_gold: dict[int, int]) -> bool:
+    """Finds a partner for answer `start` by breadth-first search, moving others where needed."""
+    came_from: dict[int, int] = {}
+    queue = [start]
+    for answer in queue:
+        for gold in candidates[answer]:
+            if gold in came_from:
+                continue
+            came_from[gold] = answer
+            if gold in partner_of_gold:
+                queue.append(partner_of_gold[gold])
+                continue
+            current: int | None = gold
+            while current is not None:
+                owner = came_from[current]
+                previous = next((g for g, a in partner_of_gold.items() if a == owner), None)
+                partner_of_gold[current] = owner
+                current = previous if owner != start else None
+            return True
+    return False

@@ -1,0 +1,81 @@
+"""DB-bench's two prompts: `full` explains the game, `compact` spends the fewest tokens."""
+
+from typing import Literal
+
+from agentpeft.envs.db_bench.database import Table
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+
+PromptStyle = Literal["full", "compact"]
+
+_FULL = """\
+You work on a MySQL database. You are given its tables and a task: a question to answer from the \
+data, or a change to make to them. You have {turns}; the last one must be your answer.
+
+Each turn, write exactly one of these two actions. You may think first.
+
+1. Run one SQL statement. You then see its result, or the error message.
+Action: Operation
+```sql
+SELECT ...
+```
+
+2. Give the final answer, which ends the episode.
+Action: Answer
+Final Answer: [(value, value, ...), ...]
+
+Rules:
+- Statements follow MySQL's syntax and are committed at once.
+- To a question, the final answer is the list of result rows, exactly as a query prints them, with \
+the columns asked for in the order asked for. If the task names an order, the rows must be in it.
+- After a change, the contents of the tables count. Still give a final answer, such as: done
+- Any other text, without one of the two actions, {invalid}.
+
+Example: with a table `pets` (`name` TEXT, `age` INT) and the question "How many pets are older \
+than 3?" you could write
+Action: Operation
+```sql
+SELECT COUNT(*) FROM pets WHERE age > 3
+```
+which shows [(2,)], and then
+Action: Answer
+Final Answer: [(2,)]
+
+{schema}
+
+Task: {instruction}"""
+
+_COMPACT = """\
+{schema}
+{instruction}
+{turns}: "Action: Operation" with a ```sql block, or "Action: Answer" with "Final Answer: [rows]"\
+"""
+
+
+def render_prompt(task: DBBenchTask, style: PromptStyle, max_turns: int, invalid_ends: bool) -> str:
+    """Returns the first observation of an episode."""
+    turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
+    if style == "compact":
+        schema = "\n".join(_compact_table(table) for table in task.tables)
+        return _COMPACT.format(schema=schema, instruction=task.instruction, turns=turns)
+    return _FULL.format(
+        turns=turns,
+        invalid="ends the episode in failure" if invalid_ends else "costs a turn",
+        schema="\n".join(_full_table(table) for table in task.tables),
+        instruction=task.instruction,
+    )
+
+
+def _full_table(table: Table) -> str:
+    columns = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
+    return f"Table `{table.name}` has the columns {columns}."
+
+
+def _compact_table(table: Table) -> str:
+    columns = ", ".join(
+        f"{_quote_if_needed(column.name)} {column.type}" for column in table.columns
+    )
+    return f"{_quote_if_needed(table.name)}({columns})"
+
+
+def _quote_if_needed(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else f"`{name}`"

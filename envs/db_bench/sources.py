@@ -1,0 +1,50 @@
+"""Where DB-bench's tasks come from: a file or the generator, by skill."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from agentpeft.envs.db_bench.generator import DBBenchGenerator
+from agentpeft.envs.db_bench.loaders import load_tasks
+from agentpeft.envs.db_bench.skills import SKILLS
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.tasks import Taskset, TaskSource
+
+SkillMode = Literal["single", "all"]
+
+
+class SingleSkillSource:
+    """Draws a skill first, then a task that has it, so that rare skills come as often as others."""
+
+    def __init__(self, tasks: Taskset[DBBenchTask], skills: Sequence[str]) -> None:
+        """Raises: SettingsError where a skill has no task."""
+        self._tasks = tasks
+        self._by_skill = [tasks.filter([skill]) for skill in skills]
+
+    def draw(self, rng: np.random.Generator) -> DBBenchTask:
+        """Returns a random task of a random skill."""
+        return self._by_skill[int(rng.integers(len(self._by_skill)))].draw(rng)
+
+    def get(self, task_id: str) -> DBBenchTask:
+        """Returns the task of that id. Raises: UnknownTaskError."""
+        return self._tasks.get(task_id)
+
+
+def make_task_source(
+    data: str | Path | None, skills: Sequence[str] | None, skill_mode: str
+) -> TaskSource[DBBenchTask]:
+    """Returns the source of an environment's tasks. Raises: SettingsError, DataError."""
+    if skill_mode not in get_args(SkillMode):
+        raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
+    for skill in skills or ():
+        if skill not in SKILLS:
+            raise SettingsError(f"unknown skill {skill!r}{did_you_mean(skill, SKILLS)}")
+    if data is None:
+        return DBBenchGenerator(skills, skill_mode=skill_mode)
+    tasks = load_tasks(data)
+    if skills is None:
+        return tasks
+    return SingleSkillSource(tasks, skills) if skill_mode == "single" else tasks.filter(skills)

@@ -1,0 +1,88 @@
+from datetime import date, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentpeft.envs.db_bench.matching import (
+    is_same_stored_row,
+    is_same_value,
+    is_sub_bag,
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (5, 5),
+        ("5", 5),
+        (5, "5"),
+        (5.0, 5),
+        ("3.5", Decimal("3.5000")),
+        (0.1 + 0.2, 0.3),
+        (1000000.5, 1000000.6),
+        ("3.14159", Decimal("3.142")),
+        (0.3333333, "0.333"),
+        ("2020-01-02", date(2020, 1, 2)),
+        ("26:00:05", timedelta(days=1, hours=2, seconds=5)),
+        (None, None),
+        ("Ann", "Ann"),
+        ("5.0", "5"),
+    ],
+)
+def test_values_that_agree(answer, gold):
+    assert is_same_value(answer, gold)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("ann", "Ann"),
+        ("five", 5),
+        ("", 5),
+        (None, "None"),
+        ("None", None),
+        (None, 0),
+        ("", None),
+        ("007", "7"),
+        (1234567, 1234568),
+        (0.33, "0.333"),
+        (3.6, Decimal("3.5")),
+        ("3.1", Decimal("3.14")),
+        ("nan", 5),
+        (True, "True"),
+        ("2020-01-03", date(2020, 1, 2)),
+        ("1e999", 5),
+    ],
+)
+def test_values_that_differ(answer, gold):
+    assert not is_same_value(answer, gold)
+
+
+rows = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"])), max_size=6)
+
+
+@given(rows, st.randoms())
+def test_a_shuffled_bag_is_the_same_bag(bag, random):
+    shuffled = list(bag)
+    random.shuffle(shuffled)
+    assert is_sub_bag(shuffled, bag)
+
+
+@given(rows, rows)
+def test_sub_bag_agrees_with_counting(answer, gold):
+    expected = all(answer.count(row) <= gold.count(row) for row in answer)
+    assert is_sub_bag(answer, gold) == expected
+
+
+def test_pairing_moves_partners_where_tolerance_overlaps():
+    # 1.0 fits both gold values, 1.0000018 only the second: the first must give way.
+    assert is_sub_bag([(1.0000009,), (1.0000018,)], [(1.000001,), (1.0,)])
+    assert not is_sub_bag([(1.0000018,), (1.0000018,)], [(1.000001,), (1.0,)])
+
+
+def test_stored_text_is_compared_exactly():
+    assert is_same_stored_row((1, "a", 0.1), (1, "a", 0.1 + 1e-9))
+    assert not is_same_stored_row(("5.0",), ("5",))
+    assert not is_same_stored_row((None,), ("",))
