@@ -21,7 +21,8 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\Z")
 _ESCAPE = re.compile(
-    r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|.)|''|\"\"", re.DOTALL
+    r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
+    re.DOTALL,
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
@@ -46,10 +47,17 @@ def parse_answer(text: str, num_columns: int) -> tuple[Row, ...]:
     try:
         literal = _Reader(text).read_all()
     except _UnreadableError:
-        return ((text.split("\n", 1)[0].strip(),),)
+        return _plain_text(text)
     if num_columns == 1 and text[:1] not in "[('\"" and len(literal) > 1:
-        return ((text.split("\n", 1)[0].strip(),),)
+        return _plain_text(text)
     return _to_rows(literal, num_columns)
+
+
+def _plain_text(text: str) -> tuple[Row, ...]:
+    """Returns the first line as one value, without a pair of quotes around it."""
+    line = text.partition("\n")[0].strip()
+    is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "'\""
+    return ((line[1:-1] if is_quoted else line,),)
 
 
 def _to_rows(literal: list[Literal], num_columns: int) -> tuple[Row, ...]:

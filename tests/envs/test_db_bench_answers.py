@@ -23,6 +23,7 @@ from agentpeft.envs.db_bench.answers import parse_answer
         ("(42,)", 1, ((42,),)),
         ("March 19, 1998", 1, (("March 19, 1998",),)),
         ("O'Brien", 1, (("O'Brien",),)),
+        ("'it's'", 1, (("it's",),)),
         ("'it''s'", 1, (("it's",),)),
         (r"['it\'s']", 1, (("it's",),)),
         ("[(Decimal('3.50'), datetime.date(2020, 1, 2))]", 2, (("3.50", date(2020, 1, 2)),)),
