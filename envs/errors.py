@@ -6,6 +6,8 @@ An agent's mistake is none of these: it is an observation, a reward and `info["o
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MAX_NAMES = 40
+
 
 class SettingsError(ValueError):
     """A setting that cannot work; the message has what was expected, what was got, what to do."""
@@ -28,9 +30,16 @@ class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean 'x'?" for the closest known name, else the list of known names."""
+    """Returns "; did you mean 'x'?" for the closest known name, else the first known names."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}"
+    more = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
+    return f"; known: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def check_choice(setting: str, value: str, known: Iterable[str]) -> None:
+    """Raises: SettingsError if a setting's value is none of the known ones."""
+    if value not in (names := tuple(known)):
+        raise SettingsError(f"unknown {setting} {value!r}{did_you_mean(str(value), names)}")

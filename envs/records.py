@@ -25,7 +25,9 @@ class Record:
         if field not in self.fields:
             raise self.error(field, "is missing")
         value = self.fields[field]
-        if not isinstance(value, kind):
+        if kind is float and type(value) is int:
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(
                 field, f"must be {kind.__name__}, got {type(value).__name__} {value!r:.60}"
             )
@@ -52,7 +54,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
     try:
         if path.suffix == ".parquet":
             return _read_parquet(path)
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except OSError as error:
@@ -70,8 +72,8 @@ def _read_json(path: Path, text: str) -> Iterator[Record]:
             yield from _read_lines(path, text)
             return
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
-    except RecursionError:
-        raise DataError(f"{path}: JSON is nested too deeply") from None
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{path}: nested too deeply or a number too long ({error})") from None
     if isinstance(data, dict):
         rows = list(data.items())
     elif isinstance(data, list):
@@ -91,8 +93,9 @@ def _read_lines(path: Path, text: str) -> Iterator[Record]:
             row: Json = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}:{number}: not JSON ({error.msg})") from None
-        except RecursionError:
-            raise DataError(f"{path}:{number}: JSON is nested too deeply") from None
+        except (RecursionError, ValueError) as error:
+            problem = f"nested too deeply or a number too long ({error})"
+            raise DataError(f"{path}:{number}: {problem}") from None
         yield _record(f"{path}:{number}", str(index), row)
         index += 1
 

@@ -1,8 +1,10 @@
 """From outcomes to rewards: published presets, shaping terms, or a function of one's own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from importlib import import_module
+from math import isfinite
 from types import MappingProxyType
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
@@ -31,6 +33,7 @@ class Episode:
 
 
 RewardFunction = Callable[[Episode], float]
+_OPTIONAL = ("invalid_action", "turn_limit", "timeout", "context_limit", "unknown")
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,26 @@ class RewardConfig:
     length_cost: float = 0.0
     format_bonus: float = 0.0
     reward_fn: RewardFunction | str | None = None
-    _by_outcome: Mapping[Outcome, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Fills in the outcomes that are None. Raises: SettingsError on costs below 0."""
-        for name in ("turn_cost", "length_cost"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} is subtracted, so it must be >= 0")
+        """Raises: SettingsError on values that are no finite numbers, and on costs below 0."""
+        for name, value in vars(self).items():
+            if name == "reward_fn" or (value is None and name in _OPTIONAL):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+                raise SettingsError(f"{name} must be a finite number, got {value!r:.60}")
+            if value < 0 and name in ("turn_cost", "length_cost"):
+                raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
+        if self.reward_fn is not None and not callable(self._function):
+            raise SettingsError(f"reward_fn {self.reward_fn!r:.60} is not callable")
+
+    @cached_property
+    def _function(self) -> RewardFunction | None:
+        name = self.reward_fn
+        return _load_function(name) if isinstance(name, str) else name
+
+    @cached_property
+    def _by_outcome(self) -> dict[Outcome, float]:
         given = {
             Outcome.SUCCESS: self.success,
             Outcome.FAILURE: self.failure,
@@ -69,12 +85,9 @@ class RewardConfig:
             Outcome.CONTEXT_LIMIT: self.context_limit,
             Outcome.UNKNOWN: self.unknown,
         }
-        by_outcome = {
+        return {
             outcome: self.failure if value is None else value for outcome, value in given.items()
         }
-        object.__setattr__(self, "_by_outcome", by_outcome)
-        if isinstance(self.reward_fn, str):
-            object.__setattr__(self, "reward_fn", _load_function(self.reward_fn))
 
     @classmethod
     def of(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
@@ -90,7 +103,7 @@ class RewardConfig:
                     f"unknown reward preset {value!r}{did_you_mean(value, REWARD_PRESETS)}"
                 )
             return REWARD_PRESETS[value]
-        known = {f.name for f in fields(cls) if f.init} | {"preset"}
+        known = {f.name for f in fields(cls)} | {"preset"}
         for key in value:
             if key not in known:
                 raise SettingsError(f"unknown reward field {key!r}{did_you_mean(key, known)}")
@@ -105,8 +118,8 @@ class RewardConfig:
 
     def final_reward(self, episode: Episode) -> float:
         """Returns the reward for how the episode ended."""
-        if callable(self.reward_fn):
-            return float(self.reward_fn(episode))
+        if self._function is not None:
+            return float(self._function(episode))
         return self._by_outcome[episode.outcome]
 
 
@@ -118,8 +131,6 @@ def _load_function(name: str) -> RewardFunction:
         raise SettingsError(
             f"reward_fn {name!r} must be 'module:function' that can be imported ({error})"
         ) from None
-    if not callable(function):
-        raise SettingsError(f"reward_fn {name!r} is not callable")
     return function
 
 

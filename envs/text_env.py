@@ -1,8 +1,9 @@
 """`TextEnv`: the one episode loop that every environment of the suite shares."""
 
+import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, TypedDict, cast
 
@@ -66,17 +67,25 @@ class EpisodeConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingsError(f"{name} must be an integer >= 1, got {value!r}")
-        if self.episode_timeout_s is not None and not self.episode_timeout_s > 0:
-            raise SettingsError(f"episode_timeout_s must be > 0, got {self.episode_timeout_s!r}")
+        for name in ("invalid_ends", "timeout_ends"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        timeout_s = self.episode_timeout_s
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise SettingsError(f"episode_timeout_s must be None or > 0, got {timeout_s!r}")
         if self.render_mode not in (None, "ansi"):
             raise SettingsError(f"render_mode must be None or 'ansi', got {self.render_mode!r}")
 
-    def override(self, options: Mapping[str, Any]) -> "EpisodeConfig":
-        """Returns a copy with some settings changed. Raises: SettingsError on unknown names."""
+    def override(self, options: Mapping[str, Any], others: Iterable[str] = ()) -> "EpisodeConfig":
+        """Returns a copy with some settings changed.
+
+        `others` are further settings to suggest. Raises: SettingsError on unknown names.
+        """
         known = {f.name for f in fields(self)}
         for name in options:
             if name not in known:
-                raise SettingsError(f"unknown setting {name!r}{did_you_mean(name, known)}")
+                hint = did_you_mean(name, known.union(others))
+                raise SettingsError(f"unknown setting {name!r}{hint}")
         return replace(self, **options)
 
 
@@ -102,7 +111,9 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
 
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
         """`options` override the class's `default_config`. Raises: SettingsError."""
-        self.config = self.default_config.override(cast(Mapping[str, Any], options))
+        parameters = inspect.signature(type(self)).parameters.values()
+        own = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        self.config = self.default_config.override(cast(Mapping[str, Any], options), own)
         self.reward_config = RewardConfig.of(self.config.reward)
         self.render_mode = self.config.render_mode
         self.task_source = task_source
@@ -127,7 +138,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
         """Returns the actions of a perfect agent, whose last one ends in success."""
 
     def _end(self, outcome: Outcome) -> None:
-        """Called once when an episode has ended."""
+        """Called once when an episode has ended; not when a reset or a fault cuts it short."""
 
     @property
     def task(self) -> TaskT:
@@ -167,12 +178,14 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carries out an action; returns (new text, reward, terminated, truncated, info).
 
-        Raises: ResetNeeded after an episode's end, TypeError if the action is no string, EnvFault.
+        Raises: ResetNeeded where no episode is going on, TypeError if the action is no string,
+        EnvFault (and then the episode is over, without an outcome).
         """
         if self._outcome is not Outcome.ONGOING:
-            raise ResetNeeded("the episode has ended; call reset() before step()")
+            raise ResetNeeded("no episode is going on; call reset() before step()")
         if not isinstance(action, str):
             raise TypeError(f"an action is a str, got {type(action).__name__} {action!r:.60}")
+        self._outcome = Outcome.UNKNOWN  # stays so, and needs a reset, if the world fails
         turn = self._checked_act(action)
         is_valid_action = turn.outcome is not Outcome.INVALID_ACTION
         outcome = self._settle(turn.outcome)
@@ -184,7 +197,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
         if is_over:
             reward += self.reward_config.final_reward(self.episode)
             self._end(outcome)
-        return observation, reward, is_over, False, self._info(is_valid_action)
+        return observation, float(reward), is_over, False, self._info(is_valid_action)
 
     def render(self) -> str | None:
         """Returns the episode as text in render mode "ansi", else None."""
@@ -231,7 +244,10 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
 
     def _cut(self, text: str) -> str:
         limit = self.config.max_observation_chars
-        return text if len(text) <= limit else text[:limit]
+        if len(text) <= limit:
+            return text
+        note = f"\n[cut: {len(text)} characters]"
+        return (text[: max(0, limit - len(note))] + note)[:limit]
 
     def _info(self, is_valid_action: bool) -> dict[str, Any]:
         task = self.task

@@ -23,7 +23,9 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     """`num_envs` copies of one environment, stepped in threads.
 
     Observations are tuples of `str`, actions sequences of `str`; rewards and flags have shape
-    `(num_envs,)`. Autoreset follows Gymnasium's modes (next step by default).
+    `(num_envs,)`. Autoreset follows Gymnasium's modes (next step by default). An environment is
+    stepped by one thread at a time, but not always by the same. Where one raises (an `EnvFault`),
+    the others' calls are finished first; the batch is lost, so `reset` before the next step.
     """
 
     def __init__(
@@ -81,6 +83,10 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         tasks = settings.pop("task", None)
         if not isinstance(tasks, list):
             tasks = [tasks] * self.num_envs
+        elif len(tasks) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} tasks, got {len(tasks)}")
+        if np.shape(mask) != (self.num_envs,) or np.asarray(mask).dtype != np.bool_:
+            raise ValueError(f"reset_mask needs {self.num_envs} booleans, got {mask!r:.60}")
         chosen = np.flatnonzero(mask)
 
         def reset_one(index: int) -> tuple[str, dict[str, Any]]:
@@ -130,6 +136,17 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         """Returns an attribute of every environment."""
         return tuple(env.get_wrapper_attr(name) for env in self.envs)
 
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of every environment: a list or tuple has one value for each."""
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        for env, value in zip(self.envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
+
+    def render(self) -> tuple[Any, ...]:
+        """Returns every environment's rendering."""
+        return self.call("render")
+
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 (Gymnasium's signature)
         """Closes the environments and the threads."""
         for env in self.envs:
@@ -151,8 +168,8 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:
             return [None] * self.num_envs
-        if isinstance(seed, int):
-            return [seed + index for index in range(self.num_envs)]
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + index for index in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} seeds, got {len(seed)}")
         return seed

@@ -1,0 +1,77 @@
+"""`check_text_env` passes a sound environment and names what is wrong with others."""
+
+import itertools
+
+import gymnasium
+import pytest
+from gymnasium.spaces import Text
+from toy_env import EchoEnv
+
+from agentpeft.envs import Outcome, check_text_env
+from agentpeft.envs.text_env import Turn
+
+
+def test_a_sound_environment_passes():
+    check_text_env(EchoEnv())
+    check_text_env(gymnasium.wrappers.OrderEnforcing(EchoEnv()), seed=3, num_tasks=5)
+
+
+class HidesTheLimit(EchoEnv):
+    def _begin(self, task):
+        return f"Say '{task.word}' (30 other words follow)."
+
+
+class RewardsSilence(EchoEnv):
+    def _act(self, action):
+        return Turn("", Outcome.SUCCESS) if not action else super()._act(action)
+
+
+class OracleFails(EchoEnv):
+    def oracle_actions(self, task):
+        return ["please"]
+
+
+class Forgets(EchoEnv):
+    counter = itertools.count()
+
+    def _act(self, action):
+        return Turn(f"{next(self.counter)}", super()._act(action).outcome)
+
+
+class StockSpace(EchoEnv):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.observation_space = Text(10_000)
+
+
+class Punishes(EchoEnv):
+    def __init__(self, **options):
+        super().__init__(reward={"success": -1.0}, **options)
+
+
+class Truncates(EchoEnv):
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, terminated, info
+
+
+@pytest.mark.parametrize(
+    ("env_class", "message"),
+    [
+        (HidesTheLimit, "does not state the turn limit 3"),
+        (RewardsSilence, "empty actions end in success"),
+        (OracleFails, "oracle actions for 'echo/.*' end in ongoing"),
+        (Forgets, "Deterministic step observations"),
+        (StockSpace, "observation_space must be Unicode"),
+        (Punishes, "empty actions earn 0.0, the oracle earns -"),
+        (Truncates, "terminated, not truncated"),
+    ],
+)
+def test_a_broken_environment_is_named(env_class, message):
+    with pytest.raises(AssertionError, match=message):
+        check_text_env(env_class())
+
+
+def test_another_kind_of_environment_is_refused():
+    with pytest.raises(AssertionError, match="CartPoleEnv is not a TextEnv"):
+        check_text_env(gymnasium.make("CartPole-v1"))

@@ -1,0 +1,97 @@
+"""Rewards: presets, shaping terms, functions of one's own."""
+
+import dataclasses
+
+import pytest
+from toy_env import EchoSource
+
+from agentpeft.envs import REWARD_PRESETS, Episode, Outcome, RewardConfig, SettingsError, TurnRecord
+
+TASK = EchoSource().get("echo/1")
+
+
+def episode(outcome, *actions):
+    turns = tuple(TurnRecord(action, "", 0.0, True) for action in actions)
+    return Episode(TASK, "", turns, outcome)
+
+
+def two_per_turn(finished):
+    return 2 * len(finished.turns)
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("db", {"success": 1.0, "failure": -0.1, "timeout": -0.3, "invalid_action": -0.1}),
+        ("os", {"success": 1.0, "failure": -0.5, "unknown": 0.0, "turn_limit": -0.5}),
+        ("exact_match", {"success": 1.0, "failure": 0.0, "timeout": 0.0, "unknown": 0.0}),
+    ],
+)
+def test_presets_are_the_published_ones(preset, expected):
+    config = RewardConfig.of(preset)
+    assert config is REWARD_PRESETS[preset]
+    for outcome, reward in expected.items():
+        assert config.final_reward(episode(Outcome(outcome))) == reward
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.ONGOING])
+def test_every_ending_has_a_reward_that_falls_back_to_failure(outcome):
+    reward = RewardConfig(success=3.0, failure=-2.0).final_reward(episode(outcome))
+    assert reward == (3.0 if outcome is Outcome.SUCCESS else -2.0)
+    if outcome not in (Outcome.SUCCESS, Outcome.FAILURE):
+        own = RewardConfig.of({"preset": "db", outcome.value: -7.0})
+        assert own.final_reward(episode(outcome)) == -7.0
+        assert own.final_reward(episode(Outcome.SUCCESS)) == 1.0
+
+
+def test_shaping_terms_add_up():
+    config = RewardConfig(turn_cost=0.01, length_cost=0.001, format_bonus=0.1)
+    assert config.turn_reward("12345", is_valid_action=True) == pytest.approx(0.1 - 0.01 - 0.005)
+    assert config.turn_reward("12345", is_valid_action=False) == pytest.approx(-0.015)
+    assert RewardConfig().turn_reward("12345", is_valid_action=True) == 0.0
+
+
+@pytest.mark.parametrize("reward_fn", [two_per_turn, "test_rewards:two_per_turn"])
+def test_a_function_replaces_the_reward_by_outcome(reward_fn):
+    config = RewardConfig(reward_fn=reward_fn)
+    reward = config.final_reward(episode(Outcome.SUCCESS, "a", "b"))
+    assert (reward, type(reward)) == (4.0, float)
+
+
+def test_of_takes_configs_names_and_mappings():
+    config = RewardConfig(success=2.0)
+    assert RewardConfig.of(config) is config
+    assert RewardConfig.of({"success": 2.0}) == config
+    assert RewardConfig.of({"preset": "db", "turn_cost": 0.1}) == dataclasses.replace(
+        REWARD_PRESETS["db"], turn_cost=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [*REWARD_PRESETS.values(), RewardConfig(reward_fn="test_rewards:two_per_turn")],
+)
+def test_a_config_is_also_the_mapping_of_its_fields(config):
+    assert RewardConfig.of(dataclasses.asdict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("exact", "unknown reward preset 'exact'; did you mean 'exact_match'"),
+        ({"preset": "x"}, "unknown reward preset 'x'; known: db, exact_match, os"),
+        ({"sucess": 1}, "unknown reward field 'sucess'; did you mean 'success'"),
+        ({"turn_cost": -1}, "turn_cost is subtracted, so it must be >= 0, got -1"),
+        ({"success": "high"}, "success must be a finite number, got 'high'"),
+        ({"success": None}, "success must be a finite number, got None"),
+        ({"timeout": float("nan")}, "timeout must be a finite number, got nan"),
+        ({"reward_fn": "nowhere:f"}, "reward_fn 'nowhere:f' must be 'module:function'"),
+        ({"reward_fn": "no_colon"}, "must be 'module:function'"),
+        ({"reward_fn": ":f"}, "must be 'module:function'"),
+        ({"reward_fn": "test_rewards:TASK"}, "is not callable"),
+        ({"reward_fn": 3}, "is not callable"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(value, message):
+    with pytest.raises(SettingsError, match=message):
+        RewardConfig.of(value)

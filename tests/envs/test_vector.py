@@ -1,0 +1,179 @@
+"""The threaded vector environment, on a toy environment, against Gymnasium's own."""
+
+import threading
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from toy_env import EchoEnv
+
+from agentpeft.envs import EnvFault, Outcome, SettingsError, TextVectorEnv
+from agentpeft.envs.text_env import Turn
+
+ACTIONS = [
+    ("hm", "failure", "word9"),
+    ("please", "x", "x"),
+    ("hm", "hm", "success"),
+    ("x", "hm", "invalid_action"),
+    ("x", "hm", "hm"),
+]
+
+
+def make(num_envs=3, **kwargs):
+    return TextVectorEnv([EchoEnv] * num_envs, **kwargs)
+
+
+def plain(value):
+    """Returns a result with arrays as lists, to be compared with `==`."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | np.ndarray):
+        return [plain(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_results_are_those_of_gymnasiums_sync_vector_env(mode):
+    own = make(autoreset_mode=mode)
+    reference = SyncVectorEnv([EchoEnv] * 3, autoreset_mode=mode)
+    assert plain(own.reset(seed=5)) == plain(reference.reset(seed=5))
+    for actions in ACTIONS:
+        assert plain(own.step(actions)) == plain(reference.step(actions))
+    assert own.metadata["autoreset_mode"] is mode
+
+
+def test_the_spaces_are_batches_of_text():
+    env = make()
+    observations, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observations)
+    assert env.action_space.contains(("a", "b", "c"))
+    assert env.single_action_space == EchoEnv().action_space
+    assert [type(o) for o in observations] == [str] * 3
+
+
+def test_seeds_are_counted_up_or_given_one_by_one():
+    env = make()
+    counted = env.reset(seed=7)[0]
+    assert env.reset(seed=np.int64(7))[0] == counted
+    assert env.reset(seed=[7, 8, 9])[0] == counted
+    assert env.reset(seed=[9, None, 7])[0][::2] == counted[::-2]
+    with pytest.raises(ValueError, match="expected 3 seeds, got 2"):
+        env.reset(seed=[1, 2])
+
+
+def test_one_task_for_all_or_one_for_each():
+    env = make()
+    assert list(env.reset(options={"task": "echo/1"})[1]["task_id"]) == ["echo/1"] * 3
+    ids = ["echo/1", "echo/2", "echo/3"]
+    assert list(env.reset(options={"task": ids})[1]["task_id"]) == ids
+    with pytest.raises(ValueError, match="expected 3 tasks, got 1"):
+        env.reset(options={"task": ["echo/1"]})
+
+
+def test_a_reset_mask_leaves_the_others_alone():
+    env = make(autoreset_mode="Disabled")
+    before, _ = env.reset(seed=0)
+    env.step(["hm", "failure", "hm"])
+    with pytest.raises(ResetNeeded, match=r"\[1\]"):
+        env.step(["hm"] * 3)
+    mask = np.array([False, True, False])
+    observations, infos = env.reset(options={"reset_mask": mask, "task": "echo/4"})
+    assert observations == ("Go on.", "Say 'word4' in at most 3 turns.", "Go on.")
+    assert list(infos["_task_id"]) == [False, True, False]
+    assert list(env.step(["hm", "word4", "hm"])[4]["num_turns"]) == [2, 1, 2]
+    assert before[1] != observations[1]
+
+
+@pytest.mark.parametrize("mask", [np.ones(2, dtype=bool), np.array([0, 1, 2]), "yes"])
+def test_a_wrong_reset_mask_is_refused(mask):
+    with pytest.raises(ValueError, match="reset_mask needs 3 booleans"):
+        make().reset(options={"reset_mask": mask})
+
+
+def test_an_episode_that_ended_is_reset_at_the_next_step():
+    env = make(num_envs=1)
+    env.reset(seed=0)
+    _, rewards, terminated, truncated, infos = env.step(["failure"])
+    assert (terminated[0], truncated[0], infos["outcome"][0]) == (True, False, Outcome.FAILURE)
+    observations, rewards, terminated, _, infos = env.step(["ignored"])
+    assert observations[0].startswith("Say ")
+    assert (rewards[0], terminated[0], infos["num_turns"][0]) == (0.0, False, 0)
+    assert (rewards.dtype, terminated.dtype) == (np.float64, np.bool_)
+
+
+def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew():
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(EnvFault):
+        env.step(["fault", "hm", "failure"])
+    assert [len(actions) for actions in env.get_attr("actions")] == [1, 1, 1]
+    with pytest.raises(ResetNeeded):
+        env.step(["hm"] * 3)
+    env.reset(options={"task": "echo/1"})
+    assert list(env.step(["word1"] * 3)[4]["is_success"]) == [True] * 3
+
+
+class MeetingEnv(EchoEnv):
+    """Steps only return once two of them are under way at the same time."""
+
+    barrier = threading.Barrier(2, timeout=20)
+
+    def _act(self, action):
+        self.barrier.wait()
+        return Turn("met")
+
+
+def test_steps_run_at_the_same_time():
+    env = TextVectorEnv([MeetingEnv] * 2)
+    env.reset(seed=0)
+    assert env.step(["a", "b"])[0] == ("met", "met")
+
+
+def test_fewer_threads_than_environments_step_them_all():
+    env = make(num_envs=10, num_threads=2)
+    env.reset(options={"task": "echo/1"})
+    assert env.step(["word1"] * 10)[1].tolist() == [1.0] * 10
+
+
+def test_attributes_are_read_set_and_called_for_each():
+    env = make(num_envs=2)
+    env.reset(options={"task": "echo/1"})
+    assert [task.word for task in env.get_attr("task")] == ["word1", "word1"]
+    assert env.call("oracle_actions", env.envs[0].task) == (["please", "word1"],) * 2
+    env.set_attr("render_mode", "ansi")
+    assert env.render() == ("Say 'word1' in at most 3 turns.\n[ongoing]",) * 2
+    env.set_attr("render_mode", ["ansi", None])
+    assert env.render()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_envs": 0}, "num_envs >= 1"),
+        ({"num_threads": 0}, "num_threads must be >= 1, got 0"),
+        ({"autoreset_mode": "never"}, "'never' is not a valid AutoresetMode"),
+    ],
+)
+def test_wrong_settings_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make(**kwargs)
+    assert issubclass(SettingsError, ValueError)
+
+
+def test_the_number_of_actions_must_fit():
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="expected 3 actions, got 2"):
+        env.step(["a", "b"])
+
+
+def test_close_is_idempotent_and_ends_the_threads():
+    before = set(threading.enumerate())
+    env = make()
+    env.reset(seed=0)
+    own = set(threading.enumerate()) - before
+    assert 1 <= len(own) <= 3
+    env.close()
+    env.close()
+    assert not any(thread.is_alive() for thread in own)
