@@ -106,7 +106,10 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
     `task_source` may be given a `Taskset` or a generator after construction too.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["ansi"],
+        "render_fps": 1,  # of no meaning for text, but Gymnasium warns without it
+    }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
 
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
