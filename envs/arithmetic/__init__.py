@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Arithmetic problems as text: `AgentPEFT/Arithmetic-v0`."""

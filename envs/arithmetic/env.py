@@ -1,0 +1,146 @@
+"""`AgentPEFT/Arithmetic-v0`: problems of plain arithmetic, graded by exact match."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias, Unpack
+
+from agentpeft.envs.arithmetic.difficulty import AdaptiveConfig, AdaptiveDifficulty
+from agentpeft.envs.arithmetic.operations import get_operation
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
+from agentpeft.envs.errors import SettingsError, check_choice
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
+
+DigitRange: TypeAlias = int | Sequence[int]
+_PLAIN = re.compile(r"0|-?[1-9][0-9]*")
+_REVERSED = re.compile(r"[0-9]+-?")
+
+
+class ArithmeticEnv(TextEnv[ArithmeticTask]):
+    """One arithmetic problem per episode.
+
+    Description:
+        The agent sees `12+34=` and replies with the number. A problem is drawn from an endless
+        generator; its id (`addition:12+34:plain`) is enough to make it again.
+
+    Action Space:
+        Text that is the answer and nothing else (white space around it is dropped). Plain: an
+        integer in its shortest form (`46`, `-3`, `0`; not `046`, `+46`, `4 6` or `46.`).
+        Reversed: decimal digits, least significant first, padded with zeros to the width that the
+        prompt names. Other text is an invalid action.
+
+    Observation Space:
+        Text: the prompt, then a word of feedback.
+
+    Rewards:
+        Exact match: 1 for the right answer, else 0 (preset `exact_match`); see `RewardConfig`.
+
+    Episode End:
+        The right answer ends in `success`. A wrong one ends in `failure` at the last turn; before
+        it the agent may try again. An invalid action ends in `invalid_action`.
+
+    Arguments:
+        operations: names of registered operations; each is equally likely.
+        num_digits: digits of each operand, or (fewest, most), drawn for each operand alone.
+        format: "plain", or "reversed" with the width of the most digits: for at most 3 digits
+            12+345 is `210+543=` with the answer `7530`.
+        adaptive: True, or a mapping of `AdaptiveConfig` fields. Both operands then have as many
+            digits as the level says, which starts at the fewest and follows the outcomes of drawn
+            tasks; so a prompt depends on the seed and on the outcomes before it.
+        prompt: "full", or "compact" (`1 try: 12+34=`).
+        options: `EpisodeOptions`; one turn by default.
+
+    Source:
+        Reversed fixed-width digits: Lee et al., "Teaching Arithmetic to Small Transformers", 2023.
+
+    Version History:
+        v0: first version.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[str] = ("addition",),
+        num_digits: DigitRange = 2,
+        format: Literal["plain", "reversed"] = "plain",  # noqa: A002 (the setting's plain name)
+        adaptive: bool | Mapping[str, float] = False,
+        prompt: Literal["full", "compact"] = "full",
+        **options: Unpack[EpisodeOptions],
+    ) -> None:
+        """Raises: SettingsError."""
+        check_choice("format", format, ("plain", "reversed"))
+        check_choice("prompt", prompt, ("full", "compact"))
+        names = [operations] if isinstance(operations, str) else operations
+        low, high = digits = _digit_range(num_digits)
+        source = ArithmeticGenerator(
+            tuple(get_operation(name) for name in names),
+            digits,
+            width=high if format == "reversed" else None,
+        )
+        super().__init__(source, options)
+        self.prompt_style = prompt
+        self._generator = source
+        self._difficulty: AdaptiveDifficulty | None = None
+        if adaptive is not False:
+            if low == high:
+                raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
+            self._difficulty = AdaptiveDifficulty(low, high, AdaptiveConfig.of(adaptive))
+            self._follow_difficulty()
+
+    @property
+    def difficulty(self) -> int | None:
+        """The present level (digits per operand) where difficulty is adaptive, else None."""
+        return None if self._difficulty is None else self._difficulty.level
+
+    def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
+        """Returns the answer."""
+        return [task.answer]
+
+    def _begin(self, task: ArithmeticTask) -> str:
+        limit = self.config.max_turns
+        if self.prompt_style == "compact":
+            return f"{limit} {'try' if limit == 1 else 'tries'}: {task.instruction}"
+        turns = "1 try" if limit == 1 else f"{limit} tries (one per turn)"
+        return f"Compute {task.instruction}\n{_explain(task)}\nYou have {turns}."
+
+    def _act(self, action: str) -> Turn:
+        answer = action.strip()
+        if answer == self.task.answer:
+            return Turn("Correct.", Outcome.SUCCESS)
+        syntax = _PLAIN if self.task.width is None else _REVERSED
+        if syntax.fullmatch(answer) is None:
+            return Turn("Invalid: reply with the number alone.", Outcome.INVALID_ACTION)
+        if len(self._turns) + 1 < self.config.max_turns:
+            return Turn("Wrong. Try again.")
+        return Turn("Wrong.", Outcome.FAILURE)
+
+    def _end(self, outcome: Outcome) -> None:
+        difficulty = self._difficulty
+        if (
+            difficulty is not None
+            and self.task.num_digits == difficulty.level
+            and difficulty.record(outcome is Outcome.SUCCESS)
+        ):
+            self._follow_difficulty()
+
+    def _follow_difficulty(self) -> None:
+        level = self.difficulty
+        if level is not None:
+            self.task_source = replace(self._generator, num_digits=(level, level))
+
+
+def _explain(task: ArithmeticTask) -> str:
+    if task.width is None:
+        return "Reply with the number alone: digits, no zeros in front, a minus sign if negative."
+    return (
+        "Numbers are written backwards here, least significant digit first, padded with zeros: 12 "
+        f"as 4 digits is 2100. Reply with the {len(task.answer.rstrip('-'))} digits of the result, "
+        "written the same way, and nothing else."
+    )
+
+
+def _digit_range(num_digits: DigitRange) -> tuple[int, int]:
+    values = (num_digits, num_digits) if isinstance(num_digits, int) else tuple(num_digits)
+    if len(values) != 2 or any(type(value) is not int for value in values):
+        raise SettingsError(f"num_digits must be an integer or (fewest, most), got {num_digits!r}")
+    return values[0], values[1]

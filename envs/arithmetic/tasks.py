@@ -1,0 +1,153 @@
+"""Arithmetic problems: one at a time, in batches, or again from their ids."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from agentpeft.envs.arithmetic.operations import Operation, get_operation
+from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.tasks import Task
+
+MAX_DIGITS = 1000
+_NUM_SPARE_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticTask(Task):
+    """A problem whose `instruction` is `12+34=` and whose one right answer is `answer`.
+
+    `num_digits` is the longer operand's. `width` is the fixed width of the operands in the
+    reversed format (`21+43=` has width 2), None in the plain one.
+    """
+
+    answer: str
+    num_digits: int
+    width: int | None = None
+
+
+def to_reversed(number: int, width: int) -> str:
+    """Returns a number's digits from the least significant on, padded to a width, sign last.
+
+    >>> to_reversed(42, 4), to_reversed(-42, 4)
+    ('2400', '2400-')
+    """
+    return f"{abs(number):0{width}d}"[::-1] + ("-" if number < 0 else "")
+
+
+def make_task(operation: Operation, left: int, right: int, width: int | None) -> ArithmeticTask:
+    """Returns the task `left operation right`; with a `width` in the reversed format.
+
+    Its id has the operands in their usual order: `addition:12+345:plain`, or padded to the width
+    `addition:012+345:reversed`, which the agent sees as `210+543=` and answers with `7530`.
+    """
+    symbol, result = operation.symbol, operation.compute(left, right)
+    num_digits = len(str(max(left, right)))
+    if width is None:
+        shown = f"{left}{symbol}{right}"
+        task_id, answer = f"{operation.name}:{shown}:plain", str(result)
+    else:
+        shown = f"{to_reversed(left, width)}{symbol}{to_reversed(right, width)}"
+        task_id = f"{operation.name}:{left:0{width}d}{symbol}{right:0{width}d}:reversed"
+        answer = to_reversed(result, operation.answer_digits(width))
+    return ArithmeticTask(
+        task_id=task_id,
+        instruction=f"{shown}=",
+        skills=(operation.name, f"{num_digits}_digits"),
+        answer=answer,
+        num_digits=num_digits,
+        width=width,
+    )
+
+
+@dataclass(frozen=True)
+class ArithmeticGenerator:
+    """A task source: each operand has a uniformly random number of digits, then random digits.
+
+    `num_digits` are the fewest and the most digits of an operand (one digit is 0 to 9, two are 10
+    to 99). `width` as in `ArithmeticTask`. Raises: SettingsError on settings without problems.
+    """
+
+    operations: tuple[Operation, ...]
+    num_digits: tuple[int, int]
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError."""
+        low, high = self.num_digits
+        if not self.operations:
+            raise SettingsError("operations must name at least one operation")
+        if not 1 <= low <= high <= MAX_DIGITS:
+            raise SettingsError(f"num_digits must be 1 to {MAX_DIGITS}, got {low} to {high}")
+        for operation in self.operations:
+            if operation.min_operand >= 10**low:
+                raise SettingsError(f"{operation.name} has no operands of {low} digits")
+
+    def draw(self, rng: np.random.Generator) -> ArithmeticTask:
+        """Returns one random task."""
+        return self._decode(int.from_bytes(rng.bytes(self._num_bytes), "little"))
+
+    def generate_batch(self, rng: np.random.Generator, num_tasks: int) -> list[ArithmeticTask]:
+        """Returns the tasks of `num_tasks` draws, with one call of the random generator."""
+        size = self._num_bytes
+        noise = rng.bytes(size * num_tasks)
+        starts = range(0, len(noise), size)
+        return [self._decode(int.from_bytes(noise[i : i + size], "little")) for i in starts]
+
+    def get(self, task_id: str) -> ArithmeticTask:
+        """Returns the task of an id, of any registered operation and format."""
+        match = re.fullmatch(r"(\w+):([0-9]+)([^0-9]+)([0-9]+):(plain|reversed)", task_id)
+        if match is None or max(len(match[2]), len(match[4])) > MAX_DIGITS:
+            raise UnknownTaskError(f"no arithmetic task {task_id!r:.80}; ids: addition:1+23:plain")
+        try:
+            operation = get_operation(match[1])
+        except SettingsError as error:
+            raise UnknownTaskError(str(error)) from None
+        left, right = int(match[2]), int(match[4])
+        width = len(match[2]) if match[5] == "reversed" else None
+        if min(left, right) >= operation.min_operand:
+            task = make_task(operation, left, right, width)
+            if task.task_id == task_id:
+                return task
+        raise UnknownTaskError(f"no arithmetic task {task_id!r:.80} of {operation.name}")
+
+    @cached_property
+    def _num_bytes(self) -> int:
+        """Bytes of randomness for one task: spare ones keep its parts uniform within 2^-64.
+
+        A multiple of 4, so that a batch uses the random generator as single draws do.
+        """
+        low, high = self.num_digits
+        num_tasks: int = len(self.operations) * ((high - low + 1) * 10**high) ** 2
+        return -(-(num_tasks.bit_length() // 8 + 1 + _NUM_SPARE_BYTES) // 4) * 4
+
+    @cached_property
+    def _ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """By operation, for each number of digits: the smallest operand and how many there are."""
+        low, high = self.num_digits
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for operation in self.operations:
+            starts = [
+                max(operation.min_operand, 10 ** (digits - 1) if digits > 1 else 0)
+                for digits in range(low, high + 1)
+            ]
+            ranges[operation.name] = [
+                (start, 10**digits - start) for digits, start in enumerate(starts, start=low)
+            ]
+        return ranges
+
+    def _decode(self, noise: int) -> ArithmeticTask:
+        """Reads a task off a random number, as digits of a mixed radix."""
+        noise, index = divmod(noise, len(self.operations))
+        operation = self.operations[index]
+        ranges = self._ranges[operation.name]
+        operands = []
+        for _ in range(2):
+            noise, index = divmod(noise, len(ranges))
+            start, count = ranges[index]
+            noise, offset = divmod(noise, count)
+            operands.append(start + offset)
+        if operation.larger_first:
+            operands.sort(reverse=True)
+        return make_task(operation, operands[0], operands[1], self.width)
