@@ -1,0 +1,202 @@
+"""Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+
+from agentpeft.envs.db_bench.generator_conditions import NoTaskHereError, Scene
+from agentpeft.envs.db_bench.generator_phrases import Speaker
+from agentpeft.envs.db_bench.generator_reads import Draft, make_read
+from agentpeft.envs.db_bench.generator_tables import Sample, make_sample
+from agentpeft.envs.db_bench.generator_writes import make_delete, make_insert, make_update
+from agentpeft.envs.db_bench.skills import SKILLS, check_skills
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.streams import Stage, TaskStream
+
+_MAX_TABLES = 300
+_DRAFTS_PER_TABLE = 8
+_WRITES = ("insert", "delete", "update")
+_EXCLUSIVE = (
+    (_WRITES, "a statement is one of them"),
+    (SKILLS[4:7], "one WHERE clause is one of them"),
+    (SKILLS[7:9], "a GROUP BY has one column or several"),
+    (SKILLS[9:11], "a HAVING has one condition or several"),
+    (SKILLS[12:15], "one ORDER BY is one of them"),
+    (SKILLS[15:17], "a LIMIT has an offset or none"),
+    (("subquery_single", "subquery_multiple"), "the number of subqueries is one or more"),
+    (("subquery_single", "subquery_nested"), "nesting takes two subqueries"),
+)
+_FITS_WRITE = {
+    "insert": ("insert",),
+    "delete": ("delete", *SKILLS[4:7], *SKILLS[12:15], "limit_only"),
+    "update": ("update", *SKILLS[4:7], *SKILLS[12:15], "limit_only"),
+}
+
+
+def find_conflict(skills: Sequence[str]) -> str | None:
+    """Returns why no statement of the generator has all of these skills; None if some has."""
+    for group, reason in _EXCLUSIVE:
+        both = [skill for skill in skills if skill in group]
+        if len(both) > 1:
+            return f"{both[0]} and {both[1]} exclude each other: {reason}"
+    for write in _WRITES:
+        if write not in skills:
+            continue
+        for skill in skills:
+            if skill not in _FITS_WRITE[write]:
+                return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
+        if any(skill.startswith("order_by") for skill in skills) and "limit_only" not in skills:
+            return f"an order changes nothing in {write} without limit_only"
+    return None
+
+
+class DBBenchGenerator:
+    """Makes tasks that show given skills, with no others than those need.
+
+    Every part of a gold statement matters: without any one of its conditions, keys or limits the
+    answer would be another. No answer is empty. `draw` picks skills and a number, and these with
+    `max_phrasings` are the task's id, so `get` remakes it, in any process. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        skills: Sequence[str] | None = None,
+        *,
+        skill_mode: str = "single",
+        num_skills: int | None = None,
+        max_phrasings: int | None = None,
+    ) -> None:
+        """Checks that such tasks exist.
+
+        Args:
+            skills: names from `SKILLS`; None is all.
+            skill_mode: "single": each task is for one of them; "all": has all of them.
+            num_skills: with "all", each task has this many of them, drawn anew; None is all.
+            max_phrasings: how many ways to say each thing, plainest first; None is every way.
+
+        Raises: SettingsError.
+        """
+        if skill_mode not in ("single", "all"):
+            raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
+        if skill_mode == "single" and num_skills not in (None, 1):
+            raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
+        if max_phrasings is not None and max_phrasings < 1:
+            raise SettingsError(f"max_phrasings must be >= 1 or None, got {max_phrasings!r}")
+        self.skills = SKILLS if skills is None else check_skills(skills)
+        if not self.skills:
+            raise SettingsError("skills must name at least one skill, or be None for all")
+        wanted = 1 if skill_mode == "single" else num_skills
+        self.num_skills = len(self.skills) if wanted is None else wanted
+        self.max_phrasings = max_phrasings
+        if not 1 <= self.num_skills <= len(self.skills):
+            raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
+        self._pick_skills(np.random.default_rng(0))
+
+    def draw(self, rng: np.random.Generator) -> DBBenchTask:
+        """Returns a new task; the same `rng` state gives the same task."""
+        while True:
+            skills = self._pick_skills(rng)
+            task = _make_task(skills, self.max_phrasings, int(rng.integers(2**31)))
+            if task is not None:
+                return task
+
+    def get(self, task_id: str) -> DBBenchTask:
+        """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
+        names, _, rest = task_id.partition("/")
+        phrasings, _, seed = rest.partition("/")
+        skills = tuple(names.split("+"))
+        limit = int(phrasings) if phrasings.isdecimal() else None
+        is_known = (
+            skills == tuple(skill for skill in SKILLS if skill in skills)
+            and find_conflict(skills) is None
+            and (phrasings == "all" or (limit is not None and limit > 0))
+            and seed.isdecimal()
+        )
+        task = _make_task(skills, limit, int(seed)) if is_known else None
+        if task is None or task.task_id != task_id:
+            raise UnknownTaskError(
+                f"{task_id!r} is no generated task's id (skill+skill/phrasings/number)"
+            )
+        return task
+
+    def _pick_skills(self, rng: np.random.Generator) -> tuple[str, ...]:
+        """Returns `num_skills` skills that fit together. Raises: SettingsError."""
+        if self.num_skills == 1:
+            return (self.skills[int(rng.integers(len(self.skills)))],)
+        if self.num_skills == len(self.skills):
+            conflict = find_conflict(self.skills)
+            if conflict:
+                raise SettingsError(conflict)
+            return self.skills
+        for _ in range(200):
+            chosen: tuple[str, ...] = ()
+            for index in rng.permutation(len(self.skills)):
+                together = check_skills((*chosen, self.skills[index]))
+                if find_conflict([*together, "limit_only"]) in (None, find_conflict(together)):
+                    chosen = together
+                if len(chosen) == self.num_skills and find_conflict(chosen) is None:
+                    return chosen
+        raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
+
+
+def curriculum(
+    seed: int,
+    *,
+    skills: Sequence[str] | None = None,
+    tasks_per_stage: int = 1000,
+    max_skills: int = 4,
+) -> TaskStream[DBBenchTask]:
+    """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
+    return TaskStream(list(_stages(skills, tasks_per_stage, max_skills)), seed)
+
+
+def _stages(
+    skills: Sequence[str] | None, tasks_per_stage: int, max_skills: int
+) -> Iterator[Stage[DBBenchTask]]:
+    for number in range(1, max_skills + 1):
+        generator = DBBenchGenerator(skills, skill_mode="all", num_skills=number)
+        yield Stage(f"{number} skill{'s' if number > 1 else ''}", generator, tasks_per_stage)
+
+
+def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBenchTask | None:
+    """Returns the task of an id; None where no attempt gave a proper one."""
+    task_id = f"{'+'.join(skills)}/{limit or 'all'}/{seed}"
+    rng = Random(task_id)
+    min_rows = 6 if len(skills) == 1 else 10
+    for _ in range(_MAX_TABLES):
+        sample = make_sample(rng, min_rows)
+        try:
+            draft = _try_drafts(rng, Speaker(rng, limit), sample, frozenset(skills))
+        finally:
+            sample.connection.close()
+        if draft is not None:
+            return DBBenchTask(
+                task_id=task_id,
+                instruction=draft.instruction,
+                skills=check_skills(draft.skills),
+                tables=(sample.table,),
+                is_write=draft.label is None,
+                gold_sql=draft.sql,
+                label=draft.label,
+            )
+    return None
+
+
+def _try_drafts(
+    rng: Random, speaker: Speaker, sample: Sample, skills: frozenset[str]
+) -> Draft | None:
+    for _ in range(_DRAFTS_PER_TABLE):
+        with suppress(NoTaskHereError):
+            return _make_draft(Scene(rng, speaker, sample, skills))
+    return None
+
+
+def _make_draft(scene: Scene) -> Draft:
+    makers = {"insert": make_insert, "delete": make_delete, "update": make_update}
+    for skill, make in makers.items():
+        if skill in scene.skills:
+            return make(scene)
+    return make_read(scene)

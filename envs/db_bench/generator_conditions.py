@@ -1,0 +1,230 @@
+"""WHERE clauses of generated DB-bench tasks, with subqueries, and what each part of them adds."""
+# ruff: noqa: S608 (names and values of the generator's own)
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from random import Random
+
+from agentpeft.envs.db_bench.database import Value
+from agentpeft.envs.db_bench.generator_phrases import Speaker
+from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, to_literal
+
+_OPERATORS: dict[Kind, tuple[str, ...]] = {
+    "name": ("starts", "starts", "="),
+    "category": ("=", "=", "<>", "in"),
+    "int": (">", "<", ">=", "<=", "between", "="),
+    "decimal": (">", "<", ">=", "<=", "between"),
+    "float": (">", "<", ">=", "<=", "between"),
+    "date": (">", "<", "between"),
+}
+_DATE_PHRASES = {">": "after", "<": "before"}
+
+
+class NoTaskHereError(Exception):
+    """This table and these choices give no proper task; the generator tries others."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A piece of SQL and its English.
+
+    `weaker` are replacements that leave out a part each; the answer must differ with every one.
+    """
+
+    sql: str = ""
+    words: str = ""
+    weaker: tuple[str, ...] = ()
+    skills: frozenset[str] = frozenset()
+
+
+@dataclass
+class Scene:
+    """What one attempt at a task works with; `prefix` is the table alias with its dot."""
+
+    rng: Random
+    speaker: Speaker
+    sample: Sample
+    skills: frozenset[str]
+    prefix: str = ""
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.sample.table.name
+
+    def ref(self, column: Field) -> str:
+        """Returns a column as the outermost query writes it."""
+        return self.prefix + column.name
+
+    def pick(self, columns: Iterable[Field]) -> Field:
+        """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
+        options = list(columns)
+        fresh = [column for column in options if column.name not in self.used] or options
+        if not fresh:
+            raise NoTaskHereError
+        chosen = self.rng.choice(fresh)
+        self.used.add(chosen.name)
+        return chosen
+
+    def say(self, what: str, **words: str) -> str:
+        """Returns a phrase."""
+        return self.speaker.say(what, **words)
+
+
+def quote(value: Value) -> str:
+    """Returns a value as the instruction writes it: text in quotes, numbers and dates plain."""
+    return str(value) if isinstance(value, date) else to_literal(value)
+
+
+def make_where(scene: Scene) -> Clause:
+    """Returns the WHERE that the scene's skills ask for; empty if they ask for none."""
+    skills = scene.skills
+    leaves = _make_subqueries(scene)
+    num_leaves = len(leaves)
+    if "where_nested_conditions" in skills:
+        num_leaves = 3
+    elif "where_multiple_conditions" in skills:
+        num_leaves = max(num_leaves, scene.rng.choice((2, 2, 3)))
+    elif "where_single_condition" in skills or "delete" in skills:
+        num_leaves = 1
+    leaves += [make_condition(scene) for _ in range(num_leaves - len(leaves))]
+    if not leaves:
+        return Clause()
+    scene.rng.shuffle(leaves)
+    return _combine(scene, leaves)
+
+
+def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
+    """Returns one comparison of a column with a value of its own; `prefix` None: the scene's."""
+    is_narrow = any("group" in skill or "limit" in skill for skill in scene.skills)
+    column = scene.pick(c for c in scene.sample.fields if not (is_narrow and c.kind == "name"))
+    operator = scene.rng.choice(_OPERATORS[column.kind])
+    name = (scene.prefix if prefix is None else prefix) + column.name
+    options = scene.sample.distinct(column)
+    if len(options) < 2:
+        raise NoTaskHereError
+    if operator == "starts":
+        letter = str(scene.rng.choice(options))[0]
+        words = scene.say("starts", c=column.words, v=f"'{letter}'")
+        return Clause(f"{name} LIKE '{letter}%'", words)
+    if operator in ("between", "in"):
+        low, high = sorted(scene.rng.sample(range(len(options)), 2))
+        pair = options[low], options[high]
+        words = scene.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
+        first, second = map(to_literal, pair)
+        if operator == "between":
+            return Clause(f"{name} BETWEEN {first} AND {second}", words)
+        return Clause(f"{name} IN ({first}, {second})", words)
+    value = scene.rng.choice(options)
+    said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
+    words = scene.say(said, c=column.words, v=quote(value))
+    return Clause(f"{name} {operator} {to_literal(value)}", words)
+
+
+def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
+    """Joins conditions as the scene's skills ask, with a weaker form for each part of each."""
+    outer, inner = scene.rng.choice((("AND", "OR"), ("OR", "AND")))
+    is_nested = "where_nested_conditions" in scene.skills
+
+    def render(parts: Sequence[str]) -> str:
+        if not is_nested:
+            return _join(outer, parts)
+        group = _join(inner, parts[1:])
+        return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
+
+    if len(leaves) == 1:
+        phrase = None
+    elif is_nested:
+        phrase = f"{outer}_{inner}".lower()
+    elif len(leaves) == 2:
+        phrase = outer.lower()
+    else:
+        phrase = "all" if outer == "AND" else "any"
+    names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
+    shape = "nested" if is_nested else "single" if phrase is None else "multiple"
+    own_skill = f"where_{shape}_condition{'' if phrase is None else 's'}"
+    return Clause(
+        f" WHERE {render([leaf.sql for leaf in leaves])}",
+        names["a"] if phrase is None else scene.say(phrase, **names),
+        tuple(f" WHERE {text}" if text else "" for text in _weaken(leaves, render)),
+        frozenset({own_skill, *(scene.skills & {"subquery_multiple"})}).union(
+            *(leaf.skills for leaf in leaves)
+        ),
+    )
+
+
+def _join(operator: str, parts: Sequence[str]) -> str:
+    return f" {operator} ".join(part for part in parts if part)
+
+
+def _weaken(leaves: Sequence[Clause], render: Callable[[Sequence[str]], str]) -> Iterable[str]:
+    parts = [leaf.sql for leaf in leaves]
+    for index, leaf in enumerate(leaves):
+        for replacement in ("", *leaf.weaker):
+            yield render([*parts[:index], replacement, *parts[index + 1 :]])
+
+
+def _make_subqueries(scene: Scene) -> list[Clause]:
+    skills = scene.skills
+    is_nested, is_multiple = "subquery_nested" in skills, "subquery_multiple" in skills
+    if is_multiple and "where_single_condition" in skills and not is_nested:
+        return [_neither_extreme(scene)]
+    made = [_nested_subquery(scene)] if is_nested else []
+    if is_multiple or "subquery_single" in skills:
+        made.append(_plain_subquery(scene))
+    if is_multiple and not is_nested:
+        made.append(_plain_subquery(scene))
+    return made
+
+
+def _plain_subquery(scene: Scene) -> Clause:
+    kind = frozenset({"subquery_single"} if "subquery_single" in scene.skills else ())
+    if scene.rng.random() < 0.3:
+        column, inner = scene.pick(scene.sample.of_kind("category")), make_condition(scene, "")
+        head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
+        words = scene.say("occurs", c=column.words, d=inner.words)
+        skills = kind | {"where_single_condition"}
+        return Clause(f"{head} WHERE {inner.sql})", words, (f"{head})",), skills)
+    column = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
+    function, phrase, operators = scene.rng.choice(
+        (
+            ("AVG", "average_all", (">", "<")),
+            ("AVG", "average_all", (">", "<")),
+            ("MAX", "highest_all", ("=", "<")),
+            ("MIN", "lowest_all", ("=", ">")),
+        )
+    )
+    operator = scene.rng.choice(operators)
+    words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
+    query = f"(SELECT {function}({column.name}) FROM {scene.table})"
+    return Clause(f"{scene.ref(column)} {operator} {query}", words, (), kind)
+
+
+def _nested_subquery(scene: Scene) -> Clause:
+    outer = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
+    inner = scene.pick(c for c in scene.sample.of_kind("int", "float", "decimal") if c != outer)
+    operators = [scene.rng.choice("<>") for _ in range(2)]
+    average = scene.say("average_all", c=inner.words)
+    inner_words = scene.say(operators[1], c=inner.words, v=average)
+    some = scene.say("average_some", c=outer.words, d=inner_words)
+    start = f"{scene.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {scene.table}"
+    deepest = f"(SELECT AVG({inner.name}) FROM {scene.table})"
+    return Clause(
+        f"{start} WHERE {inner.name} {operators[1]} {deepest})",
+        scene.say(operators[0], c=outer.words, v=some),
+        (f"{start})",),
+        frozenset({"subquery_nested", "where_single_condition"}),
+    )
+
+
+def _neither_extreme(scene: Scene) -> Clause:
+    column = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
+    ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
+    return Clause(
+        f"{scene.ref(column)} NOT IN ({', '.join(ends)})",
+        scene.say("neither", c=column.words),
+        tuple(f"{scene.ref(column)} <> {end}" for end in ends),
+        frozenset({"subquery_multiple"}),
+    )

@@ -1,0 +1,329 @@
+"""Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from itertools import pairwise
+
+from agentpeft.envs.db_bench.database import Row, Value
+from agentpeft.envs.db_bench.generator_conditions import (
+    Clause,
+    NoTaskHereError,
+    Scene,
+    make_where,
+)
+from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
+from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+
+_AVERAGE_DECIMALS = {"int": 4, "decimal": 6}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A selected expression.
+
+    `kind` is "text", "date", "float", "int", or the number of decimals that MySQL prints.
+    """
+
+    sql: str
+    words: str
+    kind: str | int
+    alias: str = ""
+
+    def to_value(self, stored: str | float) -> Value:
+        """Returns what MySQL returns for a value that SQLite returned."""
+        if isinstance(stored, str):
+            return date.fromisoformat(stored) if self.kind == "date" else stored
+        if isinstance(self.kind, int):
+            return Decimal(f"{stored:.{self.kind}f}")
+        return int(stored) if self.kind == "int" else stored
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finished statement, what it is called in English, its skills, and its rows if a SELECT."""
+
+    sql: str
+    instruction: str
+    skills: frozenset[str]
+    label: tuple[Row, ...] | None
+
+
+def make_read(scene: Scene) -> Draft:
+    """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
+    if "table_alias" in scene.skills:
+        scene.prefix = f"{scene.table[0]}."
+    where = make_where(scene)
+    groups = _pick_groups(scene)
+    outputs = _make_outputs(scene, groups)
+    group, having = _make_group(scene, groups), Clause()
+    start = f"FROM {scene.table}{f' AS {scene.prefix[:-1]}' if scene.prefix else ''}"
+    if any(skill.startswith("having") for skill in scene.skills):
+        having = _make_having(scene, f"{start}{where.sql}{group.sql}")
+    outputs, alias_words = _add_alias(scene, outputs)
+    head = Clause(_select_list(scene, outputs) + start)
+    order = _make_order(scene, outputs, is_grouped=bool(groups))
+    limit = _make_limit(scene, f"{head.sql}{where.sql}{group.sql}{having.sql}")
+    clauses = (head, where, group, having, order, limit)
+    rows = _verify(scene, clauses)
+    sentences = [_say_head(scene, outputs, groups, where), *alias_words]
+    sentences += [clause.words for clause in (having, order, limit) if clause.words]
+    return Draft(
+        "".join(clause.sql for clause in clauses),
+        " ".join(sentences),
+        frozenset({"select"}).union(*(clause.skills for clause in clauses))
+        | scene.skills & {"column_alias", "table_alias"},
+        tuple(
+            tuple(out.to_value(value) for out, value in zip(outputs, row, strict=True))
+            for row in rows
+        ),
+    )
+
+
+def make_order(scene: Scene, candidates: Sequence[Output]) -> tuple[Clause, str]:
+    """Returns the ORDER BY that the scene's skills ask for, and its keys in English."""
+    kind = next((s for s in scene.skills if s.startswith("order_by")), "")
+    if not kind and not any(skill.startswith("limit") for skill in scene.skills):
+        return Clause(), ""
+    kind = kind or "order_by_single_column"
+    num_keys = 1 if kind == "order_by_single_column" else 2
+    if len(candidates) < num_keys:
+        raise NoTaskHereError
+    directions = [scene.rng.choice(("ASC", "DESC"))] * num_keys
+    if kind.endswith("different_directions"):
+        directions[1] = "DESC" if directions[0] == "ASC" else "ASC"
+    keys = scene.rng.sample(list(candidates), num_keys)
+
+    def render(chosen: Sequence[str]) -> str:
+        parts = [
+            f"{key.alias or key.sql}{' DESC' if direction == 'DESC' else ''}"
+            for key, direction in zip(keys, chosen, strict=True)
+        ]
+        return f" ORDER BY {', '.join(parts)}"
+
+    reversed_one = [
+        render([*directions[:i], "DESC" if directions[i] == "ASC" else "ASC", *directions[i + 1 :]])
+        for i in range(num_keys)
+    ]
+    words = [
+        scene.say(direction.lower(), c=key.words)
+        for key, direction in zip(keys, directions, strict=True)
+    ]
+    clause = Clause(render(directions), "", ("", *reversed_one), frozenset({kind}))
+    return clause, scene.say("then").join(words)
+
+
+def _pick_groups(scene: Scene) -> list[Field]:
+    is_multiple = "group_by_multiple_columns" in scene.skills
+    if not is_multiple and not any("group" in s or "having" in s for s in scene.skills):
+        return []
+    return [scene.pick(scene.sample.of_kind("category")) for _ in range(1 + is_multiple)]
+
+
+def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
+    if not groups:
+        return Clause()
+    names = [scene.ref(group) for group in groups]
+    fewer = names if len(names) > 1 else []
+    skill = "group_by_multiple_columns" if fewer else "group_by_single_column"
+    return Clause(
+        f" GROUP BY {', '.join(names)}",
+        "",
+        tuple(f" GROUP BY {name}" for name in ("rowid", *fewer)),
+        frozenset({skill}),
+    )
+
+
+def _make_outputs(scene: Scene, groups: Sequence[Field]) -> list[Output]:
+    if groups:
+        chosen = [_column_output(scene, group) for group in groups]
+        return chosen + _make_aggregates(scene)
+    is_sorted = any(skill.startswith(("order", "limit")) for skill in scene.skills)
+    if not is_sorted and "where" in str(scene.skills) and scene.rng.random() < 0.25:
+        return _make_aggregates(scene)
+    fields = scene.sample.fields
+    if not scene.skills & {"column_alias", "table_alias"} and scene.rng.random() < 0.15:
+        return [_column_output(scene, column) for column in fields]
+    chosen_fields = scene.rng.sample(fields, scene.rng.choice((1, 2, 2, 3)))
+    return [_column_output(scene, column) for column in chosen_fields]
+
+
+def _column_output(scene: Scene, column: Field) -> Output:
+    kinds: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
+    return Output(scene.ref(column), column.words, kinds.get(column.kind, column.kind))
+
+
+def _make_aggregates(scene: Scene) -> list[Output]:
+    first, second = _make_aggregate(scene), _make_aggregate(scene)
+    return [first, second] if first.sql != second.sql and scene.rng.random() < 0.4 else [first]
+
+
+def _make_aggregate(scene: Scene) -> Output:
+    numbers = scene.sample.of_kind("int", "decimal", "float")
+    function = scene.rng.choice(("COUNT", "SUM", "AVG", "MAX", "MIN"))
+    if function == "COUNT":
+        return Output("COUNT(*)", scene.say("count"), "int")
+    column = scene.rng.choice(numbers)
+    kind: str | int = 2 if column.kind == "decimal" else column.kind
+    if function == "SUM" and kind == "int":
+        kind = 0
+    elif function == "AVG":
+        kind = _AVERAGE_DECIMALS.get(column.kind, kind)
+    words = scene.say(function, c=column.words)
+    return Output(f"{function}({scene.ref(column)})", words, kind)
+
+
+def _make_calculation(scene: Scene) -> Output:
+    numbers = scene.sample.of_kind("int", "decimal", "float")
+    if len(numbers) < 2:
+        raise NoTaskHereError
+    column, other = scene.rng.sample(numbers, 2)
+    name, other_name = scene.ref(column), scene.ref(other)
+    sql, phrase = scene.rng.choice(
+        (
+            (f"MAX({name}) - MIN({name})", "spread"),
+            (f"SUM({name}) / COUNT(*)", "ratio"),
+            (f"SUM({name}) + SUM({other_name})", "two_sums"),
+        )
+    )
+    return Output(sql, scene.say(phrase, c=column.words, d=other.words), "float")
+
+
+def _make_having(scene: Scene, rest: str) -> Clause:
+    is_multiple = "having_multiple_conditions_with_aggregate" in scene.skills
+    has_calculation = "having_aggregate_calculation" in scene.skills
+    measures = [_make_calculation(scene) if has_calculation else _make_aggregate(scene)]
+    if is_multiple:
+        measures.append(_make_aggregate(scene))
+    leaves = [_compare(scene, measure, rest) for measure in measures]
+    skill = f"having_{'multiple_conditions' if is_multiple else 'single_condition'}_with_aggregate"
+    skills = frozenset({skill, *(scene.skills & {"having_aggregate_calculation"})})
+    if not is_multiple:
+        sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
+    else:
+        scene.rng.shuffle(leaves)
+        operator = scene.rng.choice(("AND", "OR"))
+        sql = f" {operator} ".join(leaf.sql for leaf in leaves)
+        words = scene.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
+        weaker = [f" HAVING {leaf.sql}" for leaf in leaves]
+    return Clause(f" HAVING {sql}", scene.say("having", c=words), tuple(weaker), skills)
+
+
+def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
+    """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
+    found = scene.sample.connection.execute(f"SELECT {measure.sql} {rest}").fetchall()
+    steps = list(pairwise(sorted({value for (value,) in found})))
+    if not steps:
+        raise NoTaskHereError
+    low, high = scene.rng.choice(steps)
+    operator = scene.rng.choice("<>")
+    decimals = range(1 if measure.kind in ("int", 0) else 3)
+    limit = next((r for d in decimals if low < (r := round((low + high) / 2, d)) < high), None)
+    if limit is None or min(limit - low, high - limit) < 0.001:
+        limit = low if operator == ">" else high
+        if limit != round(limit, 2):
+            raise NoTaskHereError
+    literal = to_literal(int(limit) if limit == int(limit) else limit)
+    words = scene.say(operator, c=measure.words, v=literal)
+    return Clause(f"{measure.sql} {operator} {literal}", words)
+
+
+def _add_alias(scene: Scene, outputs: list[Output]) -> tuple[list[Output], list[str]]:
+    """Returns the outputs, one of them renamed where that is asked for, and what says so."""
+    words = []
+    if "column_alias" in scene.skills:
+        index = scene.rng.randrange(len(outputs))
+        if any("(" in out.sql for out in outputs):
+            index = next(i for i, out in enumerate(outputs) if "(" in out.sql)
+        chosen = outputs[index]
+        core = chosen.sql.removeprefix(scene.prefix).lower()
+        core = "".join(c if c.isalnum() else "_" for c in core).strip("_").replace("__", "_")
+        alias = scene.rng.choice(("{}_value", "result_{}", "{}_shown", "my_{}")).format(
+            core.replace("count", "num_rows")
+        )
+        outputs = [*outputs[:index], replace(chosen, alias=alias), *outputs[index + 1 :]]
+        words.append(scene.say("column_alias", c=f"the {chosen.words}", alias=f"`{alias}`"))
+    if scene.prefix:
+        words.append(scene.say("table_alias", alias=f"`{scene.prefix[:-1]}`"))
+    return outputs, words
+
+
+def _select_list(scene: Scene, outputs: Sequence[Output]) -> str:
+    columns = [out.sql for out in outputs]
+    if columns == [column.name for column in scene.sample.fields]:
+        return "SELECT * "
+    shown = [f"{out.sql} AS {out.alias}" if out.alias else out.sql for out in outputs]
+    return f"SELECT {', '.join(shown)} "
+
+
+def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Clause:
+    candidates = list(outputs)
+    if not is_grouped:
+        selected = {out.sql for out in outputs}
+        columns = (_column_output(scene, column) for column in scene.sample.fields)
+        candidates += [column for column in columns if column.sql not in selected]
+    clause, words = make_order(scene, candidates)
+    return replace(clause, words=scene.say("order", keys=words)) if words else clause
+
+
+def _make_limit(scene: Scene, query: str) -> Clause:
+    has_offset = "limit_and_offset" in scene.skills
+    if not has_offset and "limit_only" not in scene.skills:
+        return Clause()
+    total = len(scene.sample.connection.execute(query).fetchall())
+    if total < 2 + has_offset:
+        raise NoTaskHereError
+    if not has_offset:
+        num_rows = scene.rng.randint(1, min(5, total - 1))
+        words = scene.say("limit", n=count_rows(num_rows))
+        return Clause(f" LIMIT {num_rows}", words, ("",), frozenset({"limit_only"}))
+    offset = scene.rng.randint(1, min(4, total - 2))
+    num_rows = scene.rng.randint(1, min(5, total - 1 - offset))
+    forms = (f" LIMIT {num_rows} OFFSET {offset}", f" LIMIT {offset}, {num_rows}")
+    words = scene.say("offset", n=count_rows(num_rows), m=count_rows(offset))
+    weaker = ("", f" LIMIT {num_rows}", f" LIMIT 100 OFFSET {offset}")
+    return Clause(scene.rng.choice(forms), words, weaker, frozenset({"limit_and_offset"}))
+
+
+def _say_head(
+    scene: Scene, outputs: Sequence[Output], groups: Sequence[Field], where: Clause
+) -> str:
+    form = "groups" if groups else "totals" if "(" in outputs[0].sql else "rows"
+    cols = enumerate_words([f"the {out.words}" for out in outputs])
+    if len(outputs) == len(scene.sample.fields):
+        cols = "all columns"
+    said = {"groups": "groups_where", "totals": "totals_where", "rows": "where"}[form]
+    restriction = scene.say(said, c=where.words) if where.words else ""
+    words = " and ".join(group.words for group in groups)
+    if len(groups) > 1:
+        words = f"combination of {words}"
+    return scene.speaker.capital(
+        form, cols=cols, table=scene.table, where=restriction, groups=words
+    )
+
+
+def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[tuple[str | float, ...]]:
+    """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
+    connection = scene.sample.connection
+    parts = [clause.sql for clause in clauses]
+    rows = _run(connection, parts)
+    is_ordered = bool(parts[4])
+    if not rows or None in rows[0]:
+        raise NoTaskHereError
+    if is_ordered:
+        for tie_break in (", rowid", ", rowid DESC"):
+            if _run(connection, [*parts[:4], parts[4] + tie_break, *parts[5:]]) != rows:
+                raise NoTaskHereError
+    for index, clause in enumerate(clauses):
+        for weaker in clause.weaker:
+            other = _run(connection, [*parts[:index], weaker, *parts[index + 1 :]])
+            if other == rows or (not is_ordered and Counter(other) == Counter(rows)):
+                raise NoTaskHereError
+    return rows
+
+
+def _run(connection: sqlite3.Connection, parts: Sequence[str]) -> list[tuple[str | float, ...]]:
+    return connection.execute("".join(parts)).fetchall()

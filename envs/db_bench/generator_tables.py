@@ -1,0 +1,192 @@
+"""Random tables for generated DB-bench tasks: thirty domains, large pools of names and values.
+
+Numbers are multiples of a quarter, so that sums and means are exact in every database; text is
+plain ASCII letters and spaces, which every collation sorts alike; there are no NULLs.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Literal
+
+from agentpeft.envs.db_bench.database import Column, Table, Value
+from agentpeft.envs.db_bench.generator_vocabulary import DOMAINS, POOLS
+
+Kind = Literal["name", "category", "int", "decimal", "float", "date"]
+
+_JOINED = {
+    "PERSON": ("FIRST", "LAST", "{} {}"),
+    "THING": ("COLOR", "NOUN", "{} {}"),
+    "TITLE": ("COLOR", "NOUN", "The {} {}"),
+    "PLACE": ("COLOR", "NOUN", "{} {} House"),
+    "COMPANY": ("LAST", "NOUN", "{} {}"),
+    "STREET": ("NOUN", "FIRST", "{} {} Street"),
+}
+_FIRST_DAY = date(2015, 1, 1)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column as the generator sees it; `spec` is its pool or range."""
+
+    name: str
+    kind: Kind
+    spec: str
+    type: str
+
+    @property
+    def words(self) -> str:
+        """The name as words: "hire date"."""
+        return self.name.replace("_", " ")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it can be summed."""
+        return self.kind in ("int", "decimal", "float")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A random table, and a SQLite connection that holds it for checking gold SQL."""
+
+    table: Table
+    fields: tuple[Field, ...]
+    connection: sqlite3.Connection
+
+    def distinct(self, field: Field) -> list[Value]:
+        """Returns a column's different values in ascending order."""
+        index = self.fields.index(field)
+        return sorted({row[index] for row in self.table.rows})  # type: ignore[type-var]
+
+    def of_kind(self, *kinds: Kind) -> list[Field]:
+        """Returns the columns of some kinds."""
+        return [field for field in self.fields if field.kind in kinds]
+
+
+def make_sample(rng: Random, min_rows: int) -> Sample:
+    """Returns a random table of `min_rows` to 14 rows."""
+    names, candidates = rng.choice(_PARSED)
+    fields = [field for field in candidates if field.kind in ("name", "category")][:3]
+    others = [field for field in candidates if field not in fields]
+    fields += rng.sample(others, rng.randint(3, len(others)))
+    fields = [_with_type(rng, field) for field in fields]
+    rng.shuffle(fields)
+    num_rows = rng.randint(min_rows, 14)
+    columns = [_make_values(rng, field, num_rows) for field in fields]
+    table = Table(
+        _make_table_name(rng, names),
+        tuple(Column(field.name, field.type) for field in fields),
+        tuple(zip(*columns, strict=True)),
+    )
+    return Sample(table, tuple(fields), _connect(table, fields))
+
+
+def make_value(rng: Random, field: Field) -> Value:
+    """Returns a random value that fits a column."""
+    return _make_values(rng, field, 1)[0]
+
+
+def to_literal(value: Value) -> str:
+    """Returns a value as SQL."""
+    if isinstance(value, str | date):
+        return f"'{value}'"
+    return str(value)
+
+
+def _connect(table: Table, fields: list[Field]) -> sqlite3.Connection:
+    """Numbers are REAL there, so that division is MySQL's; text compares regardless of case."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    columns = ", ".join(
+        f"{field.name} {'REAL' if field.is_number else 'TEXT COLLATE NOCASE'}" for field in fields
+    )
+    connection.execute(f"CREATE TABLE {table.name} ({columns})")
+    marks = ", ".join("?" * len(fields))
+    connection.executemany(
+        f"INSERT INTO {table.name} VALUES ({marks})",  # noqa: S608 (its own names)
+        [[_to_stored(value) for value in row] for row in table.rows],
+    )
+    return connection
+
+
+def _to_stored(value: Value) -> str | float:
+    return float(value) if isinstance(value, int | float | Decimal) else str(value)
+
+
+def _make_values(rng: Random, field: Field, num_rows: int) -> list[Value]:
+    if field.kind == "name":
+        return list(_pick_texts(rng, field.spec, num_rows))
+    if field.kind == "category":
+        chosen = _pick_texts(rng, field.spec, rng.randint(2, 4))
+        return [rng.choice(chosen) for _ in range(num_rows)]
+    pool = [_make_scalar(rng, field) for _ in range(num_rows)]
+    if rng.random() < 0.5:
+        pool = pool[: max(2, num_rows // 2)]
+    return [rng.choice(pool) if len(pool) < num_rows else pool[i] for i in range(num_rows)]
+
+
+def _make_scalar(rng: Random, field: Field) -> Value:
+    if field.kind == "date":
+        return _FIRST_DAY + timedelta(days=rng.randrange(4000))
+    low, high = (int(part) for part in field.spec.split("-"))
+    if field.kind == "int":
+        step = 1 if high < 500 else 10 if high < 2000 else 50
+        return rng.randrange(low, high + 1, step)
+    quarters = rng.randint(4 * low, 4 * high)
+    if field.kind == "decimal":
+        return (Decimal(quarters) / 4).quantize(Decimal("0.01"))
+    return quarters / 4
+
+
+def _pick_texts(rng: Random, spec: str, num_texts: int) -> list[str]:
+    if spec in _JOINED:
+        first, second, form = _JOINED[spec]
+        firsts = rng.sample(_POOLS[first], num_texts)
+        return [form.format(word, rng.choice(_POOLS[second])) for word in firsts]
+    options = _POOLS.get(spec) or spec.split(",")
+    return rng.sample(options, min(num_texts, len(options)))
+
+
+def _make_table_name(rng: Random, names: list[str]) -> str:
+    prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
+    suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
+    return f"{prefix}{rng.choice(names)}{suffix}"
+
+
+def _with_type(rng: Random, field: Field) -> Field:
+    if field.kind == "float":
+        return Field(field.name, field.kind, field.spec, rng.choice(("FLOAT", "DOUBLE")))
+    if field.kind in ("name", "category"):
+        text = rng.choice(("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)"))
+        return Field(field.name, field.kind, field.spec, text)
+    return field
+
+
+def _parse_domains() -> list[tuple[list[str], list[Field]]]:
+    kinds: dict[str, tuple[Kind, str]] = {
+        "=": ("name", ""),
+        "@": ("category", ""),
+        "#": ("int", "INT"),
+        "$": ("decimal", "DECIMAL(10,2)"),
+        "~": ("float", ""),
+        "!": ("date", "DATE"),
+    }
+    parsed = []
+    for line in _unwrap(DOMAINS):
+        names, _, columns = line.partition("|")
+        fields = []
+        for column in columns.split():
+            mark = next(char for char in column if char in kinds)
+            name, _, spec = column.partition(mark)
+            fields.append(Field(name, kinds[mark][0], spec, kinds[mark][1]))
+        parsed.append((names.split(), fields))
+    return parsed
+
+
+def _unwrap(block: str) -> list[str]:
+    return block.strip().replace("\n  ", " ").splitlines()
+
+
+_POOLS = {pool: words for pool, *words in map(str.split, _unwrap(POOLS))}
+_PARSED = _parse_domains()
