@@ -16,6 +16,7 @@ from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError, UnknownTaskError
 from agentpeft.envs.streams import Stage, TaskStream
 
+_MAX_DRAWS = 10
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
 _WRITES = ("insert", "delete", "update")
@@ -96,12 +97,16 @@ class DBBenchGenerator:
         self._pick_skills(np.random.default_rng(0))
 
     def draw(self, rng: np.random.Generator) -> DBBenchTask:
-        """Returns a new task; the same `rng` state gives the same task."""
-        while True:
+        """Returns a new task; the same `rng` state gives the same task.
+
+        Raises: SettingsError where so many skills come together that none is found.
+        """
+        for _ in range(_MAX_DRAWS):
             skills = self._pick_skills(rng)
             task = _make_task(skills, self.max_phrasings, int(rng.integers(2**31)))
             if task is not None:
                 return task
+        raise SettingsError(f"no task was found that has {', '.join(skills)}; ask for fewer")
 
     def get(self, task_id: str) -> DBBenchTask:
         """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
@@ -165,9 +170,8 @@ def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBench
     """Returns the task of an id; None where no attempt gave a proper one."""
     task_id = f"{'+'.join(skills)}/{limit or 'all'}/{seed}"
     rng = Random(task_id)
-    min_rows = 6 if len(skills) == 1 else 10
     for _ in range(_MAX_TABLES):
-        sample = make_sample(rng, min_rows)
+        sample = make_sample(rng, is_large=len(skills) > 1)
         try:
             draft = _try_drafts(rng, Speaker(rng, limit), sample, frozenset(skills))
         finally:

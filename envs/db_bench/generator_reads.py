@@ -83,19 +83,27 @@ def make_read(scene: Scene) -> Draft:
     )
 
 
-def make_order(scene: Scene, candidates: Sequence[Output]) -> tuple[Clause, str]:
-    """Returns the ORDER BY that the scene's skills ask for, and its keys in English."""
+def make_order(
+    scene: Scene, candidates: Sequence[Output], coarse: Sequence[Output]
+) -> tuple[Clause, str]:
+    """Returns the ORDER BY that the scene's skills ask for, and its keys in English.
+
+    The first of two keys is one of `coarse`, which leave ties.
+    """
     kind = next((s for s in scene.skills if s.startswith("order_by")), "")
     if not kind and not any(skill.startswith("limit") for skill in scene.skills):
         return Clause(), ""
     kind = kind or "order_by_single_column"
     num_keys = 1 if kind == "order_by_single_column" else 2
-    if len(candidates) < num_keys:
+    firsts = candidates if num_keys == 1 else coarse
+    if len(candidates) < num_keys or not firsts:
         raise NoTaskHereError
     directions = [scene.rng.choice(("ASC", "DESC"))] * num_keys
     if kind.endswith("different_directions"):
         directions[1] = "DESC" if directions[0] == "ASC" else "ASC"
-    keys = scene.rng.sample(list(candidates), num_keys)
+    first = scene.rng.choice(firsts)
+    others = [key for key in candidates if key.sql != first.sql]
+    keys = [first, *(scene.rng.sample(others, num_keys - 1))]
 
     def render(chosen: Sequence[str]) -> str:
         parts = [
@@ -158,6 +166,8 @@ def _column_output(scene: Scene, column: Field) -> Output:
 
 def _make_aggregates(scene: Scene) -> list[Output]:
     first, second = _make_aggregate(scene), _make_aggregate(scene)
+    if "group_by_multiple_columns" not in scene.skills and "order_by_m" in str(scene.skills):
+        first = Output("COUNT(*)", scene.say("count"), "int")
     return [first, second] if first.sql != second.sql and scene.rng.random() < 0.4 else [first]
 
 
@@ -261,11 +271,14 @@ def _select_list(scene: Scene, outputs: Sequence[Output]) -> str:
 
 def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Clause:
     candidates = list(outputs)
+    coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
         selected = {out.sql for out in outputs}
-        columns = (_column_output(scene, column) for column in scene.sample.fields)
+        columns = [_column_output(scene, column) for column in scene.sample.fields]
         candidates += [column for column in columns if column.sql not in selected]
-    clause, words = make_order(scene, candidates)
+        tied = {scene.ref(column) for column in scene.sample.tied_fields}
+        coarse = [out for out in candidates if out.sql in tied]
+    clause, words = make_order(scene, candidates, coarse)
     return replace(clause, words=scene.say("order", keys=words)) if words else clause
 
 

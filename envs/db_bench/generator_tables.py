@@ -60,21 +60,28 @@ class Sample:
         index = self.fields.index(field)
         return sorted({row[index] for row in self.table.rows})  # type: ignore[type-var]
 
+    @property
+    def tied_fields(self) -> list[Field]:
+        """The columns with a value that several rows have."""
+        num_rows = len(self.table.rows)
+        return [field for field in self.fields if len(self.distinct(field)) < num_rows]
+
     def of_kind(self, *kinds: Kind) -> list[Field]:
         """Returns the columns of some kinds."""
         return [field for field in self.fields if field.kind in kinds]
 
 
-def make_sample(rng: Random, min_rows: int) -> Sample:
-    """Returns a random table of `min_rows` to 14 rows."""
+def make_sample(rng: Random, *, is_large: bool) -> Sample:
+    """Returns a random table of 6 to 14 rows, or with `is_large` 11 to 14 of more categories."""
     names, candidates = rng.choice(_PARSED)
     fields = [field for field in candidates if field.kind in ("name", "category")][:3]
     others = [field for field in candidates if field not in fields]
     fields += rng.sample(others, rng.randint(3, len(others)))
     fields = [_with_type(rng, field) for field in fields]
     rng.shuffle(fields)
-    num_rows = rng.randint(min_rows, 14)
-    columns = [_make_values(rng, field, num_rows) for field in fields]
+    num_rows = rng.randint(11 if is_large else 6, 14)
+    num_categories = rng.randint(4, 6) if is_large else rng.randint(2, 4)
+    columns = [_make_values(rng, field, num_rows, num_categories) for field in fields]
     table = Table(
         _make_table_name(rng, names),
         tuple(Column(field.name, field.type) for field in fields),
@@ -85,7 +92,7 @@ def make_sample(rng: Random, min_rows: int) -> Sample:
 
 def make_value(rng: Random, field: Field) -> Value:
     """Returns a random value that fits a column."""
-    return _make_values(rng, field, 1)[0]
+    return _make_values(rng, field, 1, 1)[0]
 
 
 def to_literal(value: Value) -> str:
@@ -114,11 +121,11 @@ def _to_stored(value: Value) -> str | float:
     return float(value) if isinstance(value, int | float | Decimal) else str(value)
 
 
-def _make_values(rng: Random, field: Field, num_rows: int) -> list[Value]:
+def _make_values(rng: Random, field: Field, num_rows: int, num_categories: int) -> list[Value]:
     if field.kind == "name":
         return list(_pick_texts(rng, field.spec, num_rows))
     if field.kind == "category":
-        chosen = _pick_texts(rng, field.spec, rng.randint(2, 4))
+        chosen = _pick_texts(rng, field.spec, num_categories)
         return [rng.choice(chosen) for _ in range(num_rows)]
     pool = [_make_scalar(rng, field) for _ in range(num_rows)]
     if rng.random() < 0.5:

@@ -73,7 +73,8 @@ def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
     if "limit_only" not in scene.skills:
         return where, Clause(), Clause(), ""
     columns = [Output(c.name, c.words, "") for c in scene.sample.fields]
-    order, keys = make_order(scene, columns)
+    tied = [Output(c.name, c.words, "") for c in scene.sample.tied_fields]
+    order, keys = make_order(scene, columns, tied)
     num_rows = scene.rng.randint(1, 3)
     limit = Clause(f" LIMIT {num_rows}", "", ("",), frozenset({"limit_only"}))
     return where, order, limit, " " + scene.say("write_limit", n=count_rows(num_rows), keys=keys)
