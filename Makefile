@@ -1,0 +1,53 @@
+# Every target sets itself up on a fresh machine with Python 3.11 or later.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help test test-gymnasium-1.2 check bench clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := $(VENV)/.installed
+OLD_GYMNASIUM := .venv-gymnasium-1.2
+ROOMS := $(wildcard envs policies launch)
+PYTEST_ARGS ?=
+PIP := -m pip --disable-pip-version-check install --quiet
+
+help: ## Lists the targets
+	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+test: $(DEV) ## Runs the tests (PYTEST_ARGS="-k vector" runs some of them)
+	.ci/with_servers $(BIN)/python -m pytest -q -ra $(PYTEST_ARGS)
+
+test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's checks on Gymnasium 1.2.2
+	$(OLD_GYMNASIUM)/bin/python -m pytest -q -ra tests/envs/test_registration.py
+
+check: $(DEV) ## Runs the linter, the formatter's check and the type checker
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@mkdir -p $(VENV)/typing/agentpeft
+	@for room in $(ROOMS); do ln -sfn "$(CURDIR)/$$room" $(VENV)/typing/agentpeft/$$room; done
+	$(BIN)/mypy
+
+bench: $(DEV) ## Measures episodes per second of every environment and backend
+	.ci/with_servers $(BIN)/python benchmarks/env_throughput.py
+
+clean: ## Removes what the targets made
+	rm -rf $(VENV) $(OLD_GYMNASIUM) build dist *.egg-info .*_cache .hypothesis
+
+# A check, since without it Debian's python3 leaves half an environment behind.
+define make_venv
+	@$(PYTHON) -c 'import sys, ensurepip; assert sys.version_info >= (3, 11)' 2>/dev/null || { echo \
+	  "needs Python >= 3.11 with venv (Debian: apt-get install python3-venv; or PYTHON=...)" >&2; exit 1; }
+	$(PYTHON) -m venv $(1)
+endef
+
+$(DEV): pyproject.toml
+	$(if $(wildcard $(BIN)/python),,$(call make_venv,$(VENV)))
+	$(BIN)/python $(PIP) --editable '.[dev]'
+	@touch $@
+
+$(OLD_GYMNASIUM)/.installed: pyproject.toml
+	$(if $(wildcard $(OLD_GYMNASIUM)/bin/python),,$(call make_venv,$(OLD_GYMNASIUM)))
+	$(OLD_GYMNASIUM)/bin/python $(PIP) --editable . gymnasium==1.2.2 pytest pytest-timeout
+	@touch $@

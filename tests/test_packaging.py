@@ -1,0 +1,113 @@
+"""The wheel holds what the folders hold, and works in an environment with nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ROOMS = SETTINGS["tool"]["setuptools"]["package-dir"]
+"""Package names of the rooms and their folders."""
+
+PLAY = """
+import sys, gymnasium
+env = gymnasium.make("agentpeft.envs:AgentPEFT/Arithmetic-v0")
+env.reset(seed=0)
+for action in env.unwrapped.oracle_actions(env.unwrapped.task):
+    info = env.step(action)[4]
+assert info["is_success"], info
+import agentpeft.envs, agentpeft.launch
+extras = {"torch", "ray", "mysql", "docker", "pytest", "pyarrow"}
+assert not extras & set(sys.modules), extras & set(sys.modules)
+print(agentpeft.envs.__file__)
+"""
+
+
+def run(*command, cwd):
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """A folder with the wheel and the sdist, built from a copy of the tree."""
+    copy = tmp_path_factory.mktemp("source") / "tree"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "tests")
+    shutil.copytree(ROOT, copy, ignore=ignored)
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy, cwd=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def empty_python(tmp_path_factory, dist):
+    """The Python of a new environment that has the wheel and its base dependencies."""
+    folder = tmp_path_factory.mktemp("empty")
+    run(sys.executable, "-m", "venv", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", *dist.glob("*.whl"), cwd=folder)
+    return python
+
+
+def room_files():
+    for package, folder in ROOMS.items():
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                inside = path.relative_to(ROOT / folder).as_posix()
+                yield f"{package.replace('.', '/')}/{inside}"
+
+
+def test_the_packages_list_names_every_folder_with_modules():
+    folders = {Path(name).parent.as_posix() for name in room_files() if name.endswith(".py")}
+    listed = SETTINGS["tool"]["setuptools"]["packages"]
+    assert sorted(folders) == sorted(name.replace(".", "/") for name in listed)
+
+
+def test_the_wheel_has_exactly_the_files_of_the_rooms(dist):
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert sorted(n for n in names if ".dist-info/" not in n) == sorted(room_files())
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_sdist_has_the_sources_and_the_licence(dist):
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "envs/text_env.py"} <= names
+
+
+def test_the_wheel_plays_in_an_empty_environment(empty_python, tmp_path):
+    location = run(empty_python, "-W", "error", "-c", PLAY, cwd=tmp_path)
+    assert Path(location).is_relative_to(empty_python.parents[1])
+
+
+def test_the_base_install_is_small(empty_python, tmp_path):
+    listed = run(empty_python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower()
+    names = {line.partition("==")[0] for line in listed.splitlines()}
+    assert {"agentpeft", "gymnasium", "numpy", "sqlglot"} <= names
+    assert not names & {"torch", "ray", "docker", "mysql-connector-python", "pytest", "mypy"}
+
+
+def test_extras_hold_what_their_names_say():
+    extras = SETTINGS["project"]["optional-dependencies"]
+    assert set(extras) == {"db", "os", "train", "vllm", "all", "dev"}
+    assert "vllm" not in "".join(extras["all"] + extras["dev"])
+    assert "torch" not in "".join(SETTINGS["project"]["dependencies"] + extras["dev"])

@@ -1,0 +1,191 @@
+"""The conventions of CONTRIBUTING.md that a machine can check."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"envs": 4500, "policies": 4000, "launch": 2500}
+"""The rooms and how many lines of Python each may have."""
+MAY_IMPORT = {"envs": {"envs"}, "policies": {"envs", "policies"}, "launch": set(ROOMS)}
+DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 2, "peft": 1}
+"""In how many modules of a room a heavyweight may be imported."""
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
+MACHINE_PATHS = re.compile(r"/(?:work|root|Users)/|/home/\w|\b(?:extra-)?index-url\b|/simple/?\s")
+PYTORCH_CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Returns the repository's files, new ones that are not ignored too."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [path for name in sorted(set(names.splitlines())) if (path := ROOT / name).is_file()]
+
+
+PYTHON = tracked("*.py")
+ROOM_FILES = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS]
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PYTHON}
+
+every_file = pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
+every_room_file = pytest.mark.parametrize(
+    "path", ROOM_FILES, ids=lambda p: str(p.relative_to(ROOT))
+)
+
+
+def functions(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(TREES[path]) if isinstance(node, Function))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def num_lines(node: Function) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def num_parameters(node: Function) -> int:
+    """Returns how many a caller may confuse: settings by keyword of a constructor are not."""
+    arguments = node.args
+    named = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    own = len(named) - (named[:1] in (["self"], ["cls"]))
+    return own + (0 if node.name == "__init__" else len(arguments.kwonlyargs))
+
+
+def is_public(node: ast.AST) -> bool:
+    """Returns whether a definition is for others; overloads leave their docstring to the last."""
+    if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+        return False
+    return "overload" not in map(ast.unparse, node.decorator_list)
+
+
+def depth(node: ast.AST, is_elif: bool = False) -> int:
+    """Returns how deep blocks are nested below a node; `elif` is no deeper than its `if`."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef):
+            continue
+        chained = isinstance(node, ast.If) and node.orelse == [child] and isinstance(child, ast.If)
+        deepest = max(deepest, depth(child, chained))
+    return deepest + (isinstance(node, BLOCKS) and not is_elif)
+
+
+@every_file
+def test_files_have_at_most_300_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+@every_file
+def test_functions_are_short_narrow_and_flat(path):
+    for node in functions(path):
+        is_test = node.name.startswith("test_")
+        assert num_lines(node) <= (20 if is_test else 60), f"{node.name} is too long"
+        assert is_test or num_parameters(node) <= 5, f"{node.name} has too many parameters"
+        assert depth(node) <= 3, f"{node.name} is nested too deeply"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_keeps_its_budget(room):
+    files = [path for path in ROOM_FILES if path.relative_to(ROOT).parts[0] == room]
+    total = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    assert total <= ROOMS[room]
+
+
+@every_file
+def test_modules_are_named_by_what_they_hold(path):
+    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+@every_room_file
+def test_a_room_imports_only_what_it_may(path):
+    room = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        if name.startswith("agentpeft."):
+            assert name.split(".")[1] in MAY_IMPORT[room], f"{room} imports {name}"
+        if room == "envs":
+            assert name.split(".")[0] not in {"torch", "ray", "transformers", "peft", "vllm"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("package", DOORS)
+def test_a_heavyweight_has_one_door(room, package):
+    doors = [
+        path.name
+        for path in ROOM_FILES
+        if path.relative_to(ROOT).parts[0] == room
+        and any(name.split(".")[0] == package for name in imports(path))
+    ]
+    assert len(doors) <= DOORS[package], doors
+
+
+@every_file
+def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print(path):
+    may_print = path.relative_to(ROOT).parts[0] in {"launch", "benchmarks"}
+    banned = {"eval", "exec", "hasattr"} | (set() if may_print else {"print"})
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in banned, f"line {node.lineno} calls {node.func.id}"
+
+
+@every_room_file
+def test_no_except_is_broad(path):
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else "everything"
+            broad = re.search(r"\b(Exception|BaseException|everything)\b", caught)
+            assert not broad, f"line {node.lineno} catches {caught}"
+
+
+@every_room_file
+def test_nothing_is_left_to_do(path):
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", text)
+    assert not found, found
+
+
+@every_room_file
+def test_public_things_have_docstrings_and_all_functions_annotations(path):
+    assert ast.get_docstring(TREES[path])
+    for node in functions(path):
+        assert node.returns, f"{node.name} has no return annotation"
+    public = [node for node in TREES[path].body if is_public(node)]
+    public += [n for c in public if isinstance(c, ast.ClassDef) for n in c.body if is_public(n)]
+    for node in public:
+        assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", tracked("tests/*.py"), ids=lambda p: p.name)
+def test_tests_mock_nothing_and_skip_only_through_fixtures(path):
+    assert not any(name.startswith("unittest.mock") for name in imports(path))
+    if path.name != "conftest.py":
+        skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.importorskip"}
+        for node in ast.walk(TREES[path]):
+            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in skips)
+
+
+@pytest.mark.parametrize("path", tracked(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_names_a_machine_or_an_index(path):
+    if path == Path(__file__) or path.suffix in {".jsonl", ".parquet"}:
+        return
+    text = path.read_text(encoding="utf-8").replace(PYTORCH_CPU_INDEX, "")
+    found = MACHINE_PATHS.search(text)
+    assert not found, found
+
+
+def test_agentpeft_is_a_namespace_package():
+    assert not (ROOT / "agentpeft").exists()
+    assert not (ROOT / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"])
+def test_the_repository_explains_itself(name):
+    assert len((ROOT / name).read_text(encoding="utf-8")) > 300
