@@ -121,7 +121,7 @@ def make_order(
         for key, direction in zip(keys, directions, strict=True)
     ]
     clause = Clause(render(directions), "", ("", *reversed_one), frozenset({kind}))
-    return clause, scene.say("then").join(words)
+    return clause, f"{scene.say('then')} ".join(words)
 
 
 def _pick_groups(scene: Scene) -> list[Field]:
@@ -309,7 +309,7 @@ def _say_head(
     if len(outputs) == len(scene.sample.fields):
         cols = "all columns"
     said = {"groups": "groups_where", "totals": "totals_where", "rows": "where"}[form]
-    restriction = scene.say(said, c=where.words) if where.words else ""
+    restriction = f" {scene.say(said, c=where.words)}" if where.words else ""
     words = " and ".join(group.words for group in groups)
     if len(groups) > 1:
         words = f"combination of {words}"

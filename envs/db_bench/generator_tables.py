@@ -1,5 +1,9 @@
 """Random tables for generated DB-bench tasks: thirty domains, large pools of names and values.
 
+`generator_domains.txt` has a domain a line: table names, "|", columns. A mark says what a column
+holds, and its range or pool follows: `=` a name of its own, `@` a category, `#` INT, `$` DECIMAL,
+`~` FLOAT or DOUBLE, `!` DATE. `generator_names.txt` has the pools.
+
 Numbers are multiples of a quarter, so that sums and means are exact in every database; text is
 plain ASCII letters and spaces, which every collation sorts alike; there are no NULLs.
 """
@@ -8,11 +12,11 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Literal
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
-from agentpeft.envs.db_bench.generator_vocabulary import DOMAINS, POOLS
 
 Kind = Literal["name", "category", "int", "decimal", "float", "date"]
 
@@ -73,7 +77,7 @@ class Sample:
 
 def make_sample(rng: Random, *, is_large: bool) -> Sample:
     """Returns a random table of 6 to 14 rows, or with `is_large` 11 to 14 of more categories."""
-    names, candidates = rng.choice(_PARSED)
+    names, candidates = rng.choice(_DOMAINS)
     fields = [field for field in candidates if field.kind in ("name", "category")][:3]
     others = [field for field in candidates if field not in fields]
     fields += rng.sample(others, rng.randint(3, len(others)))
@@ -170,30 +174,30 @@ def _with_type(rng: Random, field: Field) -> Field:
     return field
 
 
-def _parse_domains() -> list[tuple[list[str], list[Field]]]:
-    kinds: dict[str, tuple[Kind, str]] = {
-        "=": ("name", ""),
-        "@": ("category", ""),
-        "#": ("int", "INT"),
-        "$": ("decimal", "DECIMAL(10,2)"),
-        "~": ("float", ""),
-        "!": ("date", "DATE"),
-    }
-    parsed = []
-    for line in _unwrap(DOMAINS):
-        names, _, columns = line.partition("|")
-        fields = []
-        for column in columns.split():
-            mark = next(char for char in column if char in kinds)
-            name, _, spec = column.partition(mark)
-            fields.append(Field(name, kinds[mark][0], spec, kinds[mark][1]))
-        parsed.append((names.split(), fields))
-    return parsed
+def _parse_column(column: str) -> Field:
+    mark = next(char for char in column if char in _MARKS)
+    name, _, spec = column.partition(mark)
+    kind, type_name = _MARKS[mark]
+    return Field(name, kind, spec, type_name)
 
 
-def _unwrap(block: str) -> list[str]:
-    return block.strip().replace("\n  ", " ").splitlines()
+def _read_lines(name: str) -> list[str]:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
 
 
-_POOLS = {pool: words for pool, *words in map(str.split, _unwrap(POOLS))}
-_PARSED = _parse_domains()
+_MARKS: dict[str, tuple[Kind, str]] = {
+    "=": ("name", ""),
+    "@": ("category", ""),
+    "#": ("int", "INT"),
+    "$": ("decimal", "DECIMAL(10,2)"),
+    "~": ("float", ""),
+    "!": ("date", "DATE"),
+}
+_DOMAINS = [
+    (names.split(), [_parse_column(column) for column in columns.split()])
+    for names, columns in (line.split("|") for line in _read_lines("generator_domains.txt"))
+]
+_POOLS = {
+    name: words.split()
+    for name, words in (line.split(": ") for line in _read_lines("generator_names.txt"))
+}

@@ -30,7 +30,7 @@ def make_insert(scene: Scene) -> Draft:
         enumerate_words([f"{c.words} {quote(v)}" for c, v in zip(fields, row, strict=True)])
         for row in rows
     ]
-    values = scene.say("insert_both").join(texts)
+    values = f"{scene.say('insert_both')} ".join(texts)
     text = scene.speaker.capital("insert", table=scene.table, values=values)
     return Draft(sql, text, frozenset({"insert"}), None)
 
@@ -64,7 +64,7 @@ def _draft(skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draf
 
 
 def _say_where(scene: Scene, where: Clause) -> str:
-    return scene.say("where", c=where.words) if where.words else ""
+    return f" {scene.say('where', c=where.words)}" if where.words else ""
 
 
 def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:

@@ -197,8 +197,7 @@ def _parse_rows(record: Record, field: str, width: int | None) -> tuple[Row, ...
 
 
 def _to_value(record: Record, place: str, value: Json) -> Value:
-    is_number = isinstance(value, int | float)
-    if isinstance(value, list | dict) or (is_number and not isfinite(value)):
+    if isinstance(value, list | dict) or (isinstance(value, float) and not isfinite(value)):
         raise record.error(place, f"must hold finite numbers and text, got {value!r:.60}")
     return int(value) if isinstance(value, bool) else value
 
