@@ -35,20 +35,24 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         num_threads: int | None = None,
     ) -> None:
         """`num_threads` None is one per environment, at most 64. Raises: SettingsError."""
+        self.closed = True  # nothing to close yet, also for `__del__` after an error
         if not env_fns:
             raise SettingsError("a vector environment needs num_envs >= 1")
         if num_threads is not None and num_threads < 1:
             raise SettingsError(f"num_threads must be >= 1, got {num_threads}")
-        self.envs = [make_env() for make_env in env_fns]
+        mode = AutoresetMode(autoreset_mode)
+        self._threads = ThreadPoolExecutor(num_threads or min(len(env_fns), 64))
+        self.envs: list[gymnasium.Env[str, str]] = []
+        self.closed = False
+        self.envs.extend(make_env() for make_env in env_fns)
         self.num_envs = len(self.envs)
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = mode
         self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = self.envs[0].render_mode
         self.single_action_space = self.envs[0].action_space
         self.single_observation_space = self.envs[0].observation_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self._threads = ThreadPoolExecutor(num_threads or min(self.num_envs, 64))
         self._is_over = np.zeros(self.num_envs, dtype=np.bool_)
         self._observations = [""] * self.num_envs
 

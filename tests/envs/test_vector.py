@@ -1,5 +1,6 @@
 """The threaded vector environment, on a toy environment, against Gymnasium's own."""
 
+import gc
 import threading
 
 import numpy as np
@@ -177,3 +178,21 @@ def test_close_is_idempotent_and_ends_the_threads():
     env.close()
     env.close()
     assert not any(thread.is_alive() for thread in own)
+
+
+class BrokenEnv(EchoEnv):
+    def __init__(self):
+        raise SettingsError("this one cannot be made")
+
+
+def test_a_batch_that_cannot_be_made_closes_what_was_made_and_is_silent(recwarn):
+    closed = []
+    first = EchoEnv()
+    first.close = lambda: closed.append(1)
+    with pytest.raises(SettingsError, match="cannot be made"):
+        TextVectorEnv([lambda: first, BrokenEnv])
+    with pytest.raises(SettingsError):
+        make(num_threads=0)
+    gc.collect()
+    assert closed == [1]
+    assert not recwarn.list
