@@ -30,12 +30,14 @@ class Clause:
     """A piece of SQL and its English.
 
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
+    `keys` are the expressions of an ORDER BY.
     """
 
     sql: str = ""
     words: str = ""
     weaker: tuple[str, ...] = ()
     skills: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
 
 
 @dataclass

@@ -120,7 +120,8 @@ def make_order(
         scene.say(direction.lower(), c=key.words)
         for key, direction in zip(keys, directions, strict=True)
     ]
-    clause = Clause(render(directions), "", ("", *reversed_one), frozenset({kind}))
+    sql = tuple(key.sql for key in keys)
+    clause = Clause(render(directions), "", ("", *reversed_one), frozenset({kind}), sql)
     return clause, f"{scene.say('then')} ".join(words)
 
 
@@ -323,17 +324,18 @@ def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[tuple[str | float, 
     connection = scene.sample.connection
     parts = [clause.sql for clause in clauses]
     rows = _run(connection, parts)
-    is_ordered = bool(parts[4])
+    keys = clauses[4].keys
     if not rows or None in rows[0]:
         raise NoTaskHereError
-    if is_ordered:
-        for tie_break in (", rowid", ", rowid DESC"):
-            if _run(connection, [*parts[:4], parts[4] + tie_break, *parts[5:]]) != rows:
-                raise NoTaskHereError
+    if keys:
+        with_keys = parts[0].replace(" FROM ", f", {', '.join(keys)} FROM ")
+        found = set(_run(connection, [with_keys, *parts[1:4]]))
+        if len(found) > len({row[-len(keys) :] for row in found}):
+            raise NoTaskHereError
     for index, clause in enumerate(clauses):
         for weaker in clause.weaker:
             other = _run(connection, [*parts[:index], weaker, *parts[index + 1 :]])
-            if other == rows or (not is_ordered and Counter(other) == Counter(rows)):
+            if other == rows or (not keys and Counter(other) == Counter(rows)):
                 raise NoTaskHereError
     return rows
 

@@ -109,13 +109,11 @@ def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[str]) -> 
         fewer = [*changes[:index], *changes[index + 1 :]]
         if _contents_after(scene, parts, fewer, is_update=True) == result:
             raise NoTaskHereError
-    if parts[1]:
-        for tie_break in (", rowid", ", rowid DESC"):
-            if (
-                _contents_after(scene, [parts[0], parts[1] + tie_break, parts[2]], changes)
-                != result
-            ):
-                raise NoTaskHereError
+    if clauses[1].keys:
+        query = f"SELECT {', '.join(clauses[1].keys)} FROM {scene.table}{parts[0]}"
+        found = scene.sample.connection.execute(query).fetchall()
+        if len(set(found)) < len(found):
+            raise NoTaskHereError
 
 
 def _contents_after(
