@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import gymnasium
@@ -44,7 +45,10 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         self._threads = ThreadPoolExecutor(num_threads or min(len(env_fns), 64))
         self.envs: list[gymnasium.Env[str, str]] = []
         self.closed = False
-        self.envs.extend(make_env() for make_env in env_fns)
+        with ExitStack() as on_error:
+            on_error.callback(self.close)
+            self.envs.extend(make_env() for make_env in env_fns)
+            on_error.pop_all()
         self.num_envs = len(self.envs)
         self.autoreset_mode = mode
         self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
