@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Grade-school word problems as text: `AgentPEFT/GSM8K-v0`."""

@@ -1,0 +1,96 @@
+"""`AgentPEFT/GSM8K-v0`: word problems, graded by the value of the final answer."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Unpack
+
+from agentpeft.envs.errors import SettingsError, check_choice
+from agentpeft.envs.gsm8k.answers import (
+    NoAnswer,
+    find_final_answer,
+    is_same_number,
+    parse_number,
+)
+from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
+from agentpeft.envs.gsm8k.word_problems import WordProblems
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.tasks import TaskSource
+from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
+
+
+class GSM8KEnv(TextEnv[GSM8KTask]):
+    r"""One grade-school word problem per episode.
+
+    Description:
+        The agent reasons in words and states a final number. Problems come from a file in GSM8K's
+        format, from the hub, or from templates of our own.
+
+    Action Space:
+        Text with a final answer: `#### 42`, `\boxed{42}`, or "the answer is 42". Separators,
+        currency, units, fractions, decimals and powers of ten are understood; see `answers`.
+        More than one candidate is a wrong answer.
+
+    Observation Space:
+        Text: the prompt, then a word of feedback.
+
+    Rewards:
+        1 for the right number, else 0 (preset `exact_match`); see `RewardConfig`.
+
+    Episode End:
+        The first turn with a final answer ends in `success` or `failure`. With one turn, a text
+        without a final answer ends in `invalid_action`. With more, it is a turn of thinking, and
+        the last of them ends in `turn_limit`; only an empty action is invalid.
+
+    Arguments:
+        data: None (templates), a JSONL file with `question` and `answer`, a folder with
+            `train.jsonl` and `test.jsonl`, or "hub" (the `datasets` package and a network).
+        split: "train" or "test" of a folder or the hub; None is "train".
+        prompt: "full" or "compact".
+        options: `EpisodeOptions`; one turn by default.
+
+    Source:
+        Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
+
+    Version History:
+        v0: first version.
+    """
+
+    def __init__(
+        self,
+        data: str | None = None,
+        split: str | None = None,
+        prompt: PromptStyle = "full",
+        **options: Unpack[EpisodeOptions],
+    ) -> None:
+        """Raises: SettingsError, DataError."""
+        check_choice("prompt", prompt, ("full", "compact"))
+        if data is None and split is not None:
+            raise SettingsError(f"split={split!r} needs data='hub' or a folder")
+        source: TaskSource[GSM8KTask] = WordProblems() if data is None else load_gsm8k(data, split)
+        super().__init__(source, options)
+        self.prompt_style: PromptStyle = prompt
+        self._gold = Fraction(0)
+
+    def oracle_actions(self, task: GSM8KTask) -> Sequence[str]:
+        """Returns the solution, which ends in `#### N`."""
+        return [task.solution]
+
+    def _begin(self, task: GSM8KTask) -> str:
+        gold = parse_number(task.answer)
+        if gold is None:
+            raise SettingsError(f"task {task.task_id!r} has no number as answer: {task.answer!r}")
+        self._gold = gold
+        return render_prompt(task, self.prompt_style, self.config.max_turns)
+
+    def _act(self, action: str) -> Turn:
+        answer = find_final_answer(action)
+        if isinstance(answer, Fraction):
+            if is_same_number(answer, self._gold):
+                return Turn("Correct.", Outcome.SUCCESS)
+            return Turn("Wrong.", Outcome.FAILURE)
+        if answer is NoAnswer.UNCLEAR:
+            return Turn("Wrong: the final answer is not a single number.", Outcome.FAILURE)
+        if self.config.max_turns == 1 or not action.strip():
+            return Turn("Invalid: no final answer such as #### 3.5.", Outcome.INVALID_ACTION)
+        left = self.config.max_turns - len(self._turns) - 1
+        return Turn(f"No final answer yet; turns left: {left}.")

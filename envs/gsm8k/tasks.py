@@ -1,0 +1,125 @@
+"""GSM8K problems: from files, folders or the hub, and as prompts and training rows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from agentpeft.envs.errors import DataError, SettingsError
+from agentpeft.envs.gsm8k.answers import parse_number
+from agentpeft.envs.records import Record
+from agentpeft.envs.tasks import Task, Taskset
+
+HUB = "hub"
+HUB_DATASET = "openai/gsm8k"
+DEFAULT_SPLIT = "train"
+
+PromptStyle: TypeAlias = Literal["full", "compact"]
+ChatRow: TypeAlias = dict[str, list[dict[str, str]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSM8KTask(Task):
+    """A word problem. `solution` ends in `#### N`; `answer` is that N as written."""
+
+    solution: str
+    answer: str
+
+
+def parse_gsm8k(record: Record, source: str) -> GSM8KTask:
+    """Returns the task of a row with `question` and `answer`. Raises: DataError."""
+    question, solution = record.get("question", str), record.get("answer", str)
+    steps, marker, answer = solution.rpartition("####")
+    if not marker:
+        raise record.error("answer", "has no '#### N' with the final answer")
+    if parse_number(answer) is None:
+        raise record.error("answer", f"must end in a number after '####', got {answer:.60!r}")
+    if not question.strip():
+        raise record.error("question", "is empty")
+    return make_task(f"{source}#{record.key}", question, steps, answer.strip())
+
+
+def make_task(task_id: str, question: str, steps: str, answer: str) -> GSM8KTask:
+    """Returns a task whose solution is `steps`, one a line, and whose skill is their number."""
+    lines = [line for line in steps.strip().split("\n") if line]
+    return GSM8KTask(
+        task_id=task_id,
+        instruction=question,
+        skills=(f"{len(lines)}_steps",),
+        solution="\n".join([*lines, f"#### {answer}"]),
+        answer=answer,
+    )
+
+
+def load_gsm8k(data: str | Path, split: str | None = None) -> Taskset[GSM8KTask]:
+    """Returns the tasks of a JSONL file, of `{split}.jsonl` in a folder, or of the hub.
+
+    `split` None is "train". Raises: DataError, SettingsError.
+    """
+    if data == HUB:
+        return _load_from_hub(split or DEFAULT_SPLIT)
+    path = Path(data)
+    if path.is_dir():
+        path /= f"{split or DEFAULT_SPLIT}.jsonl"
+    elif split is not None:
+        raise SettingsError(f"split={split!r} needs data='hub' or a folder, got file {str(path)!r}")
+    return Taskset.load(path, partial(parse_gsm8k, source=path.stem))
+
+
+def _load_from_hub(split: str) -> Taskset[GSM8KTask]:
+    try:
+        import datasets
+    except ImportError:
+        raise SettingsError(
+            "data='hub' needs the datasets package (pip install datasets); or give a JSONL file"
+        ) from None
+    try:
+        rows = list(datasets.load_dataset(HUB_DATASET, "main", split=split))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{HUB_DATASET} split {split!r} cannot be loaded: {reason}") from None
+    return Taskset(
+        parse_gsm8k(Record(f"{HUB_DATASET} {split} row {index}", str(index), row), split)
+        for index, row in enumerate(rows)
+    )
+
+
+def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int = 1) -> str:
+    """Returns what the agent sees first."""
+    turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
+    if style == "compact":
+        return f"{task.instruction}\n{turns}; end with #### and the number."
+    thinking = "" if max_turns == 1 else "Turns without a final answer are for thinking. "
+    return (
+        f"Solve the problem below, step by step. You have {turns}. {thinking}State the final answer "
+        "once, on a last line of its own, as #### and the number alone, for example:\n#### 3.5\n\n"
+        f"Problem: {task.instruction}"
+    )
+
+
+def to_chat_rows(tasks: Iterable[GSM8KTask], style: PromptStyle = "full") -> list[ChatRow]:
+    """Returns conversations for supervised fine-tuning: the prompt and the solution."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": render_prompt(task, style)},
+                {"role": "assistant", "content": task.solution},
+            ]
+        }
+        for task in tasks
+    ]
+
+
+def to_prompt_rows(
+    tasks: Iterable[GSM8KTask], style: PromptStyle = "full"
+) -> list[dict[str, str | list[dict[str, str]]]]:
+    """Returns prompts for RL with the `answer` that `answers.is_correct` takes, and `task_id`."""
+    return [
+        {
+            "prompt": [{"role": "user", "content": render_prompt(task, style)}],
+            "answer": task.answer,
+            "task_id": task.task_id,
+        }
+        for task in tasks
+    ]

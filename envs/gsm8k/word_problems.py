@@ -1,0 +1,106 @@
+"""Word problems of our own, made from the templates in `word_problems.toml`.
+
+A template has ranges of numbers, sums that the question needs (`let`), a question, and steps. A
+step is a sentence with the sum that it makes known: `["total = a * b", "That is {total} eggs."]`
+becomes "That is 3 * 4 = <<3*4=12>>12 eggs.", as GSM8K writes it. The last step's sum is the answer.
+"""
+
+import operator
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TypedDict
+
+import numpy as np
+
+from agentpeft.envs.errors import UnknownTaskError, did_you_mean
+from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
+_NUM_SEEDS = 2**32
+
+
+class Template(TypedDict):
+    """One kind of problem; `numbers` are inclusive ranges."""
+
+    numbers: dict[str, tuple[int, int]]
+    let: list[str]
+    question: str
+    steps: list[tuple[str, str]]
+
+
+class _Library(TypedDict):
+    names: list[str]
+    items: list[str]
+    templates: dict[str, Template]
+
+
+@cache
+def load_templates() -> _Library:
+    """Returns names, items and templates."""
+    text = files(__package__).joinpath("word_problems.toml").read_text(encoding="utf-8")
+    library: _Library = tomllib.loads(text)  # type: ignore[assignment]
+    return library
+
+
+@dataclass(frozen=True)
+class WordProblems:
+    """A task source: a random template with random names, items and numbers.
+
+    A task's id is `template:seed` with a seed below 2^32, from which `get` makes it again.
+    """
+
+    def draw(self, rng: np.random.Generator) -> GSM8KTask:
+        """Returns one random task."""
+        templates = list(load_templates()["templates"])
+        return self._make(templates[rng.integers(len(templates))], int(rng.integers(_NUM_SEEDS)))
+
+    def get(self, task_id: str) -> GSM8KTask:
+        """Returns the task of an id. Raises: UnknownTaskError."""
+        name, _, seed = task_id.partition(":")
+        templates = load_templates()["templates"]
+        if name not in templates:
+            raise UnknownTaskError(f"no word problem {name!r:.60}{did_you_mean(name, templates)}")
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", seed) or int(seed) >= _NUM_SEEDS:
+            raise UnknownTaskError(f"a word problem's id is {name}:0 to 2^32 - 1, got {task_id!r}")
+        return self._make(name, int(seed))
+
+    def _make(self, name: str, seed: int) -> GSM8KTask:
+        library = load_templates()
+        template = library["templates"][name]
+        rng = np.random.default_rng(seed)
+        names = rng.permutation(library["names"])
+        words: dict[str, str | int] = {
+            "name": str(names[0]),
+            "friend": str(names[1]),
+            "item": str(rng.choice(library["items"])),
+        }
+        for key, (low, high) in template["numbers"].items():
+            words[key] = int(rng.integers(low, high + 1))
+        for assignment in template["let"]:
+            _compute(assignment, words)
+        question = template["question"].format(**words)
+        lines, value = [], 0
+        for assignment, sentence in template["steps"]:
+            key, sum_text, value = _compute(assignment, words)
+            shown = f"{sum_text} = <<{sum_text.replace(' ', '')}={value}>>{value}"
+            lines.append(sentence.format(**{**words, key: shown}))
+        return make_task(f"{name}:{seed}", question, "\n".join(lines), str(value))
+
+
+def _compute(assignment: str, words: dict[str, str | int]) -> tuple[str, str, int]:
+    """Carries out "c = a * b" on `words`; returns ("c", "3 * 4", 12)."""
+    key, _, left_name, symbol, right_name = assignment.split()
+    left, right = (
+        int(name) if name.isdigit() else int(words[name]) for name in (left_name, right_name)
+    )
+    value = words[key] = _OPERATORS[symbol](left, right)
+    return key, f"{left} {symbol} {right}", value
