@@ -1,0 +1,122 @@
+"""Does the embedded MySQL give what a MySQL-protocol server gives?
+
+    python benchmarks/differential.py --database mysql://root@127.0.0.1:3306 --show differing.txt
+
+Plays random statements on both and prints one JSON line with the share of equal results. Rows are
+compared as they print (floats to 12 digits), in order where the statement orders them; after a
+change all tables' contents; errors by their number.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from differential_expressions import make_tables
+from differential_statements import Statement, make_statement
+
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import (
+    Database,
+    DatabaseLimits,
+    DatabaseSession,
+    Row,
+    StatementResult,
+    Table,
+)
+
+STATEMENTS_PER_TABLES = 20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A statement whose results are not equal."""
+
+    sql: str
+    tables: tuple[Table, ...]
+    sqlite: str
+    server: str
+
+    def to_text(self) -> str:
+        """Returns it as lines to read."""
+        tables = "\n".join(f"{table.name}: {table.rows}" for table in self.tables)
+        return f"{self.sql}\n  sqlite: {self.sqlite}\n  server: {self.server}\n{tables}\n"
+
+
+def play(
+    seed: int, num_statements: int, databases: tuple[Database, Database]
+) -> Iterator[Difference]:
+    """Yields the statements whose results differ between two databases."""
+    for start in range(0, num_statements, STATEMENTS_PER_TABLES):
+        rng = Random(f"{seed}/{start}")
+        tables = make_tables(rng)
+        with ExitStack() as stack:
+            sessions: list[DatabaseSession] = []
+            for _ in range(min(STATEMENTS_PER_TABLES, num_statements - start)):
+                if not sessions:
+                    sessions = [
+                        stack.enter_context(closing(database.open(tables)))
+                        for database in databases
+                    ]
+                statement = make_statement(rng)
+                sqlite, server = (describe(statement, tables, session) for session in sessions)
+                if sqlite != server:
+                    yield Difference(statement.sql, tables, sqlite, server)
+                if statement.is_write:
+                    sessions = []  # each change begins with fresh tables
+
+
+def describe(statement: Statement, tables: tuple[Table, ...], session: DatabaseSession) -> str:
+    """Runs a statement and returns what came out, so that equal texts are equal results."""
+    result: StatementResult = session.execute(statement.sql)
+    if result.error is not None:
+        return f"error {result.error.split()[0]}"
+    if not statement.is_write:
+        return _print_rows(result.rows, statement.is_ordered)
+    contents = [session.read_table(table.name) for table in tables]
+    return "\n".join(
+        "gone" if table is None else _print_rows(table.rows, is_ordered=False) for table in contents
+    )
+
+
+def _print_rows(rows: tuple[Row, ...], is_ordered: bool) -> str:
+    printed = [
+        str(tuple(float(f"{v:.12g}") if isinstance(v, float) else v for v in row)) for row in rows
+    ]
+    return "\n".join(printed if is_ordered else sorted(printed))
+
+
+def main() -> None:
+    """Plays the statements and prints the share of equal results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--database", required=True, help="mysql://user:password@host:port")
+    parser.add_argument("--num-statements", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", type=Path, help="file for the statements that differ")
+    args = parser.parse_args()
+    limits = DatabaseLimits()
+    with ExitStack() as stack:
+        sqlite, server = (
+            stack.enter_context(closing(open_database(name, limits)))
+            for name in ("sqlite", args.database)
+        )
+        differences = list(play(args.seed, args.num_statements, (sqlite, server)))
+    if args.show:
+        text = "\n".join(difference.to_text() for difference in differences)
+        args.show.write_text(text, encoding="utf-8")
+    share = 1 - len(differences) / args.num_statements
+    line = {
+        "benchmark": "differential",
+        "seed": args.seed,
+        "statements": args.num_statements,
+        "differing": len(differences),
+        "share_equal": round(share, 5),
+    }
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
