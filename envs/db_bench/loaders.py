@@ -31,21 +31,22 @@ def load_tasks(path: str | Path) -> Taskset[DBBenchTask]:
     `dev.jsonl`. Raises: DataError.
     """
     stem = Path(path).stem
-
-    def parse(record: Record) -> DBBenchTask:
-        if "answer_info" in record.fields:
-            return _parse_lab(record)
-        if "description" in record.fields and "table" in record.fields:
-            return _parse_agentbench(record, stem)
-        raise DataError(
-            f"{record.place}: neither LifelongAgentBench's fields (instruction, answer_info, "
-            "table_info, skill_list) nor AgentBench's (description, table, label)"
-        )
-
     try:
-        return Taskset.load(path, parse)
+        return Taskset.load(path, lambda record: parse_task(record, stem))
     except SettingsError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def parse_task(record: Record, stem: str) -> DBBenchTask:
+    """Returns the task of one row of a file named `stem`. Raises: DataError."""
+    if "answer_info" in record.fields:
+        return _parse_lab(record)
+    if "description" in record.fields and "table" in record.fields:
+        return _parse_agentbench(record, stem)
+    raise DataError(
+        f"{record.place}: neither LifelongAgentBench's fields (instruction, answer_info, "
+        "table_info, skill_list) nor AgentBench's (description, table, label)"
+    )
 
 
 def to_entry(task: DBBenchTask) -> dict[str, Json]:
