@@ -25,8 +25,6 @@ test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's chec
 check: $(DEV) ## Runs the linter, the formatter's check and the type checker
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@mkdir -p $(VENV)/typing/agentpeft
-	@for room in $(ROOMS); do ln -sfn "$(CURDIR)/$$room" $(VENV)/typing/agentpeft/$$room; done
 	$(BIN)/mypy
 
 bench: $(DEV) ## Measures episodes per second of every environment and backend
@@ -45,6 +43,9 @@ endef
 $(DEV): pyproject.toml
 	$(if $(wildcard $(BIN)/python),,$(call make_venv,$(VENV)))
 	$(BIN)/python $(PIP) --editable '.[dev]'
+	@# mypy finds no editable packages, so its mypy_path has them by their import names
+	@mkdir -p $(VENV)/typing/agentpeft
+	@for room in $(ROOMS); do ln -sfn "$(CURDIR)/$$room" $(VENV)/typing/agentpeft/$$room; done
 	@touch $@
 
 $(OLD_GYMNASIUM)/.installed: pyproject.toml
