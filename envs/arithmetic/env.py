@@ -140,7 +140,7 @@ def _explain(task: ArithmeticTask) -> str:
 
 
 def _digit_range(num_digits: DigitRange) -> tuple[int, int]:
-    values = (num_digits, num_digits) if isinstance(num_digits, int) else tuple(num_digits)
+    values = num_digits if isinstance(num_digits, Sequence) else (num_digits, num_digits)
     if len(values) != 2 or any(type(value) is not int for value in values):
         raise SettingsError(f"num_digits must be an integer or (fewest, most), got {num_digits!r}")
     return values[0], values[1]

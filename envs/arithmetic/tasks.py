@@ -105,7 +105,7 @@ class ArithmeticGenerator:
         except SettingsError as error:
             raise UnknownTaskError(str(error)) from None
         left, right = int(match[2]), int(match[4])
-        width = len(match[2]) if match[5] == "reversed" else None
+        width = max(len(match[2]), len(match[4])) if match[5] == "reversed" else None
         if min(left, right) >= operation.min_operand:
             task = make_task(operation, left, right, width)
             if task.task_id == task_id:

@@ -2,9 +2,9 @@ r"""Finding the final answer in a text, and comparing it by value.
 
 A final answer is stated as `#### 42`, as `\boxed{42}`, or as "the answer is 42" ("Answer: 42");
 the last counts only where neither of the others states a number. All statements that count must
-agree, and each is one number with at most a unit: "#### 41 or 42", "#### 41 … #### 42" and "41-42"
-are guesses, which are never correct, as are more than 500 statements. A statement without a number ("#### Step two") and a numbered
-heading ("#### 1. Add") state nothing.
+agree (and be fewer than 500), and each is one number with at most a unit: "#### 41 or 42",
+"#### 41 … #### 42" and "41-42" are guesses, which are never correct. A statement without a number
+("#### Step two") and a numbered heading ("#### 1. Add") state nothing.
 
 Every pattern is anchored and free of nested repetition, so the time is linear in the text. Not
 understood: numbers in words, roots, units that convert (`3 dozen` is 3).
@@ -73,7 +73,7 @@ def find_final_answer(text: str) -> Fraction | NoAnswer:
             value = _read_statement(segment)
             if value is not NoAnswer.MISSING:
                 values.add(value)
-            if len(values) > 1 or count >= _MAX_STATEMENTS:
+            if len(values) > 1 or count + 1 >= _MAX_STATEMENTS:
                 return NoAnswer.UNCLEAR
         if values:
             return values.pop()

@@ -34,7 +34,7 @@ def parse_gsm8k(record: Record, source: str) -> GSM8KTask:
     if not marker:
         raise record.error("answer", "has no '#### N' with the final answer")
     if parse_number(answer) is None:
-        raise record.error("answer", f"must end in a number after '####', got {answer:.60!r}")
+        raise record.error("answer", f"must end in a number after '####', got {answer!r:.60}")
     if not question.strip():
         raise record.error("question", "is empty")
     return make_task(f"{source}#{record.key}", question, steps, answer.strip())
@@ -92,9 +92,9 @@ def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int =
         return f"{task.instruction}\n{turns}; end with #### and the number."
     thinking = "" if max_turns == 1 else "Turns without a final answer are for thinking. "
     return (
-        f"Solve the problem below, step by step. You have {turns}. {thinking}State the final answer "
-        "once, on a last line of its own, as #### and the number alone, for example:\n#### 3.5\n\n"
-        f"Problem: {task.instruction}"
+        f"Solve the problem below, step by step. You have {turns}. {thinking}State the final "
+        "answer once, on a last line of its own, as #### and the number alone, for example:\n"
+        f"#### 3.5\n\nProblem: {task.instruction}"
     )
 
 

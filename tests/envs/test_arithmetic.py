@@ -1,0 +1,184 @@
+"""Arithmetic problems, operations and adaptive difficulty."""
+
+import numpy as np
+import pytest
+
+from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
+from agentpeft.envs.arithmetic import operations as operations_module
+from agentpeft.envs.arithmetic.difficulty import AdaptiveConfig, AdaptiveDifficulty
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
+from agentpeft.envs.arithmetic.operations import Operation, get_operation, register_operation
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, make_task
+
+ALL = ("addition", "subtraction", "multiplication")
+
+
+def make_generator(num_digits=(1, 5), width=None, names=ALL):
+    return ArithmeticGenerator(tuple(get_operation(name) for name in names), num_digits, width)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "instruction", "answer"),
+    [
+        ("addition:12+345:plain", "12+345=", "357"),
+        ("addition:012+345:reversed", "210+543=", "7530"),
+        ("addition:999+999:reversed", "999+999=", "8991"),
+        ("subtraction:345-12:plain", "345-12=", "333"),
+        ("subtraction:12-345:plain", "12-345=", "-333"),
+        ("subtraction:012-345:reversed", "210-543=", "333-"),
+        ("subtraction:40-40:reversed", "04-04=", "00"),
+        ("multiplication:25*4:plain", "25*4=", "100"),
+        ("multiplication:25*04:reversed", "52*40=", "0010"),
+    ],
+)
+def test_a_task_is_made_from_its_id(task_id, instruction, answer):
+    task = make_generator().get(task_id)
+    assert (task.task_id, task.instruction, task.answer) == (task_id, instruction, answer)
+
+
+@pytest.mark.parametrize("width", [None, 5])
+def test_drawn_tasks_are_made_again_from_their_ids(width):
+    generator = make_generator(width=width)
+    tasks = Taskset.generate(generator, 500, seed=1)
+    assert all(generator.get(task.task_id) == task for task in tasks)
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        "",
+        "addition",
+        "addition:1+2",
+        "addition:01+2:plain",
+        "addition:1-2:plain",
+        "addition:1+20:reversed",
+        "adition:1+2:plain",
+        "addition:-1+2:plain",
+        f"addition:1+{'9' * 5000}:plain",
+        "addition:\u0661+\u0662:plain",
+    ],
+)
+def test_ids_of_no_task_are_refused(task_id):
+    with pytest.raises(UnknownTaskError):
+        make_generator().get(task_id)
+
+
+@pytest.mark.parametrize("num_digits", [(1, 1), (2, 5), (30, 30)])
+def test_a_batch_equals_single_draws(num_digits):
+    generator = make_generator(num_digits)
+    rng = np.random.default_rng(3)
+    assert generator.generate_batch(np.random.default_rng(3), 40) == [
+        generator.draw(rng) for _ in range(40)
+    ]
+
+
+def test_operands_cover_their_digits_evenly():
+    batch = make_generator((1, 2), names=("addition",)).generate_batch(
+        np.random.default_rng(0), 20_000
+    )
+    left = [int(task.instruction.split("+")[0]) for task in batch]
+    counts = np.bincount(left, minlength=100)
+    assert abs(counts[:10].mean() - 1000) < 50  # half of the draws over 10 numbers
+    assert abs(counts[10:].mean() - 111) < 5
+    assert counts.min() > 60
+
+
+def test_answers_agree_with_python_and_fit_the_fixed_width():
+    for task in make_generator((1, 6), width=6).generate_batch(np.random.default_rng(5), 2000):
+        left, symbol, right = task.task_id.split(":")[1].partition(
+            "+-*"["asm".index(task.skills[0][0])]
+        )
+        compute = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[symbol]
+        assert int(task.answer[::-1]) == compute(int(left), int(right))
+        assert len(task.answer) == {"+": 7, "-": 6, "*": 12}[symbol]
+
+
+def test_an_operation_is_added_in_one_call(monkeypatch):
+    monkeypatch.setattr(operations_module, "_OPERATIONS", dict(operations_module._OPERATIONS))
+    register_operation(
+        Operation("modulo", "%", lambda a, b: a % b, answer_digits=lambda n: n, min_operand=1)
+    )
+    env = ArithmeticEnv(operations=["modulo"], num_digits=1)
+    for seed in range(50):
+        env.reset(seed=seed)
+        assert "0" not in env.task.instruction
+        assert env.step(*env.oracle_actions(env.task))[4]["is_success"]
+    with pytest.raises(SettingsError, match="registered already"):
+        register_operation(get_operation("modulo"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"operations": ["adition"]}, "unknown operation 'adition'; did you mean 'addition'"),
+        ({"operations": []}, "at least one operation"),
+        ({"num_digits": 0}, "num_digits must be 1 to"),
+        ({"num_digits": (3, 2)}, "num_digits must be 1 to"),
+        ({"num_digits": (1, 2, 3)}, "an integer or"),
+        ({"num_digits": 2.5}, "an integer or"),
+        ({"num_digits": True}, "an integer or"),
+        ({"num_digits": "12"}, "an integer or"),
+        ({"format": "reverse"}, "unknown format 'reverse'; did you mean 'reversed'"),
+        ({"prompt": "ful"}, "unknown prompt 'ful'; did you mean 'full'"),
+        ({"adaptive": True}, "adaptive needs num_digits=\\(fewest, most\\), got 2"),
+        ({"adaptive": {"windw": 3}, "num_digits": (1, 3)}, "did you mean 'window'"),
+        ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be >= 1"),
+        ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at < raise_at"),
+        ({"max_turn": 2}, "unknown setting 'max_turn'; did you mean 'max_turns'"),
+    ],
+)
+def test_wrong_settings_get_one_clear_line(settings, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        ArithmeticEnv(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "symbol"), [("a b", "+"), ("x", ""), ("x", "2"), ("x", ":")])
+def test_operations_that_make_ids_ambiguous_are_refused(name, symbol):
+    with pytest.raises(SettingsError, match="operation's"):
+        Operation(name, symbol, max, lambda n: n)
+
+
+def test_difficulty_rises_and_falls_with_the_success_rate():
+    difficulty = AdaptiveDifficulty(1, 3, AdaptiveConfig(window=4, raise_at=0.75, lower_at=0.25))
+    levels = []
+    for success in map(int, "111011111111000100000000"):
+        difficulty.record(bool(success))
+        levels.append(difficulty.level)
+    assert levels == [1] * 3 + [2] * 4 + [3] * 7 + [2] * 4 + [1] * 6
+
+
+def test_difficulty_slides_between_the_thresholds():
+    difficulty = AdaptiveDifficulty(1, 3, AdaptiveConfig(window=2, raise_at=1.0, lower_at=0.0))
+    changed = [difficulty.record(success) for success in (True, False, True, True)]
+    assert changed == [False, False, False, True]
+
+
+def play(env, successes):
+    levels = []
+    for success in successes:
+        env.reset()
+        env.step(env.task.answer if success else "x")
+        levels.append(env.difficulty)
+    return levels
+
+
+def test_the_env_asks_harder_problems_after_successes():
+    env = ArithmeticEnv(num_digits=(1, 3), adaptive={"window": 5}, format="reversed")
+    assert play(env, [True] * 15) == [1] * 4 + [2] * 5 + [3] * 6
+    env.reset()
+    assert env.task.num_digits == env.task.width == 3
+    assert play(env, [False] * 5)[-1] == 2
+
+
+def test_difficulty_ignores_given_tasks_of_another_level():
+    env = ArithmeticEnv(num_digits=(1, 3), adaptive={"window": 1})
+    env.reset(options={"task": "addition:100+200:plain"})
+    env.step("300")
+    assert env.difficulty == 1
+    assert ArithmeticEnv().difficulty is None
+
+
+def test_make_task_names_its_skills():
+    task = make_task(get_operation("addition"), 7, 120, None)
+    assert task.skills == ("addition", "3_digits")

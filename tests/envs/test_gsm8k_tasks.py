@@ -1,0 +1,149 @@
+"""GSM8K's files, templates and training rows."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from agentpeft.envs import DataError, SettingsError, Taskset, UnknownTaskError
+from agentpeft.envs.gsm8k.answers import is_correct
+from agentpeft.envs.gsm8k.env import GSM8KEnv
+from agentpeft.envs.gsm8k.tasks import load_gsm8k, to_chat_rows, to_prompt_rows
+from agentpeft.envs.gsm8k.word_problems import WordProblems, load_templates
+
+GOOD = {"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}
+
+
+def write(path, rows):
+    path.write_text(
+        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{broken", "data.jsonl:2: not JSON"),
+        ("[1]", "data.jsonl:2: expected an object"),
+        ({"answer": "#### 2"}, "data.jsonl:2: field 'question' is missing"),
+        ({"question": "How many?"}, "data.jsonl:2: field 'answer' is missing"),
+        ({**GOOD, "question": " "}, "data.jsonl:2: field 'question' is empty"),
+        ({**GOOD, "answer": 2}, "data.jsonl:2: field 'answer' must be str, got int 2"),
+        ({**GOOD, "answer": "2"}, "data.jsonl:2: field 'answer' has no '#### N'"),
+        ({**GOOD, "answer": "#### two"}, "field 'answer' must end in a number after '####'"),
+        ({**GOOD, "answer": "#### "}, "field 'answer' must end in a number after '####'"),
+    ],
+)
+def test_bad_rows_get_one_line_with_file_line_and_field(tmp_path, row, message):
+    path = write(tmp_path / "data.jsonl", [GOOD, row])
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        GSM8KEnv(data=str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_empty_files_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl: no such file"):
+        load_gsm8k(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="no tasks in this file"):
+        load_gsm8k(write(tmp_path / "empty.jsonl", []))
+    with pytest.raises(DataError, match=r"train\.jsonl: no such file"):
+        load_gsm8k(tmp_path)
+
+
+def test_a_folder_has_splits(tmp_path):
+    write(tmp_path / "test.jsonl", [GOOD])
+    assert [task.task_id for task in load_gsm8k(tmp_path, "test")] == ["test#0"]
+
+
+def test_a_split_needs_a_folder_or_the_hub(tmp_path):
+    path = write(tmp_path / "data.jsonl", [GOOD])
+    for data in (None, str(path)):
+        with pytest.raises(SettingsError, match="split='test' needs data='hub' or a folder"):
+            GSM8KEnv(data=data, split="test")
+
+
+def test_the_hub_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(SettingsError, match="needs the datasets package"):
+        GSM8KEnv(data="hub")
+
+
+class FakeHub:
+    """Stands for the datasets package, with or without a network."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def load_dataset(self, name, config, split):
+        assert (name, config) == ("openai/gsm8k", "main")
+        if self.rows is None:
+            raise ConnectionError("Couldn't reach the Hub\nwith many details")
+        return self.rows[split]
+
+
+def test_hub_rows_become_tasks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", FakeHub({"train": [GOOD], "test": [GOOD] * 2}))
+    assert [task.task_id for task in load_gsm8k("hub", "test")] == ["test#0", "test#1"]
+    assert load_gsm8k("hub").get("train#0").answer == "2"
+
+
+def test_without_a_network_the_hub_says_so_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", FakeHub(None))
+    with pytest.raises(DataError, match=r"cannot be loaded: Couldn't reach the Hub$"):
+        load_gsm8k("hub")
+
+
+def test_the_same_records_are_chat_rows_and_prompt_rows(tmp_path):
+    (task,) = load_gsm8k(write(tmp_path / "data.jsonl", [GOOD]))
+    (chat,), (prompt,) = to_chat_rows([task]), to_prompt_rows([task])
+    env = GSM8KEnv(data=str(tmp_path / "data.jsonl"))
+    question = {"role": "user", "content": env.reset()[0]}
+    assert chat == {"messages": [question, {"role": "assistant", "content": GOOD["answer"]}]}
+    assert prompt == {"prompt": [question], "answer": "2", "task_id": "data#0"}
+    assert is_correct(chat["messages"][1]["content"], prompt["answer"])
+    assert task.skills == ("1_steps",)
+
+
+def test_published_solutions_stay_as_they_are(shared_data):
+    path = shared_data / "gsm8k" / "train_300.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    tasks = load_gsm8k(path)
+    assert [task.instruction for task in tasks] == [row["question"] for row in rows]
+    assert [task.solution.split() for task in tasks] == [row["answer"].split() for row in rows]
+
+
+def test_there_are_at_least_15_templates_and_all_are_drawn():
+    tasks = Taskset.generate(WordProblems(), 1000, seed=0)
+    drawn = {task.task_id.split(":")[0] for task in tasks}
+    assert drawn == set(load_templates()["templates"]) and len(drawn) >= 15
+    assert all(WordProblems().get(task.task_id) == task for task in tasks)
+    assert len({task.instruction for task in tasks}) > 990
+
+
+@pytest.mark.parametrize("template", load_templates()["templates"])
+def test_every_step_of_a_template_holds(template):
+    for seed in range(200):
+        task = WordProblems().get(f"{template}:{seed}")
+        sums = re.findall(r"<<(\d+)([-+*/])(\d+)=(\d+)>>(\d+)", task.solution)
+        assert len(sums) == int(task.skills[0].split("_")[0])
+        for left, symbol, right, result, shown in sums:
+            a, b = int(left), int(right)
+            exact = {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else None}[symbol]
+            assert exact == int(result) == int(shown) >= 0
+        assert task.answer == sums[-1][3]
+        assert not re.search(r"[{}]", task.instruction + task.solution)
+
+
+@pytest.mark.parametrize("task_id", ["", "trays", "trays:", "trays:-1", "trays:01", "x:1"])
+def test_ids_of_no_word_problem_are_refused(task_id):
+    for bad in (task_id, f"trays:{2**32}"):
+        with pytest.raises(UnknownTaskError):
+            WordProblems().get(bad)
+
+
+def test_draws_depend_on_the_generator_alone():
+    first, second = (WordProblems().draw(np.random.default_rng(9)) for _ in range(2))
+    assert first == second
