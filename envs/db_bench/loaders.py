@@ -137,16 +137,16 @@ def _parse_agentbench(record: Record, stem: str) -> DBBenchTask:
     )
     parsed = _parse_table(flat, "table_name", "columns", "rows")
     label = record.get("label", list)
-    is_write = record.get("type", list)[:1] in (["INSERT"], ["UPDATE"], ["DELETE"])
-    gold_sql = None
-    if is_write:
-        if len(label) != 1 or not isinstance(label[0], str):
-            raise record.error("label", f"must be one statement for a change, got {label!r:.60}")
-        gold_sql = label[0].strip()
+    kind = str(record.get("type", list)[:1]).strip("[]'").lower()
+    is_write = kind in ("insert", "update", "delete")
+    gold_sql = str(label[0]).strip() if is_write and label else None
+    skills = _detect_in(record, gold_sql) if gold_sql else ("select",)
+    if is_write and (len(label) != 1 or kind not in skills):
+        raise record.error("label", f"must be one {kind.upper()} statement, got {label!r:.60}")
     return DBBenchTask(
         task_id=f"{stem}#{record.key}",
         instruction=record.get("description", str),
-        skills=("select",) if gold_sql is None else _detect_in(record, gold_sql),
+        skills=skills,
         tables=(_as_text(parsed),),
         is_write=is_write,
         gold_sql=gold_sql,
