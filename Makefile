@@ -20,7 +20,7 @@ test: $(DEV) ## Runs the tests (PYTEST_ARGS="-k vector" runs some of them)
 	.ci/with_servers $(BIN)/python -m pytest -q -ra $(PYTEST_ARGS)
 
 test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's checks on Gymnasium 1.2.2
-	$(OLD_GYMNASIUM)/bin/python -m pytest -q -ra tests/envs/test_registration.py
+	$(OLD_GYMNASIUM)/bin/python -m pytest -q -ra tests/envs/test_{registration,vector,checking}.py
 
 check: $(DEV) ## Runs the linter, the formatter's check and the type checker
 	$(BIN)/ruff check
