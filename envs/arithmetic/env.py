@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
-from agentpeft.envs.arithmetic.difficulty import AdaptiveConfig, AdaptiveDifficulty
+from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.errors import SettingsError, check_choice
@@ -45,9 +45,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         num_digits: digits of each operand, or (fewest, most), drawn for each operand alone.
         format: "plain", or "reversed" with the width of the most digits: for at most 3 digits
             12+345 is `210+543=` with the answer `7530`.
-        adaptive: True, or a mapping of `AdaptiveConfig` fields. Both operands then have as many
-            digits as the level says, which starts at the fewest and follows the outcomes of drawn
-            tasks; so a prompt depends on the seed and on the outcomes before it.
+        adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
+            then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
+            the seed and on the outcomes before it.
         prompt: "full", or "compact" (`1 try: 12+34=`).
         options: `EpisodeOptions`; one turn by default.
 
@@ -84,8 +84,11 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         if adaptive is not False:
             if low == high:
                 raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
-            self._difficulty = AdaptiveDifficulty(low, high, AdaptiveConfig.of(adaptive))
-            self._follow_difficulty()
+            settings = adaptive if isinstance(adaptive, Mapping) else {}
+            for name in settings:
+                check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
+            self._difficulty = AdaptiveDifficulty(digits, **settings)  # type: ignore[arg-type]
+            self._follow(self._difficulty)
 
     @property
     def difficulty(self) -> int | None:
@@ -115,18 +118,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return Turn("Wrong.", Outcome.FAILURE)
 
     def _end(self, outcome: Outcome) -> None:
-        difficulty = self._difficulty
         if (
-            difficulty is not None
-            and self.task.num_digits == difficulty.level
-            and difficulty.record(outcome is Outcome.SUCCESS)
+            self._difficulty
+            and self.task.num_digits == self._difficulty.level
+            and self._difficulty.record(outcome is Outcome.SUCCESS)
         ):
-            self._follow_difficulty()
+            self._follow(self._difficulty)
 
-    def _follow_difficulty(self) -> None:
-        level = self.difficulty
-        if level is not None:
-            self.task_source = replace(self._generator, num_digits=(level, level))
+    def _follow(self, difficulty: AdaptiveDifficulty) -> None:
+        self.task_source = replace(self._generator, num_digits=(difficulty.level,) * 2)
 
 
 def _explain(task: ArithmeticTask) -> str:

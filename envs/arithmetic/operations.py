@@ -8,6 +8,7 @@ A new operation is one call; afterwards `operations=["modulo"]` works everywhere
 """
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,14 +33,11 @@ class Operation:
 
     def __post_init__(self) -> None:
         """Raises: SettingsError on names and symbols that would make task ids ambiguous."""
-        if not self.name.isidentifier():
-            raise SettingsError(f"an operation's name must be an identifier, got {self.name!r}")
-        if not self.symbol or any(c.isdigit() or c.isspace() or c == ":" for c in self.symbol):
+        if not self.name.isidentifier() or not re.fullmatch(r"[^\d\s:]+", self.symbol):
             raise SettingsError(
-                f"an operation's symbol must have no digit, space or colon, got {self.symbol!r}"
+                "an operation's name is an identifier and its symbol has no digit, space or colon, "
+                f"got {self.name!r} and {self.symbol!r}"
             )
-        if self.min_operand < 0:
-            raise SettingsError(f"min_operand must be >= 0, got {self.min_operand}")
 
 
 _OPERATIONS: dict[str, Operation] = {}
@@ -50,6 +48,11 @@ def register_operation(operation: Operation) -> None:
     if operation.name in _OPERATIONS:
         raise SettingsError(f"operation {operation.name!r} is registered already")
     _OPERATIONS[operation.name] = operation
+
+
+def is_operation(name: str) -> bool:
+    """Returns whether an operation of that name is registered."""
+    return name in _OPERATIONS
 
 
 def get_operation(name: str) -> Operation:

@@ -6,12 +6,13 @@ from functools import cached_property
 
 import numpy as np
 
-from agentpeft.envs.arithmetic.operations import Operation, get_operation
+from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.errors import SettingsError, UnknownTaskError
 from agentpeft.envs.tasks import Task
 
 MAX_DIGITS = 1000
 _NUM_SPARE_BYTES = 8
+_TASK_ID = re.compile(r"(\w+):([0-9]{1,1000})([^0-9]+)([0-9]{1,1000}):(plain|reversed)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class ArithmeticGenerator:
 
     def draw(self, rng: np.random.Generator) -> ArithmeticTask:
         """Returns one random task."""
-        return self._decode(int.from_bytes(rng.bytes(self._num_bytes), "little"))
+        return self.generate_batch(rng, 1)[0]
 
     def generate_batch(self, rng: np.random.Generator, num_tasks: int) -> list[ArithmeticTask]:
         """Returns the tasks of `num_tasks` draws, with one call of the random generator."""
@@ -97,20 +98,15 @@ class ArithmeticGenerator:
 
     def get(self, task_id: str) -> ArithmeticTask:
         """Returns the task of an id, of any registered operation and format."""
-        match = re.fullmatch(r"(\w+):([0-9]+)([^0-9]+)([0-9]+):(plain|reversed)", task_id)
-        if match is None or max(len(match[2]), len(match[4])) > MAX_DIGITS:
-            raise UnknownTaskError(f"no arithmetic task {task_id!r:.80}; ids: addition:1+23:plain")
-        try:
-            operation = get_operation(match[1])
-        except SettingsError as error:
-            raise UnknownTaskError(str(error)) from None
-        left, right = int(match[2]), int(match[4])
-        width = max(len(match[2]), len(match[4])) if match[5] == "reversed" else None
-        if min(left, right) >= operation.min_operand:
-            task = make_task(operation, left, right, width)
-            if task.task_id == task_id:
-                return task
-        raise UnknownTaskError(f"no arithmetic task {task_id!r:.80} of {operation.name}")
+        match = _TASK_ID.fullmatch(task_id)
+        if match and is_operation(match[1]):
+            operation, left, right = get_operation(match[1]), int(match[2]), int(match[4])
+            width = len(match[2]) if match[5] == "reversed" else None
+            if min(left, right) >= operation.min_operand:
+                task = make_task(operation, left, right, width)
+                if task.task_id == task_id and (width is None or width == len(match[4])):
+                    return task
+        raise UnknownTaskError(f"no arithmetic task {task_id!r:.80}; ids: addition:1+23:plain")
 
     @cached_property
     def _num_bytes(self) -> int:
@@ -122,31 +118,17 @@ class ArithmeticGenerator:
         num_tasks: int = len(self.operations) * ((high - low + 1) * 10**high) ** 2
         return -(-(num_tasks.bit_length() // 8 + 1 + _NUM_SPARE_BYTES) // 4) * 4
 
-    @cached_property
-    def _ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """By operation, for each number of digits: the smallest operand and how many there are."""
-        low, high = self.num_digits
-        ranges: dict[str, list[tuple[int, int]]] = {}
-        for operation in self.operations:
-            starts = [
-                max(operation.min_operand, 10 ** (digits - 1) if digits > 1 else 0)
-                for digits in range(low, high + 1)
-            ]
-            ranges[operation.name] = [
-                (start, 10**digits - start) for digits, start in enumerate(starts, start=low)
-            ]
-        return ranges
-
     def _decode(self, noise: int) -> ArithmeticTask:
         """Reads a task off a random number, as digits of a mixed radix."""
+        low, high = self.num_digits
         noise, index = divmod(noise, len(self.operations))
         operation = self.operations[index]
-        ranges = self._ranges[operation.name]
         operands = []
         for _ in range(2):
-            noise, index = divmod(noise, len(ranges))
-            start, count = ranges[index]
-            noise, offset = divmod(noise, count)
+            noise, index = divmod(noise, high - low + 1)
+            end: int = 10 ** (low + index)
+            start = max(operation.min_operand, end // 10 if end > 10 else 0)
+            noise, offset = divmod(noise, end - start)
             operands.append(start + offset)
         if operation.larger_first:
             operands.sort(reverse=True)

@@ -5,7 +5,7 @@ import pytest
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.arithmetic import operations as operations_module
-from agentpeft.envs.arithmetic.difficulty import AdaptiveConfig, AdaptiveDifficulty
+from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, register_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, make_task
@@ -122,7 +122,7 @@ def test_an_operation_is_added_in_one_call(monkeypatch):
         ({"prompt": "ful"}, "unknown prompt 'ful'; did you mean 'full'"),
         ({"adaptive": True}, "adaptive needs num_digits=\\(fewest, most\\), got 2"),
         ({"adaptive": {"windw": 3}, "num_digits": (1, 3)}, "did you mean 'window'"),
-        ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be >= 1"),
+        ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be an integer >= 1"),
         ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at < raise_at"),
         ({"max_turn": 2}, "unknown setting 'max_turn'; did you mean 'max_turns'"),
     ],
@@ -140,7 +140,7 @@ def test_operations_that_make_ids_ambiguous_are_refused(name, symbol):
 
 
 def test_difficulty_rises_and_falls_with_the_success_rate():
-    difficulty = AdaptiveDifficulty(1, 3, AdaptiveConfig(window=4, raise_at=0.75, lower_at=0.25))
+    difficulty = AdaptiveDifficulty((1, 3), window=4, raise_at=0.75, lower_at=0.25)
     levels = []
     for success in map(int, "111011111111000100000000"):
         difficulty.record(bool(success))
@@ -149,7 +149,7 @@ def test_difficulty_rises_and_falls_with_the_success_rate():
 
 
 def test_difficulty_slides_between_the_thresholds():
-    difficulty = AdaptiveDifficulty(1, 3, AdaptiveConfig(window=2, raise_at=1.0, lower_at=0.0))
+    difficulty = AdaptiveDifficulty((1, 3), window=2, raise_at=1.0, lower_at=0.0)
     changed = [difficulty.record(success) for success in (True, False, True, True)]
     assert changed == [False, False, False, True]
 
