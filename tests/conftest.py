@@ -1,6 +1,9 @@
 """Fixtures that all tests share."""
 
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,3 +18,34 @@ def shared_data() -> Path:
             pytest.fail(f"no task data at {path}")
         pytest.skip(f"no task data at {path}")
     return path
+
+
+_SCRIPTS = Path(__file__).parents[1] / ".ci"
+
+
+@pytest.fixture(scope="session")
+def mysql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An administrator's URL of a real server: AGENTPEFT_MYSQL_URL, or a private MariaDB."""
+    url = os.environ.get("AGENTPEFT_MYSQL_URL")
+    if url:
+        yield url
+        return
+    _require(shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin"), "no mariadbd")
+    script = str(_SCRIPTS / "mysql_server.sh")
+    folder = str(tmp_path_factory.mktemp("mysql"))
+    started = subprocess.run([script, "start", folder], stdout=subprocess.PIPE, check=True)
+    yield started.stdout.decode().strip()
+    subprocess.run([script, "stop", folder], check=True)
+
+
+@pytest.fixture(scope="session")
+def docker_image() -> str:
+    """A MySQL-like image in a running docker daemon: AGENTPEFT_DOCKER_IMAGE, made in CI."""
+    image = os.environ.get("AGENTPEFT_DOCKER_IMAGE", "")
+    _require(image, "no AGENTPEFT_DOCKER_IMAGE (make it with .ci/docker_image.sh)")
+    return image
+
+
+def _require(found: object, problem: str) -> None:
+    if not found:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)

@@ -1,0 +1,215 @@
+"""One episode on a MySQL-protocol server."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from agentpeft.envs.db_bench.database import (
+    DatabaseLimits,
+    StatementResult,
+    Table,
+    TableContents,
+    Value,
+)
+from agentpeft.envs.db_bench.mysql_client import ConnectionLostError, MySQLClient, MySQLError
+from agentpeft.envs.db_bench.mysql_server import MySQLServer, Slot
+from agentpeft.envs.db_bench.mysql_watchdog import Guard, KillReason, Watchdog
+from agentpeft.envs.db_bench.mysql_wording import compute_error_text, hide_names_in_rows
+from agentpeft.envs.errors import DataError, EnvFault
+
+_TIMEOUT = StatementResult(
+    error="3024 (HY000): Query execution was interrupted, "
+    "maximum statement execution time exceeded",
+    is_timeout=True,
+)
+_TOO_LONG = StatementResult(
+    error="1153 (08S01): Got a packet bigger than 'max_allowed_packet' bytes"
+)
+_FULL = StatementResult(error="1114 (HY000): The table is full")
+_GONE_ERRNOS = (1049, 1103, 1146)
+_LOCK_TIMEOUT = 1205
+_READ_ATTEMPTS = 5
+_SIZE_CHECK_S = 0.01
+_INSERT_CHARS = 500_000
+
+
+class MySQLSession:
+    """A `DatabaseSession`: a schema, an account and the account's connection.
+
+    `statement_timeout_s` bounds one call of `execute`, however many statements it runs.
+    """
+
+    def __init__(
+        self,
+        server: MySQLServer,
+        watchdog: Watchdog,
+        slot: Slot,
+        client: MySQLClient,
+        on_close: Callable[["MySQLSession"], None],
+    ) -> None:
+        """`on_close` gets the session when it is closed, once."""
+        self.slot = slot
+        self._server = server
+        self._watchdog = watchdog
+        self._client: MySQLClient | None = client
+        self._on_close: Callable[[MySQLSession], None] | None = on_close
+
+    @property
+    def _limits(self) -> DatabaseLimits:
+        return self._server.limits
+
+    def load(self, tables: Sequence[Table]) -> None:
+        """Makes the tables. Raises: DataError, ConnectionLostError."""
+        assert self._client is not None, "load() comes first"  # noqa: S101
+        for table in tables:
+            try:
+                self._client.query(_create_statement(table))
+                for statement in _insert_statements(table):
+                    self._client.query(statement)
+            except ConnectionLostError:
+                raise
+            except MySQLError as error:
+                text = compute_error_text(error.text, "", self.slot.name)
+                raise DataError(f"table {table.name!r} cannot be made: {text}") from None
+
+    def execute(self, sql: str) -> StatementResult:
+        """Runs the agent's SQL; see `DatabaseSession.execute`."""
+        if len(sql) > self._limits.max_statement_chars:
+            return _TOO_LONG
+        try:
+            client = self._client or self._reconnect()
+        except MySQLError as error:  # the account's other connections still run what was killed
+            return self._error(error, sql)
+        started_s = time.monotonic()
+        with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
+            result = self._run(client, sql)
+        if result.is_cut or guard.reason:
+            self._absorb_kill()
+        if guard.reason:
+            return _result_of_kill(guard)
+        is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
+        if is_slow_write and self._is_over_size():
+            return _FULL
+        return result
+
+    def read_table(self, name: str) -> TableContents | None:
+        """Returns a table as an administrator sees it: committed, and no temporary table.
+
+        What the agent has not committed is rolled back first.
+        """
+        self._end_transaction()
+        statement = f"SELECT * FROM {quote_name(self.slot.name)}.{quote_name(name)}"  # noqa: S608
+        for _ in range(_READ_ATTEMPTS):
+            try:
+                with self._server.administrator() as client:
+                    rows = client.query(statement)
+                    return TableContents(client.columns, tuple(rows))
+            except MySQLError as error:
+                if error.errno in _GONE_ERRNOS:
+                    return None
+                if error.errno != _LOCK_TIMEOUT:
+                    raise EnvFault(f"cannot read table {name!r}: {error}") from None
+        raise EnvFault(f"cannot read table {name!r}: it stays locked")
+
+    def close(self) -> None:
+        """Throws the schema and the account away; idempotent."""
+        self._drop_client()
+        if self._on_close is not None:
+            on_close, self._on_close = self._on_close, None
+            on_close(self)
+
+    def _run(self, client: MySQLClient, sql: str) -> StatementResult:
+        try:
+            rows, is_cut = client.run(
+                sql, self._limits.max_rows, lambda: self._server.kill(client.connection_id)
+            )
+        except ConnectionLostError as error:
+            self._drop_client()
+            self._check_server()
+            return self._error(error, sql)
+        except MySQLError as error:
+            return self._error(error, sql)
+        return StatementResult(hide_names_in_rows(rows, self.slot.name), is_cut=is_cut)
+
+    def _error(self, error: MySQLError, sql: str) -> StatementResult:
+        return StatementResult(error=compute_error_text(error.text, sql, self.slot.name))
+
+    def _reconnect(self) -> MySQLClient:
+        """Connects again. Raises: EnvFault, MySQLError where the account is at its limit."""
+        try:
+            self._server.reset_password(self.slot)
+            self._client = self._server.connect_agent(self.slot)
+        except ConnectionLostError as error:
+            raise EnvFault(f"lost the database server {self._server.address}: {error}") from None
+        return self._client
+
+    def _check_server(self) -> None:
+        """Raises: EnvFault if it was the server that went, and not only the connection."""
+        with self._server.administrator() as administrator:
+            administrator.query("DO 0")
+
+    def _absorb_kill(self) -> None:
+        """Lets a KILL that came too late for its statement hit nothing of the agent's."""
+        try:
+            if self._client is not None:
+                self._client.query("DO 0")
+        except ConnectionLostError:
+            self._drop_client()
+        except MySQLError:
+            pass
+
+    def _end_transaction(self) -> None:
+        try:
+            if self._client is not None and self._client.is_in_transaction:
+                self._client.query("ROLLBACK")
+        except MySQLError:  # an XA transaction: it ends with its connection
+            self._drop_client()
+
+    def _is_over_size(self) -> bool:
+        try:
+            size_mib = self._server.compute_size_mib(self.slot.name)
+        except MySQLError as error:
+            raise EnvFault(f"cannot measure the database: {error}") from None
+        return size_mib > self._limits.max_database_mib
+
+    def _drop_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _result_of_kill(guard: Guard) -> StatementResult:
+    return _FULL if guard.reason is KillReason.SIZE else _TIMEOUT
+
+
+def quote_name(name: str) -> str:
+    """Returns an identifier in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _create_statement(table: Table) -> str:
+    columns = ", ".join(f"{quote_name(column.name)} {column.type}" for column in table.columns)
+    return f"CREATE TABLE {quote_name(table.name)} ({columns})"
+
+
+def _insert_statements(table: Table) -> list[str]:
+    """Returns INSERTs of up to half a million characters; the server converts the texts."""
+    start = f"INSERT INTO {quote_name(table.name)} VALUES "  # noqa: S608
+    batches: list[list[str]] = []
+    num_chars = _INSERT_CHARS
+    for row in table.rows:
+        text = f"({', '.join(map(_quote_value, row))})"
+        num_chars += len(text)
+        if num_chars > _INSERT_CHARS:
+            batches.append([])
+            num_chars = len(text)
+        batches[-1].append(text)
+    return [start + ", ".join(batch) for batch in batches]
+
+
+def _quote_value(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    text = str(int(value) if isinstance(value, bool) else value)
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

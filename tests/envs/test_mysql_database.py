@@ -1,0 +1,434 @@
+"""The MySQL backend against a real server: limits, traps, wording, leftovers."""
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+
+import pytest
+
+from agentpeft.envs import DataError, EnvFault, SettingsError
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient, MySQLError
+from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
+from agentpeft.envs.db_bench.mysql_session import MySQLSession
+
+PEOPLE = Table(
+    "people",
+    (Column("name", "VARCHAR(40)"), Column("age", "INT")),
+    (("Ann", 31), ("Bob", 25), ("it's; \\ ünï", None)),
+)
+LIMITS = DatabaseLimits(statement_timeout_s=1.0, max_rows=50, max_database_mib=8)
+TIMEOUT = "3024 (HY000): Query execution was interrupted, maximum statement execution time exceeded"
+
+
+@pytest.fixture(scope="module")
+def database(mysql_url: str) -> Iterator[MySQLDatabase]:
+    database = MySQLDatabase(mysql_url, LIMITS)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def session(database: MySQLDatabase) -> Iterator[MySQLSession]:
+    session = database.open([PEOPLE])
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def administrator(mysql_url: str) -> Iterator[MySQLClient]:
+    client = MySQLClient(Address.parse(mysql_url), 10)
+    yield client
+    client.close()
+
+
+def schema_of(session: MySQLSession) -> str:
+    return session.slot.name
+
+
+def assert_usable(session: MySQLSession) -> None:
+    assert session.execute("SELECT COUNT(*) FROM people").rows == ((3,),)
+
+
+def test_tables_are_loaded_as_given(session: MySQLSession) -> None:
+    rows = session.execute("SELECT * FROM people").rows
+    assert sorted(rows, key=str) == sorted(PEOPLE.rows, key=str)
+
+
+def test_values_have_their_python_types(session: MySQLSession) -> None:
+    result = session.execute(
+        "SELECT 1, 1.50, DATE '2020-02-03', 'é', NULL, 0.5e0, 7/2, CONCAT(1, 'a')"
+    )
+    expected = (1, Decimal("1.50"), date(2020, 2, 3), "é", None, 0.5, Decimal("3.5000"), "1a")
+    assert result.rows == (expected,)
+    assert [type(value) for value in result.rows[0]] == [type(value) for value in expected]
+
+
+def test_set_columns_and_binary_text_are_plain_values(session: MySQLSession) -> None:
+    session.execute("CREATE TABLE s (v SET('a', 'b'), w BLOB); INSERT INTO s VALUES ('b,a', 'x')")
+    assert session.execute("SELECT * FROM s").rows == (("a,b", b"x"),)
+
+
+def test_write_gives_no_rows_and_is_graded(session: MySQLSession) -> None:
+    result = session.execute("UPDATE people SET age = 26 WHERE name = 'BOB'")
+    assert (result.rows, result.error) == ((), None)
+    contents = session.read_table("people")
+    assert contents is not None
+    assert contents.columns == ("name", "age")
+    assert ("Bob", 26) in contents.rows
+
+
+def test_missing_table_reads_as_none(session: MySQLSession) -> None:
+    session.execute("DROP TABLE people")
+    assert session.read_table("people") is None
+
+
+def test_statements_run_in_turn_until_an_error(session: MySQLSession) -> None:
+    assert session.execute("SELECT ';'; SELECT 'a;b';").rows == (("a;b",),)
+    result = session.execute("DELETE FROM people; SELECT nope; DROP TABLE people")
+    assert result.error == "1054 (42S22): Unknown column 'nope' in 'field list'"
+    contents = session.read_table("people")
+    assert contents is not None
+    assert contents.rows == ()
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("SELECT * FROM x", "1146 (42S02): Table 'db.x' doesn't exist"),
+        ("SELECT x FROM people", "1054 (42S22): Unknown column 'x' in 'field list'"),
+        ("SELECT 1 FROM people WHERE x", "1054 (42S22): Unknown column 'x' in 'where clause'"),
+        ("SELECT 1 FROM people ORDER BY x", "1054 (42S22): Unknown column 'x' in 'order clause'"),
+        ("UPDATE people SET x = 1", "1054 (42S22): Unknown column 'x' in 'field list'"),
+        (
+            "SELEC 1",
+            "1064 (42000): You have an error in your SQL syntax; check the manual that corresponds "
+            "to your MySQL server version for the right syntax to use near 'SELEC 1' at line 1",
+        ),
+        ("SELECT foo(1)", "1305 (42000): FUNCTION db.foo does not exist"),
+        (
+            "SELECT age, name FROM people GROUP BY age",
+            "1055 (42000): Expression #2 of SELECT list is not in GROUP BY clause and contains "
+            "nonaggregated column 'db.people.name' which is not functionally dependent on columns "
+            "in GROUP BY clause; this is incompatible with sql_mode=only_full_group_by",
+        ),
+        (
+            "INSERT INTO people VALUES ('a', 'old')",
+            "1366 (HY000): Incorrect integer value: 'old' for column 'age' at row 1",
+        ),
+        (
+            "ALTER TABLE people DROP COLUMN x",
+            "1091 (42000): Can't DROP 'x'; check that column/key exists",
+        ),
+        (
+            "SELECT name FROM people, people p",
+            "1052 (23000): Column 'name' in field list is ambiguous",
+        ),
+        (
+            "CREATE TABLE k (i INT PRIMARY KEY); INSERT INTO k VALUES (1), (1)",
+            "1062 (23000): Duplicate entry '1' for key 'k.PRIMARY'",
+        ),
+        ("DROP TABLE x", "1051 (42S02): Unknown table 'db.x'"),
+        ("", "1065 (42000): Query was empty"),
+        (
+            "SELECT '" + "a" * 20_000 + "'",
+            "1153 (08S01): Got a packet bigger than 'max_allowed_packet' bytes",
+        ),
+    ],
+)
+def test_mistakes_read_as_in_mysql_8(session: MySQLSession, sql: str, error: str) -> None:
+    assert session.execute(sql).error == error
+    assert_usable(session)
+
+
+def test_real_names_do_not_show(session: MySQLSession) -> None:
+    texts = [
+        session.execute(sql).to_text(100_000)
+        for sql in (
+            "SELECT DATABASE(), USER(), CURRENT_USER()",
+            "SHOW DATABASES",
+            "SHOW GRANTS",
+            "SHOW CREATE TABLE people",
+            "SELECT * FROM information_schema.columns WHERE table_schema = DATABASE()",
+            "CREATE DATABASE x",
+            "SELECT * FROM nowhere",
+        )
+    ]
+    assert texts[0] == "[('db', 'agent@localhost', 'agent@localhost')]"
+    assert texts[5] == "1044 (42000): Access denied for user 'agent'@'localhost' to database 'x'"
+    assert not any("agentpeft" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET GLOBAL max_connections = 1",
+        "SHUTDOWN",
+        "CREATE DATABASE other",
+        "SELECT 1 INTO OUTFILE '/tmp/x'",
+        "LOAD DATA INFILE '/etc/passwd' INTO TABLE people",
+        "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE people",
+        "SELECT * FROM mysql.user",
+        "CREATE USER x",
+        "LOCK TABLES people WRITE",
+        "FLUSH TABLES WITH READ LOCK",
+        "CREATE TEMPORARY TABLE people (a INT)",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE TRIGGER r BEFORE INSERT ON people FOR EACH ROW SET NEW.age = 1",
+        "CREATE PROCEDURE p() SELECT 1",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 SECOND DO SELECT 1",
+        "CREATE TABLE m (a INT) ENGINE = MyISAM",
+        "INSTALL SONAME 'ha_connect'",
+    ],
+)
+def test_what_the_game_does_not_need_is_denied(session: MySQLSession, sql: str) -> None:
+    assert session.execute(sql).error is not None
+    assert_usable(session)
+
+
+def test_files_cannot_be_read(session: MySQLSession) -> None:
+    assert session.execute("SELECT LOAD_FILE('/etc/passwd')").rows == ((None,),)
+
+
+def test_tables_cannot_be_put_elsewhere(session: MySQLSession) -> None:
+    session.execute("CREATE TABLE d (a INT) DATA DIRECTORY '/tmp'")
+    assert "DIRECTORY" not in session.execute("SHOW CREATE TABLE d").to_text(1000)
+
+
+def test_other_episodes_are_invisible(database: MySQLDatabase, session: MySQLSession) -> None:
+    other = database.open([PEOPLE])
+    seen = session.execute(
+        "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'people'"
+    )
+    assert seen.rows == ((1,),)
+    assert len(session.execute("SHOW PROCESSLIST").rows) == 1
+    assert session.execute(f"SELECT * FROM {schema_of(other)}.people").error is not None
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT SLEEP(100)",
+        "SET SESSION max_statement_time = 0; SELECT SLEEP(100)",
+        "SELECT COUNT(*) FROM information_schema.collations a, information_schema.collations b, "
+        "information_schema.collations c, information_schema.collations d",
+        "SELECT BENCHMARK(1000000000000, MD5('a'))",
+        "DO SLEEP(0.7); DO SLEEP(0.7); DO SLEEP(0.7)",
+    ],
+)
+def test_endless_statement_is_stopped_in_time(session: MySQLSession, sql: str) -> None:
+    started = time.monotonic()
+    result = session.execute(sql)
+    assert time.monotonic() - started < 3
+    assert (result.error, result.is_timeout) == (TIMEOUT, True)
+    assert_usable(session)
+
+
+def test_other_sessions_go_on_while_one_hangs(database: MySQLDatabase) -> None:
+    hanging = database.open([PEOPLE])
+    thread = threading.Thread(target=hanging.execute, args=("SELECT SLEEP(100)",))
+    thread.start()
+    session = database.open([PEOPLE])
+    for _ in range(20):
+        assert_usable(session)
+    session.close()
+    thread.join()
+    hanging.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM seq_1_to_1000000000",
+        "SELECT REPEAT('a', 1000000) FROM seq_1_to_1000",
+        "SELECT a.seq, b.seq FROM seq_1_to_1000000 a, seq_1_to_1000000 b",
+    ],
+)
+def test_result_flood_is_cut_at_once(session: MySQLSession, sql: str) -> None:
+    started = time.monotonic()
+    result = session.execute(sql)
+    assert time.monotonic() - started < 3
+    assert result.is_cut
+    assert 0 < len(result.rows) <= LIMITS.max_rows
+    assert_usable(session)
+
+
+def test_result_of_exactly_max_rows_is_not_cut(session: MySQLSession) -> None:
+    assert not session.execute("SELECT * FROM seq_1_to_50").is_cut
+    assert session.execute("SELECT * FROM seq_1_to_51").is_cut
+
+
+def test_cut_result_keeps_the_transaction(session: MySQLSession) -> None:
+    session.execute("START TRANSACTION; DELETE FROM people WHERE name = 'Ann'")
+    assert session.execute("SELECT * FROM seq_1_to_100000").is_cut
+    session.execute("COMMIT")
+    contents = session.read_table("people")
+    assert contents is not None
+    assert len(contents.rows) == 2
+
+
+def test_size_flood_is_stopped(session: MySQLSession) -> None:
+    session.execute("CREATE TABLE big (a LONGTEXT)")
+    flood = "INSERT INTO big SELECT REPEAT('a', 100000) FROM seq_1_to_100000"
+    assert session.execute(flood).error == "1114 (HY000): The table is full"
+    assert_usable(session)
+
+
+def test_many_small_floods_are_stopped(session: MySQLSession) -> None:
+    session.execute("CREATE TABLE big (a LONGTEXT)")
+    one = "INSERT INTO big SELECT REPEAT('a', 3000000)"
+    errors = [session.execute(one).error for _ in range(20)]
+    assert errors[-1] == "1114 (HY000): The table is full"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "KILL CONNECTION_ID()",
+        "SET PASSWORD = PASSWORD('x'); KILL CONNECTION_ID()",
+        "SET autocommit = 0; DELETE FROM people",
+        "START TRANSACTION; DELETE FROM people",
+        "XA START 'x'; DELETE FROM people",
+        "XA START 'x'; DELETE FROM people; XA END 'x'; XA PREPARE 'x'",
+        "SET NAMES latin1; SET sql_mode = ''",
+        "SET character_set_results = utf16; SELECT 'é' AS 'é'",
+        "SELECT GET_LOCK('a', 0)",
+        "HANDLER people OPEN",
+    ],
+)
+def test_grader_and_next_episode_do_not_suffer(
+    database: MySQLDatabase, session: MySQLSession, sql: str
+) -> None:
+    session.execute(sql)
+    contents = session.read_table("people")
+    assert contents is not None
+    assert sorted(contents.rows, key=str) == sorted(PEOPLE.rows, key=str)
+    session.close()
+    after = database.open([PEOPLE])
+    assert after.execute("SELECT GET_LOCK('a', 1), @@autocommit").rows == ((1, 1),)
+    assert_usable(after)
+    after.close()
+
+
+def test_prepared_xa_transaction_does_not_keep_the_schema(
+    mysql_url: str, administrator: MySQLClient
+) -> None:
+    database = MySQLDatabase(mysql_url, LIMITS)
+    session = database.open([PEOPLE])
+    xa = "XA START 'y'; DELETE FROM people; XA END 'y'; XA PREPARE 'y'"
+    session.execute(f"{xa}; KILL CONNECTION_ID()")
+    session.close()
+    database.close()
+    assert schema_of(session) not in str(administrator.query("SHOW DATABASES"))
+
+
+def test_dropped_schema_breaks_nothing(session: MySQLSession) -> None:
+    result = session.execute(f"DROP DATABASE {schema_of(session)}")
+    assert result.error is None
+    assert session.execute("SELECT 1 FROM people").error == "1046 (3D000): No database selected"
+    session.execute("KILL CONNECTION_ID()")
+    assert session.execute("SELECT 1").rows == ((1,),)
+    assert session.read_table("people") is None
+
+
+def test_settings_are_those_of_mysql_8(session: MySQLSession) -> None:
+    result = session.execute("SELECT @@sql_mode, @@autocommit, 'a' = 'Á', 'a' = 'a '")
+    assert result.rows == (
+        (
+            "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
+            "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
+            1,
+            1,
+            0,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table("t", (Column("a", "NOTYPE"),), ()),
+        Table("t", (Column("a", "INT"),), (("x",),)),
+        Table("t", (Column("a", "INT"),), ((1, 2),)),
+        Table("t", (), ()),
+    ],
+)
+def test_impossible_table_is_a_data_error(database: MySQLDatabase, table: Table) -> None:
+    with pytest.raises(DataError, match="table 't' cannot be made"):
+        database.open([table])
+
+
+def test_close_removes_everything(mysql_url: str, administrator: MySQLClient) -> None:
+    database = MySQLDatabase(mysql_url, LIMITS)
+    session = database.open([PEOPLE])
+    token = schema_of(session).rpartition("_")[0]
+    assert token in str(administrator.query("SHOW DATABASES"))
+    database.close()
+    session.close()
+    database.close()
+    assert token not in str(administrator.query("SHOW DATABASES"))
+    assert token not in str(administrator.query("SELECT User FROM mysql.user"))
+
+
+def test_leftovers_of_the_dead_are_removed_and_the_living_spared(
+    mysql_url: str, administrator: MySQLClient, session: MySQLSession
+) -> None:
+    dead = "agentpeft_00000000_0"
+    administrator.query(f"CREATE DATABASE {dead}")
+    administrator.query(f"CREATE USER {dead}@`%`")
+    MySQLDatabase(mysql_url).close()
+    assert dead not in str(administrator.query("SHOW DATABASES"))
+    assert dead not in str(administrator.query("SELECT User FROM mysql.user"))
+    assert_usable(session)
+
+
+def test_lost_connections_are_made_again(
+    database: MySQLDatabase, administrator: MySQLClient
+) -> None:
+    database.open([PEOPLE]).close()
+    me = administrator.connection_id
+    for (other,) in administrator.query("SELECT ID FROM information_schema.PROCESSLIST"):
+        if other != me:
+            try:
+                administrator.query(f"KILL {other}")
+            except MySQLError:
+                continue
+    session = open_when_back(database)
+    assert_usable(session)
+    session.close()
+
+
+def open_when_back(database: MySQLDatabase) -> MySQLSession:
+    """Every pooled connection may fail once, each with an EnvFault that a runner retries."""
+    for _ in range(10):
+        try:
+            return database.open([PEOPLE])
+        except EnvFault:
+            continue
+    raise AssertionError("the backend does not recover")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:secret@h", "mysql://u:secret@h:port", "mysql://u:secret@h/db", "secret"]
+)
+def test_bad_url_is_refused_without_the_password(url: str) -> None:
+    with pytest.raises(SettingsError, match="expected mysql://") as error:
+        MySQLDatabase(url)
+    assert "secret" not in str(error.value)
+
+
+def test_unreachable_server_says_what_to_start() -> None:
+    with pytest.raises(EnvFault) as error:
+        MySQLDatabase("mysql://root:secret@127.0.0.1:1")
+    assert "mysql://root@127.0.0.1:1" in str(error.value)
+    assert "start" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_wrong_password_is_a_settings_error(mysql_url: str) -> None:
+    address = Address.parse(mysql_url)
+    with pytest.raises(SettingsError, match="Access denied"):
+        MySQLDatabase(f"mysql://root:secret@{address.host}:{address.port}")
