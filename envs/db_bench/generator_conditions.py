@@ -163,6 +163,8 @@ def _join(operator: str, parts: Sequence[str]) -> str:
 
 def _weaken(leaves: Sequence[Clause], render: Callable[[Sequence[str]], str]) -> Iterable[str]:
     parts = [leaf.sql for leaf in leaves]
+    yield ""
+    yield from (render([parts[0], "", ""]), render(["", *parts[1:]])) if len(parts) == 3 else ()
     for index, leaf in enumerate(leaves):
         for replacement in ("", *leaf.weaker):
             yield render([*parts[:index], replacement, *parts[index + 1 :]])

@@ -219,7 +219,7 @@ def _make_having(scene: Scene, rest: str) -> Clause:
         operator = scene.rng.choice(("AND", "OR"))
         sql = f" {operator} ".join(leaf.sql for leaf in leaves)
         words = scene.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
-        weaker = [f" HAVING {leaf.sql}" for leaf in leaves]
+        weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
     return Clause(f" HAVING {sql}", scene.say("having", c=words), tuple(weaker), skills)
 
 

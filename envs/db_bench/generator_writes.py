@@ -96,7 +96,7 @@ def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[str]) -> 
     """Runs the change. Raises: NoTaskHereError unless each part of it matters."""
     parts = [clause.sql for clause in clauses]
     result = _contents_after(scene, parts, changes)
-    if not result:
+    if not result or result == _contents_after(scene, [" WHERE FALSE"], changes):
         raise NoTaskHereError
     others = [
         [*parts[:index], weaker, *parts[index + 1 :]]

@@ -87,6 +87,7 @@ def leave_one_out(sql):
         if tree.args.get(part):
             copy = tree.copy()
             copy.set(part, None)
+            copy.set("offset", None if part == "limit" else copy.args.get("offset"))
             yield copy.sql(dialect="mysql")
     connectors = len(list(tree.find_all(exp.Connector)))
     for index, side in itertools.product(range(connectors), ("left", "right")):
