@@ -32,7 +32,7 @@ class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for the closest known name, else the first known names."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
     more = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
