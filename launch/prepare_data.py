@@ -135,7 +135,7 @@ def validate(args: Namespace) -> int:
             raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
         failed = []
         for task in env.task_source:
-            problem = _play_gold(env, task)
+            problem = _find_problem(env, task)
             if problem:
                 failed.append(task.task_id)
                 print(f"{task.task_id}: {problem}")
@@ -151,27 +151,43 @@ def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
         env = gymnasium.make(env_id, disable_env_checker=True, **settings).unwrapped
     except gymnasium.error.Error as error:
         raise SettingsError(str(error)) from None
-    except TypeError as error:
-        raise SettingsError(f"{env_id} does not take these settings ({error})") from None
+    except (TypeError, SettingsError) as error:
+        raise SettingsError(f"{env_id}: {error}") from None
     if not isinstance(env, TextEnv):
         raise SettingsError(f"{env_id} is not a text environment")
     return env
 
 
-def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
+def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
     """Returns why a task's gold solution does not succeed; None if it does."""
-    observation = ""
     try:
-        env.reset(options={"task": task})
-        for action in env.oracle_actions(task):
-            observation = env.step(action)[0] or observation
-            if env.outcome is not Outcome.ONGOING:
-                break
+        return _play_gold(env, task) or _check_label(env, task)
     except DataError as error:
         return str(error)
+
+
+def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
+    observation = ""
+    env.reset(options={"task": task})
+    for action in env.oracle_actions(task):
+        observation = env.step(action)[0] or observation
+        if env.outcome is not Outcome.ONGOING:
+            break
     if env.outcome is Outcome.SUCCESS:
         return None
     return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
+
+
+def _check_label(env: TextEnv[Task], task: Task) -> str | None:
+    """Returns how the label differs from what the gold SQL gives, where there are both."""
+    if not isinstance(env, DBBenchEnv) or not isinstance(task, DBBenchTask):
+        return None
+    if task.label is None or task.gold_sql is None:
+        return None
+    rows = env.grader.gold_label(replace(task, label=None))
+    if env.grader.is_right_answer(task, str(list(rows))):
+        return None
+    return f"the gold SQL gives {list(rows)!r:.200}, the label is {list(task.label)!r:.200}"
 
 
 def _check_md5(env: TextEnv[Task], task: Task) -> str | None:

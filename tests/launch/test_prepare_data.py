@@ -1,0 +1,197 @@
+"""The data commands: what they write, and one clear line for what is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentpeft.envs.db_bench.loaders import load_tasks
+from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
+from agentpeft.launch.prepare_data import main
+
+ROOT = Path(__file__).parents[2]
+DB_BENCH = "AgentPEFT/DBBench-v0"
+
+
+def last_json(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.fixture
+def generated(tmp_path):
+    path = tmp_path / "generated.json"
+    assert main(["generate", "--num-tasks", "44", "--seed", "3", "--output", str(path)]) == 0
+    return path
+
+
+def test_generate_writes_tasks_that_all_succeed(generated, capsys):
+    assert main(["validate", str(generated), "--env", DB_BENCH]) == 0
+    assert last_json(capsys) == {"tasks": 44, "succeeded": 44, "failed": []}
+
+
+def test_generate_writes_entries_that_lifelongagentbench_takes(generated):
+    entries = json.loads(generated.read_text(encoding="utf-8"))
+    assert list(entries) == [str(index) for index in range(44)]
+    for entry in entries.values():
+        answer = entry["answer_info"]
+        assert (answer["direct"] is None) != (answer["md5"] is None)
+        assert (answer["direct"] is None) == (not answer["sql"].startswith("SELECT"))
+        names = {column["name"] for column in entry["table_info"]["column_info_list"]}
+        assert all(len(row) == len(names) for row in entry["table_info"]["row_list"])
+        assert set(entry["skill_list"]) == set(detect_skills(answer["sql"]))
+
+
+def test_generate_makes_the_same_file_from_the_same_seed(generated, tmp_path):
+    again = tmp_path / "again.json"
+    main(["generate", "--num-tasks", "44", "--seed", "3", "--output", str(again)])
+    assert again.read_bytes() == generated.read_bytes()
+
+
+def test_generate_keeps_to_the_skills(tmp_path):
+    path = tmp_path / "some.json"
+    skills = ["where_single_condition", "order_by_single_column"]
+    settings = ["--skill-mode", "all", "--output", str(path), "--skills", *skills]
+    assert main(["generate", "--num-tasks", "5", *settings]) == 0
+    assert all(set(skills) <= set(task.skills) for task in load_tasks(path))
+
+
+def test_single_skill_counts_filters_and_names_what_is_short(generated, tmp_path, capsys):
+    output = tmp_path / "single.json"
+    command = ["single-skill", str(generated), "--min-tasks", "4", "--output", str(output)]
+    assert main(command) == 0
+    counts = load_tasks(generated).skills
+    lines = capsys.readouterr().out.splitlines()
+    table = dict(line.split() for line in lines if line.split()[0] in SKILLS)
+    assert {skill: int(count) for skill, count in table.items() if int(count)} == counts
+    short = [skill for skill in SKILLS if counts.get(skill, 0) < 4]
+    assert f"left out, fewer than 4 tasks: {', '.join(short)}" in lines
+    kept = {task.task_id for task in load_tasks(output)}
+    enough = {skill for skill in SKILLS if skill not in short}
+    assert kept == {task.task_id for task in load_tasks(generated) if enough & set(task.skills)}
+
+
+def test_single_skill_can_index(generated, tmp_path):
+    output = tmp_path / "single.json"
+    command = ["single-skill", str(generated), "--index", "--skills", "insert", "limit_only"]
+    assert main([*command, "--output", str(output)]) == 0
+    index = json.loads(output.read_text(encoding="utf-8"))
+    tasks = load_tasks(generated)
+    assert index == {
+        skill: [task.task_id for task in tasks if skill in task.skills]
+        for skill in ("insert", "limit_only")
+    }
+
+
+def test_agentbench_converts_and_validates_but_for_named_tasks(shared_data, tmp_path, capsys):
+    source = shared_data / "agentbench" / "dbbench" / "dev.jsonl"
+    output = tmp_path / "entry_dict.json"
+    assert main(["convert", str(source), "--output", str(output)]) == 0
+    for path in (source, output):
+        assert main(["validate", str(path), "--env", DB_BENCH]) == 1
+        assert last_json(capsys) == {"tasks": 60, "succeeded": 59, "failed": ["dev#5"]}
+
+
+def test_gsm8k_files_validate_too(shared_data, capsys):
+    path = shared_data / "gsm8k" / "train_300.jsonl"
+    assert main(["validate", str(path), "--env", "AgentPEFT/GSM8K-v0"]) == 0
+    assert last_json(capsys) == {"tasks": 300, "succeeded": 300, "failed": []}
+
+
+def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tmp_path, capsys):
+    entries = json.loads(generated.read_text(encoding="utf-8"))
+    change = next(key for key, entry in entries.items() if entry["answer_info"]["md5"])
+    first, second = [key for key, entry in entries.items() if entry["answer_info"]["direct"]][:2]
+    entries[change]["answer_info"]["md5"] = "0" * 32
+    entries[first]["answer_info"]["sql"] = "SELECT missing FROM nowhere"
+    entries[second]["answer_info"]["direct"] = [["something else"]]
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps({key: entries[key] for key in (change, first, second)}))
+    assert main(["validate", str(path), "--env", DB_BENCH]) == 1
+    *lines, summary = capsys.readouterr().out.splitlines()[1:]
+    assert json.loads(summary) == {"tasks": 3, "succeeded": 1, "failed": [first, second]}
+    starts = (
+        f"{change}: note: its md5 is {'0' * 32}",
+        f"{first}: ",
+        f"{second}: the gold SQL gives",
+    )
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
+    assert "1146" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (["convert", "missing.json"], "error: missing.json: no such file"),
+        (["generate", "--skills", "selct"], "unknown skill 'selct'; did you mean 'select'?"),
+        (["generate", "--num-tasks", "0"], "--num-tasks must be >= 1, got 0"),
+        (["generate", "--output", "no/such/folder.json", "--num-tasks", "1"], "No such file"),
+        (
+            ["generate", "--skill-mode", "all", "--skills", "insert", "limit_only"],
+            "insert and limit_only exclude each other",
+        ),
+        (["single-skill", "{tasks}", "--min-tasks", "999"], "no skill has 999 tasks"),
+        (["validate", "{tasks}", "--env", "AgentPEFT/DBBnch-v0"], "DBBench"),
+        (["validate", "{tasks}", "--env", "AgentPEFT/Arithmetic-v0"], "Arithmetic"),
+        (["validate", "{tasks}", "--env", "CartPole-v1"], "CartPole"),
+        (["validate", "{tasks}", "--env", DB_BENCH, "--database", "sqlit"], "sqlit"),
+        (["validate", "{broken}", "--env", DB_BENCH], "broken.json row 0: field 'instruction' is"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    command, problem, generated, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text('[{"answer_info": {"sql": "SELECT 1", "direct": []}}]')
+    capsys.readouterr()
+    names = {"tasks": generated.name, "broken": "broken.json"}
+    assert main([part.format(**names) for part in command]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert problem in error
+
+
+def test_an_unknown_argument_is_one_line_and_status_2(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", "--number", "5"])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path):
+    output = tmp_path / "entry_dict.json"
+    code = (
+        "import resource, sys; from agentpeft.launch.prepare_data import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "generate", "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_runs_as_a_script_and_as_a_module(tmp_path):
+    for start in (["launch/prepare_data.py"], ["-m", "agentpeft.launch.prepare_data"]):
+        output = tmp_path / "entry_dict.json"
+        command = [sys.executable, *start, "generate", "--num-tasks", "2", "--output", str(output)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout == f"2 tasks written to {output}\n", done.stderr
+
+
+def test_download_without_the_package_or_a_network_is_one_line(tmp_path):
+    command = [
+        sys.executable,
+        "launch/prepare_data.py",
+        "download",
+        "--output",
+        str(tmp_path / "x"),
+    ]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PATH": ""}
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
