@@ -142,12 +142,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--duration-s", type=float, default=1.0, help="of one repeat")
     options = parser.parse_args()
-    for case in (case for name in options.env for case in CASES[name]):
-        if options.backend is None or case.backend in options.backend:
-            for cache, num_envs in itertools.product(options.cache, options.num_envs):
-                if cache == "cold" or num_envs == 1:
-                    line = report(case, cache, num_envs, options.repeats, options.duration_s)
-                    print(json.dumps(line), flush=True)
+    cases = [case for name in options.env for case in CASES[name]]
+    for case, cache, num_envs in itertools.product(cases, options.cache, options.num_envs):
+        if options.backend is not None and case.backend not in options.backend:
+            continue
+        if cache == "warm" and num_envs > 1:
+            continue
+        line = report(case, cache, num_envs, options.repeats, options.duration_s)
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
