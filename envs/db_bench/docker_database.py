@@ -1,0 +1,215 @@
+"""DB-bench on a MySQL server in a container that is started on demand: `DockerDatabase`.
+
+Works with images that take the official ones' environment variables (`mysql`, `mariadb`). The only
+module that imports docker.
+"""
+
+import atexit
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession, Table
+from agentpeft.envs.db_bench.mysql_client import Address, ConnectionLostError, MySQLClient
+from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
+from agentpeft.envs.errors import EnvFault, SettingsError
+
+_LABEL = "agentpeft.db_bench"
+_READY_DEADLINE_S = 120.0
+_POLL_S = 0.3
+_SERVER_OPTIONS = (
+    "--skip-name-resolve --skip-log-bin --innodb-flush-log-at-trx-commit=0 --max-connections=500 "
+    "--loose-local-infile=0 --loose-skip-symbolic-links --loose-mysql-native-password=ON "
+    "--loose-enforce-storage-engine=InnoDB --loose-performance-schema=OFF "
+    "--loose-disabled-storage-engines=MyISAM,MEMORY,ARCHIVE,CSV,BLACKHOLE,MERGE,FEDERATED"
+)
+"""Speed (nothing is worth a crash recovery) and the least an agent could lean on."""
+_CONTAINER_OPTIONS = {
+    "mem_limit": "2g",
+    "pids_limit": 1024,
+    "tmpfs": {"/var/lib/mysql": "size=1500m"},
+    "security_opt": ["no-new-privileges"],
+    "restart_policy": {"Name": "on-failure", "MaximumRetryCount": 5},
+}
+
+
+class DockerDatabase:
+    """A `Database` in a container of `image`, one for all users of the image in this process."""
+
+    def __init__(self, image: str, limits: DatabaseLimits | None = None) -> None:
+        """Starts the container, or shares the running one.
+
+        Raises: SettingsError (no such image), EnvFault (no daemon, server does not get ready).
+        """
+        self._container = _Container.share(image)
+        try:
+            self._database = MySQLDatabase(self._container.url, limits)
+        except BaseException:
+            self._container.release()
+            raise
+        self._is_closed = False
+
+    def open(self, tables: Sequence[Table]) -> DatabaseSession:
+        """See `MySQLDatabase.open`."""
+        return self._database.open(tables)
+
+    def close(self) -> None:
+        """Closes the sessions' schemas; the last user's removes the container. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._database.close()
+            self._container.release()
+
+
+class _Container:
+    """A running server; removed with its last user, at exit, or by a later process."""
+
+    _shared: "dict[str, _Container]" = {}  # noqa: RUF012 (one per process is the point)
+    _lock = threading.Lock()
+
+    def __init__(self, image: str) -> None:
+        """Raises: SettingsError, EnvFault."""
+        self.image = image
+        self.num_users = 0
+        self._docker = _connect()
+        _remove_leftovers(self._docker)
+        _need_image(self._docker, image)
+        password, port = secrets.token_hex(16), _find_free_port()
+        self.url = f"mysql://root:{password}@127.0.0.1:{port}"
+        try:
+            self._container = self._docker.containers.create(
+                image,
+                command=_SERVER_OPTIONS.split(),
+                environment={"MYSQL_ROOT_PASSWORD": password, "MYSQL_ROOT_HOST": "%"},
+                ports={"3306/tcp": ("127.0.0.1", port)},
+                labels={_LABEL: _identify_process(os.getpid())},
+                **_CONTAINER_OPTIONS,
+            )
+        except DockerException as error:
+            raise EnvFault(f"cannot make a container of {image!r}: {_one_line(error)}") from None
+        atexit.register(self.remove)
+        try:
+            self._container.start()
+            self._wait_until_ready()
+        except DockerException as error:
+            self.remove()
+            raise EnvFault(f"cannot start a container of {image!r}: {_one_line(error)}") from None
+        except BaseException:
+            self.remove()
+            raise
+
+    @classmethod
+    def share(cls, image: str) -> "_Container":
+        """Returns the process's container of an image; pair each call with one `release()`."""
+        with cls._lock:
+            if image not in cls._shared:
+                cls._shared[image] = cls(image)
+            container = cls._shared[image]
+            container.num_users += 1
+            return container
+
+    def release(self) -> None:
+        """Removes the container after its last user."""
+        with self._lock:
+            self.num_users -= 1
+            if not self.num_users:
+                del self._shared[self.image]
+                self.remove()
+
+    def remove(self) -> None:
+        """Kills and removes the container; idempotent."""
+        atexit.unregister(self.remove)
+        with suppress(NotFound):
+            self._container.remove(force=True, v=True)
+
+    def _wait_until_ready(self) -> None:
+        """Returns once root can log in. Raises: EnvFault with the last lines of the log."""
+        deadline_s = time.monotonic() + _READY_DEADLINE_S
+        while time.monotonic() < deadline_s:
+            try:
+                MySQLClient(Address.parse(self.url), 10).close()
+            except ConnectionLostError:
+                self._container.reload()
+                has_failed = self._container.attrs["RestartCount"] > 0
+                if has_failed or self._container.status not in ("running", "created"):
+                    break
+                time.sleep(_POLL_S)
+            else:
+                return
+        log = self._container.logs(tail=5).decode("utf-8", "replace")
+        raise EnvFault(
+            f"the server in {self.image!r} does not get ready: {' | '.join(log.split(chr(10)))}"
+        )
+
+
+def _connect() -> docker.DockerClient:
+    try:
+        client = docker.from_env()
+        client.ping()
+    except DockerException as error:
+        raise EnvFault(
+            f"no docker daemon answers ({_one_line(error)}): start one (systemctl start docker, or "
+            "dockerd as root), or set DOCKER_HOST"
+        ) from None
+    return client
+
+
+def _need_image(client: docker.DockerClient, image: str) -> None:
+    try:
+        client.images.get(image)
+        return
+    except ImageNotFound:
+        pass
+    try:
+        client.images.pull(*_split_tag(image))
+    except (APIError, ValueError) as error:
+        raise SettingsError(
+            f"the image {image!r} is not there and cannot be pulled ({_one_line(error)}): "
+            f"docker pull {image}, or name another one as docker://image"
+        ) from None
+
+
+def _split_tag(image: str) -> tuple[str, str]:
+    name, separator, tag = image.rpartition(":")
+    return (name, tag) if separator and "/" not in tag else (image, "latest")
+
+
+def _remove_leftovers(client: docker.DockerClient) -> None:
+    """Removes the containers of processes of this machine that have ended."""
+    here = _identify_process(os.getpid()).split("/")[0]
+    for container in client.containers.list(all=True, filters={"label": _LABEL}):
+        host, pid, _ = container.labels[_LABEL].split("/")
+        is_dead = host == here and _identify_process(int(pid)) != container.labels[_LABEL]
+        if is_dead:
+            with suppress(APIError):  # another process was quicker
+                container.remove(force=True, v=True)
+
+
+def _identify_process(pid: int) -> str:
+    """Returns "host/pid/start", unlike that of any other process, or "…/gone"."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    host = f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else ''}"
+    try:
+        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        start = "gone"
+    return f"{host}/{pid}/{start}"
+
+
+def _find_free_port() -> int:
+    """Returns a port; a fixed one, so that a restarted container keeps it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

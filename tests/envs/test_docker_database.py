@@ -1,0 +1,108 @@
+"""The docker backend: a real daemon, a real container, and what is left of them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import docker
+import pytest
+
+from agentpeft.envs import EnvFault, SettingsError
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.docker_database import DockerDatabase
+
+T = Table("t", (Column("a", "INT"), Column("b", "TEXT")), ((1, "x"), (2, "y")))
+LIMITS = DatabaseLimits(statement_timeout_s=1.0)
+FILTERS = {"label": "agentpeft.db_bench"}
+CRASH = """
+import os, sys
+from agentpeft.envs.db_bench.docker_database import DockerDatabase
+DockerDatabase(sys.argv[1])
+print("up", flush=True)
+os._exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def database(docker_image: str) -> Iterator[DockerDatabase]:
+    database = DockerDatabase(docker_image, LIMITS)
+    yield database
+    database.close()
+
+
+def containers() -> set[str]:
+    found = docker.from_env().containers.list(all=True, filters=FILTERS)
+    return {container.id for container in found}
+
+
+def test_episode_is_played_in_the_container(database: DockerDatabase) -> None:
+    session = database.open([T])
+    assert session.execute("SELECT b FROM t WHERE a = 2").rows == (("y",),)
+    assert session.execute("SELECT SLEEP(9)").is_timeout
+    session.execute("DELETE FROM t WHERE a = 1")
+    contents = session.read_table("t")
+    assert contents is not None
+    assert contents.rows == ((2, "y"),)
+    session.close()
+
+
+def test_server_is_bounded_and_on_loopback_only(database: DockerDatabase) -> None:
+    (container,) = docker.from_env().containers.list(filters=FILTERS)
+    settings = container.attrs["HostConfig"]
+    assert settings["Memory"] > 0
+    assert settings["PidsLimit"] > 0
+    bindings = container.attrs["NetworkSettings"]["Ports"]["3306/tcp"]
+    assert [binding["HostIp"] for binding in bindings] == ["127.0.0.1"]
+
+
+def test_backends_of_one_process_share_the_server(
+    database: DockerDatabase, docker_image: str
+) -> None:
+    before = containers()
+    other = DockerDatabase(docker_image, DatabaseLimits(max_rows=5))
+    assert containers() == before
+    other.close()
+    other.close()
+    assert containers() == before
+    database.open([T]).close()
+
+
+def test_container_goes_with_its_last_user_and_the_dead_leave_none(docker_image: str) -> None:
+    before = containers()
+    crashed = subprocess.run(
+        [sys.executable, "-c", CRASH, docker_image], check=False, stdout=subprocess.PIPE
+    )
+    assert crashed.stdout == b"up\n"
+    assert len(containers() - before) == 1
+    clean = CRASH.replace("os._exit(1)", "")
+    subprocess.run([sys.executable, "-c", clean, docker_image], stdout=subprocess.PIPE, check=True)
+    assert containers() == before
+
+
+def test_missing_image_is_one_clear_line(docker_image: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"'no\.such\.host/image:1' is not there and cannot"
+    ) as error:
+        DockerDatabase("no.such.host/image:1", LIMITS)
+    assert "\n" not in str(error.value)
+
+
+def test_image_without_a_server_tells_its_last_words(docker_image: str) -> None:
+    client = docker.from_env()
+    base = client.containers.create(docker_image)
+    broken = base.commit(
+        "agentpeft/broken", conf={"Entrypoint": ["/bin/sh", "-c", "echo no server here; exit 3"]}
+    )
+    base.remove()
+    before = containers()
+    with pytest.raises(EnvFault, match=r"does not get ready: .*no server here"):
+        DockerDatabase("agentpeft/broken", LIMITS)
+    assert containers() == before
+    client.images.remove(broken.id)
+
+
+def test_missing_daemon_says_what_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(EnvFault, match=r"no docker daemon answers .*: start one") as error:
+        DockerDatabase("mysql:8.4", LIMITS)
+    assert "\n" not in str(error.value)
