@@ -4,42 +4,25 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from decimal import Decimal
 from itertools import pairwise
 
-from agentpeft.envs.db_bench.database import Row, Value
+from agentpeft.envs.db_bench.database import Row
 from agentpeft.envs.db_bench.generator_conditions import (
     Clause,
     NoTaskHereError,
     Scene,
     make_where,
 )
+from agentpeft.envs.db_bench.generator_outputs import (
+    Output,
+    add_alias,
+    column_output,
+    make_aggregate,
+    make_aggregates,
+    make_calculation,
+)
 from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
 from agentpeft.envs.db_bench.generator_tables import Field, to_literal
-
-_AVERAGE_DECIMALS = {"int": 4, "decimal": 6}
-
-
-@dataclass(frozen=True)
-class Output:
-    """A selected expression.
-
-    `kind` is "text", "date", "float", "int", or the number of decimals that MySQL prints.
-    """
-
-    sql: str
-    words: str
-    kind: str | int
-    alias: str = ""
-
-    def to_value(self, stored: str | float) -> Value:
-        """Returns what MySQL returns for a value that SQLite returned."""
-        if isinstance(stored, str):
-            return date.fromisoformat(stored) if self.kind == "date" else stored
-        if isinstance(self.kind, int):
-            return Decimal(f"{stored:.{self.kind}f}")
-        return int(stored) if self.kind == "int" else stored
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ def make_read(scene: Scene) -> Draft:
     start = f"FROM {scene.table}{f' AS {scene.prefix[:-1]}' if scene.prefix else ''}"
     if any(skill.startswith("having") for skill in scene.skills):
         having = _make_having(scene, f"{start}{where.sql}{group.sql}")
-    outputs, alias_words = _add_alias(scene, outputs)
+    outputs, alias_words = add_alias(scene, outputs)
     head = Clause(_select_list(scene, outputs) + start)
     order = _make_order(scene, outputs, is_grouped=bool(groups))
     limit = _make_limit(scene, f"{head.sql}{where.sql}{group.sql}{having.sql}")
@@ -148,67 +131,24 @@ def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
 
 def _make_outputs(scene: Scene, groups: Sequence[Field]) -> list[Output]:
     if groups:
-        chosen = [_column_output(scene, group) for group in groups]
-        return chosen + _make_aggregates(scene)
+        chosen = [column_output(scene, group) for group in groups]
+        return chosen + make_aggregates(scene)
     is_sorted = any(skill.startswith(("order", "limit")) for skill in scene.skills)
     if not is_sorted and "where" in str(scene.skills) and scene.rng.random() < 0.25:
-        return _make_aggregates(scene)
+        return make_aggregates(scene)
     fields = scene.sample.fields
     if not scene.skills & {"column_alias", "table_alias"} and scene.rng.random() < 0.15:
-        return [_column_output(scene, column) for column in fields]
+        return [column_output(scene, column) for column in fields]
     chosen_fields = scene.rng.sample(fields, scene.rng.choice((1, 2, 2, 3)))
-    return [_column_output(scene, column) for column in chosen_fields]
-
-
-def _column_output(scene: Scene, column: Field) -> Output:
-    kinds: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
-    return Output(scene.ref(column), column.words, kinds.get(column.kind, column.kind))
-
-
-def _make_aggregates(scene: Scene) -> list[Output]:
-    first, second = _make_aggregate(scene), _make_aggregate(scene)
-    if "group_by_multiple_columns" not in scene.skills and "order_by_m" in str(scene.skills):
-        first = Output("COUNT(*)", scene.say("count"), "int")
-    return [first, second] if first.sql != second.sql and scene.rng.random() < 0.4 else [first]
-
-
-def _make_aggregate(scene: Scene) -> Output:
-    numbers = scene.sample.of_kind("int", "decimal", "float")
-    function = scene.rng.choice(("COUNT", "SUM", "AVG", "MAX", "MIN"))
-    if function == "COUNT":
-        return Output("COUNT(*)", scene.say("count"), "int")
-    column = scene.rng.choice(numbers)
-    kind: str | int = 2 if column.kind == "decimal" else column.kind
-    if function == "SUM" and kind == "int":
-        kind = 0
-    elif function == "AVG":
-        kind = _AVERAGE_DECIMALS.get(column.kind, kind)
-    words = scene.say(function, c=column.words)
-    return Output(f"{function}({scene.ref(column)})", words, kind)
-
-
-def _make_calculation(scene: Scene) -> Output:
-    numbers = scene.sample.of_kind("int", "decimal", "float")
-    if len(numbers) < 2:
-        raise NoTaskHereError
-    column, other = scene.rng.sample(numbers, 2)
-    name, other_name = scene.ref(column), scene.ref(other)
-    sql, phrase = scene.rng.choice(
-        (
-            (f"MAX({name}) - MIN({name})", "spread"),
-            (f"SUM({name}) / COUNT(*)", "ratio"),
-            (f"SUM({name}) + SUM({other_name})", "two_sums"),
-        )
-    )
-    return Output(sql, scene.say(phrase, c=column.words, d=other.words), "float")
+    return [column_output(scene, column) for column in chosen_fields]
 
 
 def _make_having(scene: Scene, rest: str) -> Clause:
     is_multiple = "having_multiple_conditions_with_aggregate" in scene.skills
     has_calculation = "having_aggregate_calculation" in scene.skills
-    measures = [_make_calculation(scene) if has_calculation else _make_aggregate(scene)]
+    measures = [make_calculation(scene) if has_calculation else make_aggregate(scene)]
     if is_multiple:
-        measures.append(_make_aggregate(scene))
+        measures.append(make_aggregate(scene))
     leaves = [_compare(scene, measure, rest) for measure in measures]
     skill = f"having_{'multiple_conditions' if is_multiple else 'single_condition'}_with_aggregate"
     skills = frozenset({skill, *(scene.skills & {"having_aggregate_calculation"})})
@@ -242,26 +182,6 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     return Clause(f"{measure.sql} {operator} {literal}", words)
 
 
-def _add_alias(scene: Scene, outputs: list[Output]) -> tuple[list[Output], list[str]]:
-    """Returns the outputs, one of them renamed where that is asked for, and what says so."""
-    words = []
-    if "column_alias" in scene.skills:
-        index = scene.rng.randrange(len(outputs))
-        if any("(" in out.sql for out in outputs):
-            index = next(i for i, out in enumerate(outputs) if "(" in out.sql)
-        chosen = outputs[index]
-        core = chosen.sql.removeprefix(scene.prefix).lower()
-        core = "".join(c if c.isalnum() else "_" for c in core).strip("_").replace("__", "_")
-        alias = scene.rng.choice(("{}_value", "result_{}", "{}_shown", "my_{}")).format(
-            core.replace("count", "num_rows")
-        )
-        outputs = [*outputs[:index], replace(chosen, alias=alias), *outputs[index + 1 :]]
-        words.append(scene.say("column_alias", c=f"the {chosen.words}", alias=f"`{alias}`"))
-    if scene.prefix:
-        words.append(scene.say("table_alias", alias=f"`{scene.prefix[:-1]}`"))
-    return outputs, words
-
-
 def _select_list(scene: Scene, outputs: Sequence[Output]) -> str:
     columns = [out.sql for out in outputs]
     if columns == [column.name for column in scene.sample.fields]:
@@ -275,7 +195,7 @@ def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Cl
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
         selected = {out.sql for out in outputs}
-        columns = [_column_output(scene, column) for column in scene.sample.fields]
+        columns = [column_output(scene, column) for column in scene.sample.fields]
         candidates += [column for column in columns if column.sql not in selected]
         tied = {scene.ref(column) for column in scene.sample.tied_fields}
         coarse = [out for out in candidates if out.sql in tied]

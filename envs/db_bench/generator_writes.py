@@ -12,8 +12,9 @@ from agentpeft.envs.db_bench.generator_conditions import (
     make_where,
     quote,
 )
+from agentpeft.envs.db_bench.generator_outputs import Output
 from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
-from agentpeft.envs.db_bench.generator_reads import Draft, Output, make_order
+from agentpeft.envs.db_bench.generator_reads import Draft, make_order
 from agentpeft.envs.db_bench.generator_tables import Field, make_value, to_literal
 
 
