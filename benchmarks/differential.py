@@ -51,22 +51,27 @@ def play(
 ) -> Iterator[Difference]:
     """Yields the statements whose results differ between two databases."""
     for start in range(0, num_statements, STATEMENTS_PER_TABLES):
-        rng = Random(f"{seed}/{start}")
-        tables = make_tables(rng)
-        with ExitStack() as stack:
-            sessions: list[DatabaseSession] = []
-            for _ in range(min(STATEMENTS_PER_TABLES, num_statements - start)):
-                if not sessions:
-                    sessions = [
-                        stack.enter_context(closing(database.open(tables)))
-                        for database in databases
-                    ]
-                statement = make_statement(rng)
-                sqlite, server = (describe(statement, tables, session) for session in sessions)
-                if sqlite != server:
-                    yield Difference(statement.sql, tables, sqlite, server)
-                if statement.is_write:
-                    sessions = []  # each change begins with fresh tables
+        num_left = min(STATEMENTS_PER_TABLES, num_statements - start)
+        yield from _play_tables(Random(f"{seed}/{start}"), num_left, databases)
+
+
+def _play_tables(
+    rng: Random, num_statements: int, databases: tuple[Database, Database]
+) -> Iterator[Difference]:
+    tables = make_tables(rng)
+    with ExitStack() as stack:
+        sessions: list[DatabaseSession] = []
+        for _ in range(num_statements):
+            statement = make_statement(rng)
+            if not sessions or statement.is_write:  # a change begins with fresh tables
+                sessions = [
+                    stack.enter_context(closing(database.open(tables))) for database in databases
+                ]
+            sqlite, server = (describe(statement, tables, session) for session in sessions)
+            if sqlite != server:
+                yield Difference(statement.sql, tables, sqlite, server)
+            if statement.is_write:
+                sessions = []
 
 
 def describe(statement: Statement, tables: tuple[Table, ...], session: DatabaseSession) -> str:

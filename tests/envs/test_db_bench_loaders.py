@@ -4,6 +4,7 @@ import json
 from datetime import date
 from decimal import Decimal
 
+import pyarrow.parquet
 import pytest
 
 from agentpeft.envs import DataError, SettingsError, Taskset
@@ -72,8 +73,7 @@ def test_hub_rows_are_the_same_tasks_in_every_container(kind, tmp_path):
     rows = hub_rows()
     path = tmp_path / f"rows.{'parquet' if kind == 'parquet' else 'json'}"
     if kind == "parquet":
-        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     elif kind == "jsonl":
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     else:
