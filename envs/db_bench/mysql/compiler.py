@@ -1,0 +1,50 @@
+"""The table of expression handlers; each module of expressions adds its own to it."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.mysql.coercion import to_number
+from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.scopes import Fragment, Query, Scope
+
+Handler: TypeAlias = Callable[[exp.Expression, Scope], Fragment]
+_HANDLERS: dict[type[exp.Expression], Handler] = {}
+
+
+def handles(*kinds: type[exp.Expression]) -> Callable[[Handler], Handler]:
+    """Registers a function as the handler of these kinds of nodes."""
+
+    def register(handler: Handler) -> Handler:
+        _HANDLERS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
+
+
+def compile_expression(node: exp.Expression, scope: Scope) -> Fragment:
+    """Returns an expression as SQLite text with its type. Raises: MySQLError."""
+    handler = _HANDLERS.get(type(node))
+    if handler is None:
+        raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
+    mark = len(scope.bare)
+    fragment = handler(node, scope)
+    if scope.group_sql and fragment.sql in scope.group_sql:
+        del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
+    return fragment
+
+
+def compile_condition(node: exp.Expression, scope: Scope) -> str:
+    """Returns an expression as a condition."""
+    return to_number(compile_expression(node, scope)).sql
+
+
+def compile_subquery(node: exp.Expression, scope: Scope, num_columns: int | None) -> Query:
+    """Translates a subquery. Raises: MySQLError (1241)."""
+    while isinstance(node, exp.Subquery) and not node.args.get("limit"):
+        node = node.this
+    query = scope.statement.compile_query(node, scope, False)
+    if num_columns is not None and len(query.columns) != num_columns:
+        raise Mistake.OPERAND(num_columns)
+    return query

@@ -1,0 +1,283 @@
+"""CREATE, ALTER and DROP TABLE: the new schema and the SQLite statements that lead to it."""
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.mysql.compiler import compile_expression
+from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.parse import MARK
+from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, StatementState, name_of
+from agentpeft.envs.db_bench.mysql.types import (
+    ColumnSchema,
+    Kind,
+    Schema,
+    SqlType,
+    TableSchema,
+    parse_type,
+    quote_name,
+)
+from agentpeft.envs.db_bench.mysql.writes import store
+
+_DECLARED = {
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.DATE: "date",
+    Kind.DATETIME: "datetime",
+    Kind.TIME: "time",
+    Kind.BLOB: "blob",
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a change of the schema does: SQLite's statements, and the schema after them."""
+
+    sql: tuple[str, ...]
+    schema: Schema
+
+
+def compile_create(node: exp.Expression, state: StatementState) -> Definition:
+    """Translates CREATE TABLE. Raises: MySQLError."""
+    if node.args["kind"] == "INDEX" and not node.args.get("unique"):
+        return Definition((), state.schema)
+    if node.args["kind"] != "TABLE":
+        raise Mistake.COMMAND_DENIED(f"CREATE {node.args['kind']}", name_of(node.this.this))
+    target = node.this.this if isinstance(node.this, exp.Schema) else node.this
+    name = _own_name(target, state.schema, "CREATE")
+    if name in state.schema.by_name:
+        if node.args.get("exists"):
+            return Definition((), state.schema)
+        raise Mistake.TABLE_EXISTS(name)
+    table = _table(name, node.this.expressions if isinstance(node.this, exp.Schema) else [], state)
+    if node.expression is None:
+        if not table.columns:
+            raise Mistake.NO_COLUMNS()
+        return Definition((table.sqlite_ddl,), state.schema.with_table(table))
+    query = state.compile_query(node.expression, Scope(state), True)
+    columns = tuple(
+        ColumnSchema(column.name, declared_type(column.type), column.type)
+        for column in query.columns
+    )
+    table = TableSchema(name, columns)
+    copy = f"INSERT INTO {quote_name(name)} {query.sql}"
+    return Definition((table.sqlite_ddl, copy), state.schema.with_table(table))
+
+
+def declared_type(kind: SqlType) -> str:
+    """Returns a MySQL declaration for a type."""
+    if kind.kind is Kind.INTEGER:
+        return "int" if kind.length == 32 else "bigint"
+    if kind.kind is Kind.DECIMAL:
+        return f"decimal(65,{kind.scale})"
+    return _DECLARED.get(kind.kind, f"varchar({kind.length})" if kind.length else "text")
+
+
+def _own_name(node: exp.Expression, schema: Schema, command: str) -> str:
+    database = node.args["db"].name if node.args.get("db") else schema.name
+    if database != schema.name:
+        raise Mistake.COMMAND_DENIED(command, name_of(node.this))
+    return name_of(node.this)
+
+
+def _table(name: str, nodes: list[exp.Expression], state: StatementState) -> TableSchema:
+    columns: list[ColumnSchema] = []
+    primary: tuple[str, ...] = ()
+    unique: list[tuple[str, tuple[str, ...]]] = []
+    for node in nodes:
+        if isinstance(node, exp.ColumnDef):
+            column, is_primary, is_unique = _column(node, state)
+            if any(other.name.lower() == column.name.lower() for other in columns):
+                raise Mistake.DUPLICATE_COLUMN(column.name)
+            columns.append(column)
+            if is_primary and primary:
+                raise Mistake.MULTIPLE_PRIMARY_KEYS()
+            primary = (column.name,) if is_primary else primary
+            unique += [(column.name, (column.name,))] if is_unique else []
+            continue
+        inner = node.expressions[0] if isinstance(node, exp.Constraint) else node
+        if isinstance(inner, exp.PrimaryKey):
+            if primary:
+                raise Mistake.MULTIPLE_PRIMARY_KEYS()
+            primary = _key(inner)
+        elif isinstance(inner, exp.UniqueColumnConstraint):
+            key = _key(inner.this)
+            unique.append((inner.this.name or key[0], key))
+    table = TableSchema(name, tuple(columns), primary, tuple(unique))
+    for column_name in (*primary, *(part for _, key in unique for part in key)):
+        if column_name.lower() not in table.by_name:
+            raise Mistake.KEY_COLUMN_MISSING(column_name)
+    keyed = tuple(
+        replace(column, is_nullable=column.is_nullable and column.name not in primary)
+        for column in columns
+    )
+    if any(column.is_auto_increment and column.name not in primary for column in columns):
+        raise Mistake.WRONG_AUTO_KEY()
+    return replace(table, columns=keyed)
+
+
+def _key(node: exp.Expression) -> tuple[str, ...]:
+    return tuple(name_of(part.find(exp.Identifier)) for part in node.expressions)
+
+
+def _column(node: exp.Expression, state: StatementState) -> tuple[ColumnSchema, bool, bool]:
+    """Returns (column, whether it is the primary key, whether it is unique)."""
+    kind = node.args.get("kind")
+    if kind is None:
+        raise Mistake.SYNTAX("", 1)
+    declared = kind.sql("mysql").replace(", ", ",")
+    column = ColumnSchema(name_of(node.this), declared, parse_type(declared))
+    is_primary = is_unique = False
+    for constraint in node.args.get("constraints") or []:
+        rule = constraint.args["kind"]
+        if isinstance(rule, exp.NotNullColumnConstraint):
+            column = replace(column, is_nullable=bool(rule.args.get("allow_null")))
+        elif isinstance(rule, exp.AutoIncrementColumnConstraint):
+            column = replace(column, is_auto_increment=True)
+        elif isinstance(rule, exp.DefaultColumnConstraint):
+            column = replace(column, default=_default(rule.this, column, state))
+        is_primary |= isinstance(rule, exp.PrimaryKeyColumnConstraint)
+        is_unique |= isinstance(rule, exp.UniqueColumnConstraint)
+    return column, is_primary, is_unique
+
+
+def _default(node: exp.Expression, column: ColumnSchema, state: StatementState) -> str | None:
+    if isinstance(node, exp.Null):
+        return None
+    if "CURRENT_TIMESTAMP" in node.sql("mysql").upper() or "NOW(" in node.sql("mysql").upper():
+        return "CURRENT_TIMESTAMP"
+    try:
+        return store(compile_expression(node, Scope(state)), column)
+    except Exception as error:
+        raise Mistake.BAD_DEFAULT(column.name) from error
+
+
+def compile_drop(node: exp.Expression, schema: Schema) -> Definition:
+    """Translates DROP TABLE. Raises: MySQLError (1051)."""
+    if node.args["kind"] != "TABLE":
+        raise Mistake.COMMAND_DENIED("DROP", name_of(node.args["tables"][0].this))
+    names = [_own_name(table, schema, "DROP") for table in node.args["tables"]]
+    unknown = [f"{schema.name}.{name}" for name in names if name not in schema.by_name]
+    if unknown and not node.args.get("exists"):
+        raise Mistake.UNKNOWN_TABLE(",".join(unknown))
+    known = [name for name in names if name in schema.by_name]
+    for name in known:
+        schema = schema.without(name)
+    return Definition(tuple(f"DROP TABLE {quote_name(name)}" for name in known), schema)
+
+
+def compile_alter(node: exp.Expression, state: StatementState) -> Definition:
+    """Translates ALTER TABLE: the table is built anew. Raises: MySQLError."""
+    schema = state.schema
+    name = _own_name(node.this, schema, "ALTER")
+    if name not in schema.by_name:
+        raise Mistake.NO_TABLE(schema.name, name)
+    table = schema.by_name[name]
+    origins: dict[str, str | None] = {column.name: column.name for column in table.columns}
+    for action in node.args["actions"]:
+        if isinstance(action, exp.AlterRename):
+            new_name = name_of(action.this.this)
+            if new_name in schema.by_name:
+                raise Mistake.TABLE_EXISTS(new_name)
+            table = replace(table, name=new_name)
+        else:
+            table = _altered(table, action, origins, state)
+    if not table.columns:
+        raise Mistake.CANT_DROP_ALL()
+    changed = schema.without(name).with_table(table)
+    return Definition(_rebuild(name, schema.by_name[name], table, origins), changed)
+
+
+def _rebuild(
+    name: str, old: TableSchema, new: TableSchema, origins: dict[str, str | None]
+) -> tuple[str, ...]:
+    work = "my_new_table"
+    kept = [column for column in new.columns if origins.get(column.name) is not None]
+    values = []
+    for column in kept:
+        before = old.by_name[str(origins[column.name]).lower()]
+        value = Fragment(quote_name(before.name), before.type, True)
+        values.append(value.sql if before.type == column.type else store(value, column))
+    names = ", ".join(quote_name(column.name) for column in kept)
+    return (
+        replace(new, name=work).sqlite_ddl,
+        f"INSERT INTO {work} ({names}) SELECT {', '.join(values)} FROM {quote_name(name)}",
+        f"DROP TABLE {quote_name(name)}",
+        f"ALTER TABLE {work} RENAME TO {quote_name(new.name)}",
+    )
+
+
+def _altered(
+    table: TableSchema,
+    action: exp.Expression,
+    origins: dict[str, str | None],
+    state: StatementState,
+) -> TableSchema:
+    """Returns the table after one action; `origins` maps its columns to those before."""
+    if isinstance(action, exp.ColumnDef):
+        return _with_column(table, action, origins, state)
+    if isinstance(action, exp.Drop):
+        name = name_of(action.args["tables"][0].this)
+        if name.lower() not in table.by_name:
+            raise Mistake.CANT_DROP(name)
+        column = table.by_name[name.lower()]
+        origins.pop(column.name, None)
+        rest = tuple(other for other in table.columns if other is not column)
+        keys = tuple(part for part in table.primary_key if part != column.name)
+        unique = tuple(key for key in table.unique_keys if column.name not in key[1])
+        return TableSchema(table.name, rest, keys, unique)
+    if isinstance(action, exp.RenameColumn):
+        old = _existing(table, name_of(action.this.this))
+        return _replaced(table, old, replace(old, name=name_of(action.args["to"].this)), origins)
+    if isinstance(action, exp.ModifyColumn):
+        old_name = action.args.get("rename_from") or action.this.this
+        old = _existing(table, name_of(old_name))
+        column, _, _ = _column(action.this, state)
+        return _replaced(table, old, column, origins)
+    raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql').replace(MARK, '')}")
+
+
+def _existing(table: TableSchema, name: str) -> ColumnSchema:
+    if name.lower() not in table.by_name:
+        raise Mistake.UNKNOWN_COLUMN(name, table.name)
+    return table.by_name[name.lower()]
+
+
+def _replaced(
+    table: TableSchema, old: ColumnSchema, new: ColumnSchema, origins: dict[str, str | None]
+) -> TableSchema:
+    if new.name.lower() != old.name.lower() and new.name.lower() in table.by_name:
+        raise Mistake.DUPLICATE_COLUMN(new.name)
+    origins[new.name] = origins.pop(old.name)
+    renamed = lambda key: tuple(new.name if part == old.name else part for part in key)  # noqa: E731
+    return TableSchema(
+        table.name,
+        tuple(new if column is old else column for column in table.columns),
+        renamed(table.primary_key),
+        tuple((name, renamed(key)) for name, key in table.unique_keys),
+    )
+
+
+def _with_column(
+    table: TableSchema,
+    node: exp.Expression,
+    origins: dict[str, str | None],
+    state: StatementState,
+) -> TableSchema:
+    column, is_primary, is_unique = _column(node, state)
+    if column.name.lower() in table.by_name:
+        raise Mistake.DUPLICATE_COLUMN(column.name)
+    if not column.is_nullable and column.default is None:
+        is_text = column.type.kind in (Kind.TEXT, Kind.BLOB)
+        column = replace(column, default="''" if is_text else "0")
+    origins[column.name] = None
+    place = len(table.columns)
+    position = node.args.get("position")
+    if position is not None:
+        place = 0
+        if position.this is not None:
+            place = table.columns.index(_existing(table, name_of(position.this.this))) + 1
+    columns = (*table.columns[:place], column, *table.columns[place:])
+    primary = (column.name,) if is_primary else table.primary_key
+    unique = (*table.unique_keys, *([(column.name, (column.name,))] if is_unique else []))
+    return TableSchema(table.name, columns, primary, unique)

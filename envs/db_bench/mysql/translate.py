@@ -1,0 +1,149 @@
+"""`translate`: one MySQL statement as SQLite statements, with the types of its result."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.mysql import (  # noqa: F401 (they register their handlers)
+    aggregates,
+    arithmetic,
+    calls,
+    predicates,
+    values,
+)
+from agentpeft.envs.db_bench.mysql.catalog import describe, show
+from agentpeft.envs.db_bench.mysql.compiler import compile_expression
+from agentpeft.envs.db_bench.mysql.definitions import (
+    Definition,
+    compile_alter,
+    compile_create,
+    compile_drop,
+)
+from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.parse import Statement, parse
+from agentpeft.envs.db_bench.mysql.queries import compile_query
+from agentpeft.envs.db_bench.mysql.scopes import Query, Scope, StatementState, name_of
+from agentpeft.envs.db_bench.mysql.sources import find_table
+from agentpeft.envs.db_bench.mysql.types import Schema, SqlType, quote_name, quote_text
+from agentpeft.envs.db_bench.mysql.writes import compile_delete, compile_insert, compile_update
+
+
+class StatementKind(StrEnum):
+    """What a statement does. `NOTHING`: accepted, without effect here (SET NAMES, USE)."""
+
+    READ = "read"
+    WRITE = "write"
+    DEFINITION = "definition"
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated statement.
+
+    `sql`: SQLite statements to run in order, all or none; a READ has one. `types`: of a READ's
+    columns. `schema`: the schema after a DEFINITION. `needs_worker`: it may run away in Python
+    (regular expressions), where no time limit reaches: run it in a process that can be killed.
+    """
+
+    kind: StatementKind
+    sql: tuple[str, ...] = ()
+    types: tuple[SqlType, ...] = ()
+    schema: Schema | None = None
+    needs_worker: bool = False
+
+
+def translate(statement: Statement, schema: Schema) -> Translation:
+    """Returns the statement for SQLite. Raises: MySQLError for what MySQL would refuse."""
+    result = _translate(statement, schema)
+    if isinstance(result, MySQLError):
+        raise MySQLError(result.number, result.sqlstate, result.message)
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
+    state = StatementState(schema, compile_query)
+    try:
+        return _dispatch(parse(statement), statement, state)
+    except MySQLError as error:
+        return error
+    except RecursionError:
+        return Mistake.STACK()
+
+
+_QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values)
+_TRANSACTIONS = {
+    exp.Transaction: StatementKind.BEGIN,
+    exp.Commit: StatementKind.COMMIT,
+    exp.Rollback: StatementKind.ROLLBACK,
+}
+
+
+def _dispatch(node: exp.Expression, statement: Statement, state: StatementState) -> Translation:
+    if isinstance(node, _QUERIES):
+        return _read(compile_query(node, Scope(state), False), state)
+    if isinstance(node, exp.Insert):
+        return _write(compile_insert(node, state, statement.is_replace), state)
+    if isinstance(node, exp.Update):
+        return _write(compile_update(node, state), state)
+    if isinstance(node, exp.Delete):
+        return _write(compile_delete(node, state), state)
+    if type(node) in _TRANSACTIONS:
+        return Translation(_TRANSACTIONS[type(node)])
+    return _dispatch_other(node, state)
+
+
+def _dispatch_other(node: exp.Expression, state: StatementState) -> Translation:
+    if isinstance(node, exp.Create):
+        return _definition(compile_create(node, state))
+    if isinstance(node, exp.Drop):
+        return _definition(compile_drop(node, state.schema))
+    if isinstance(node, exp.Alter):
+        return _definition(compile_alter(node, state))
+    if isinstance(node, exp.TruncateTable):
+        table = find_table(node.expressions[0], Scope(state))
+        return _write([f"DELETE FROM {quote_name(table.name)}"], state)
+    if isinstance(node, exp.Show):
+        return _read(show(node, state.schema), state)
+    if isinstance(node, exp.Describe) and isinstance(node.this, exp.Table):
+        return _read(describe(find_table(node.this, Scope(state))), state)
+    if isinstance(node, exp.Use):
+        if name_of(node.this.this) != state.schema.name:
+            raise Mistake.DATABASE_DENIED(name_of(node.this.this))
+        return Translation(StatementKind.NOTHING)
+    if isinstance(node, exp.Set):
+        return _set(node, state)
+    raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
+
+
+def _read(query: Query, state: StatementState) -> Translation:
+    return Translation(
+        StatementKind.READ, (query.sql,), query.types, needs_worker=state.needs_worker
+    )
+
+
+def _write(sql: list[str], state: StatementState) -> Translation:
+    return Translation(StatementKind.WRITE, tuple(sql), needs_worker=state.needs_worker)
+
+
+def _definition(definition: Definition) -> Translation:
+    return Translation(StatementKind.DEFINITION, definition.sql, schema=definition.schema)
+
+
+def _set(node: exp.Expression, state: StatementState) -> Translation:
+    """`SET @x = …` keeps the value; settings of the session are accepted and ignored."""
+    terms = []
+    for item in node.expressions:
+        target = item.this.this if isinstance(item.this, exp.EQ) else None
+        if isinstance(target, exp.Parameter):
+            value = compile_expression(item.this.expression, Scope(state))
+            terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
+    if not terms:
+        return Translation(StatementKind.NOTHING)
+    return _write([f"SELECT {', '.join(terms)}"], state)
