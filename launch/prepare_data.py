@@ -7,6 +7,7 @@ Exit status: 0 done; 1 a gold solution fails, or the data set cannot be had; 2 w
 """
 
 import json
+import logging
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,6 +114,7 @@ def download(args: Namespace) -> int:
     except ImportError:
         print("error: download needs the datasets package: pip install datasets", file=sys.stderr)
         return 1
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are no news
     try:
         rows = load_dataset(HUB_ID, args.config, split=args.split)
     except (OSError, ValueError) as error:
