@@ -1,0 +1,253 @@
+"""A SQLite connection that runs hostile SQL: authorizer, limits, deadline, bounded results.
+
+One C call is not interrupted: what may take long inside one (a regular expression, a statement
+whose common table expressions multiply) is to run in a worker process. Nor is memory bounded here
+other than by time: see `sqlite_worker`.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentpeft.envs.db_bench.mysql.collation import install_collation
+from agentpeft.envs.db_bench.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.mysql.functions import FunctionErrors, install_functions
+from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
+from agentpeft.envs.db_bench.mysql.types import quote_name
+
+SqliteRow = tuple[SQLiteValue, ...]
+
+Variables = dict[str, SQLiteValue]
+
+FUNCTION_PREFIX = "my_"
+MAX_VALUE_BYTES = 256 * 1024
+_MAX_RESULT_BYTES = 4 * 1024 * 1024
+_PAGE_BYTES = 4096
+_OPERATIONS_BETWEEN_CHECKS = 1000
+_LIMITS = (
+    (sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES),
+    (sqlite3.SQLITE_LIMIT_SQL_LENGTH, MAX_VALUE_BYTES),
+    (sqlite3.SQLITE_LIMIT_COLUMN, 500),
+    (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 500),
+    (sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 100),
+    (sqlite3.SQLITE_LIMIT_VDBE_OP, 500_000),
+    (sqlite3.SQLITE_LIMIT_FUNCTION_ARG, 100),
+    (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 200),
+    (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+    (sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 10),
+    (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
+)
+_ROW_ACTIONS = frozenset(
+    (
+        sqlite3.SQLITE_READ,
+        sqlite3.SQLITE_INSERT,
+        sqlite3.SQLITE_UPDATE,
+        sqlite3.SQLITE_DELETE,
+    )
+)
+_ANY_ACTIONS = frozenset((sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE))
+_SCHEMA_ACTIONS = _ROW_ACTIONS | frozenset(
+    (
+        sqlite3.SQLITE_CREATE_TABLE,
+        sqlite3.SQLITE_DROP_TABLE,
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_REINDEX,
+        sqlite3.SQLITE_FUNCTION,
+    )
+)
+_DENIED_FUNCTIONS = frozenset(
+    ("load_extension", "zeroblob", "randomblob", "fts3_tokenizer", "sqlite_compileoption_get")
+)
+
+
+class StatementInterrupted(Exception):  # noqa: N818 (not an error: the statement needs more time)
+    """The statement was stopped at its deadline; it left nothing behind."""
+
+
+RUN_ERRORS = (sqlite3.Error, MySQLError, StatementInterrupted, UnicodeError, MemoryError)
+"""What `GuardedConnection.run` raises."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Statements for SQLite, all or none; the result is the last one's.
+
+    `is_ddl`: they may change the schema. `timeout_s` is for all, on the connection's clock.
+    """
+
+    sql: tuple[str, ...]
+    is_ddl: bool
+    timeout_s: float
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A statement's rows; `is_cut`: there were more."""
+
+    rows: list[SqliteRow]
+    is_cut: bool
+
+
+class GuardedConnection:
+    """An empty database in memory. `clock` is what deadlines are read on, in seconds."""
+
+    def __init__(self, max_database_mib: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._deadline_s = float("inf")
+        self._is_ddl = False
+        self._functions: FunctionErrors | None = None
+        self._is_trusted = True
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
+        )
+        connection = self._connection
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA max_page_count = {max_database_mib * 1024**2 // _PAGE_BYTES}")
+        for category, limit in _LIMITS:
+            connection.setlimit(category, limit)
+        install_collation(connection)
+        connection.set_authorizer(self._authorize)
+        connection.set_progress_handler(self._is_over, _OPERATIONS_BETWEEN_CHECKS)
+
+    def fill(self, ddl: str, insert: str, rows: Sequence[SqliteRow]) -> None:
+        """Creates a table and its rows; only before the first `run`. Raises: sqlite3.Error."""
+        self._connection.execute(ddl)
+        self._connection.executemany(insert, rows)
+
+    def run(self, job: Job) -> JobResult:
+        """Runs a job; one that fails leaves nothing behind.
+
+        Raises: StatementInterrupted, MySQLError (a function's), sqlite3.Error, UnicodeError,
+        MemoryError.
+        """
+        connection = self._connection
+        is_transaction = len(job.sql) > 1 and not connection.in_transaction
+        if is_transaction:
+            connection.execute("BEGIN")
+        try:
+            result = self._run_guarded(job)
+            if is_transaction:
+                connection.execute("COMMIT")
+            return result
+        finally:
+            if is_transaction and connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _run_guarded(self, job: Job) -> JobResult:
+        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in job.sql):
+            self._functions = install_functions(self._connection)
+        variables = self.variables
+        cursor = self._connection.cursor()
+        self._is_ddl = job.is_ddl
+        self._deadline_s = self._clock() + job.timeout_s
+        self._is_trusted = False
+        try:
+            for sql in job.sql:
+                cursor.execute(sql)
+            return _fetch(cursor, job.max_rows)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                self.variables = variables
+                raise StatementInterrupted from None
+            raise (self._functions and self._functions.take()) or error from None
+        finally:
+            self._is_trusted = True
+            self._deadline_s = float("inf")
+            cursor.close()
+
+    def read(self, sql: str) -> list[SqliteRow]:
+        """Returns all rows of a query of the grader's, without a limit."""
+        return self._connection.execute(sql).fetchall()
+
+    def find_duplicate(self, job: Job, table: str, columns: Sequence[str]) -> SqliteRow | None:
+        """Returns the key that a statement failed to write twice, None where it is not found.
+
+        The statement runs again, watched by triggers, and nothing of that stays.
+        """
+        found: list[SqliteRow] = []
+        names = [quote_name(column) for column in columns]
+        same = " AND ".join(f"{name} = NEW.{name}" for name in names)
+        values = ", ".join(f"NEW.{name}" for name in names)
+        connection = self._connection
+        connection.create_function("found_key", -1, lambda *key: found.append(key))
+        connection.execute("BEGIN")
+        for event in ("INSERT", "UPDATE"):
+            connection.execute(
+                f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
+                f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
+                f"BEGIN SELECT found_key({values}); END"
+            )
+        with contextlib.suppress(*RUN_ERRORS):
+            self.run(job)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return found[-1] if found else None
+
+    @property
+    def variables(self) -> Variables:
+        """The session's @variables."""
+        return dict(self._functions.variables) if self._functions else {}
+
+    @variables.setter
+    def variables(self, values: Variables) -> None:
+        if values:
+            self._functions = self._functions or install_functions(self._connection)
+        if self._functions:
+            self._functions.variables.clear()
+            self._functions.variables.update(values)
+
+    def image(self) -> bytes:
+        """Returns the database as bytes, none for a database without tables."""
+        if self.read("PRAGMA page_count") == [(0,)]:
+            return b""  # SQLite cannot serialize it
+        return self._connection.serialize()
+
+    def restore(self, image: bytes) -> None:
+        """Replaces the database; the limits stay."""
+        source = sqlite3.connect(":memory:")
+        if image:
+            source.deserialize(image)
+        source.backup(self._connection)
+        source.close()
+
+    def close(self) -> None:
+        """Frees the database; idempotent."""
+        self._connection.close()
+
+    def _is_over(self) -> bool:
+        return self._clock() > self._deadline_s
+
+    def _authorize(
+        self,
+        action: int,
+        name: str | None,
+        detail: str | None,
+        _database: str | None,
+        _by: str | None,
+    ) -> int:
+        if self._is_trusted or action in _ANY_ACTIONS:
+            return sqlite3.SQLITE_OK
+        if self._is_ddl:
+            is_check = action == sqlite3.SQLITE_PRAGMA and name == "quick_check"
+            is_allowed = is_check or action in _SCHEMA_ACTIONS
+        elif action == sqlite3.SQLITE_FUNCTION:
+            is_allowed = detail not in _DENIED_FUNCTIONS
+        else:
+            is_allowed = action in _ROW_ACTIONS and not (name or "").startswith("sqlite_")
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> JobResult:
+    """Returns at most `max_rows` rows and `_MAX_RESULT_BYTES` bytes of text."""
+    rows: list[SqliteRow] = []
+    num_bytes = 0
+    for row in cursor:
+        if len(rows) == max_rows or num_bytes > _MAX_RESULT_BYTES:
+            return JobResult(rows, is_cut=True)
+        rows.append(row)
+        num_bytes += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+    return JobResult(rows, is_cut=False)

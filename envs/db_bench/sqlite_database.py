@@ -1,0 +1,254 @@
+"""The embedded backend: SQLite in memory that takes MySQL's statements and gives MySQL's answers.
+
+A statement first runs in this process, for a moment (`_FAST_LANE_S` of processor time). What does
+not end by then, or cannot be interrupted, starts again in a worker process under the full limits.
+"""
+
+import contextlib
+import math
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from agentpeft.envs.db_bench.database import (
+    Column,
+    DatabaseLimits,
+    StatementResult,
+    Table,
+    TableContents,
+    Value,
+)
+from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.parse import Statement, parse_statements
+from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, to_mysql_rows
+from agentpeft.envs.db_bench.mysql.storage import stored_value
+from agentpeft.envs.db_bench.mysql.translate import StatementKind, Translation, translate
+from agentpeft.envs.db_bench.mysql.types import (
+    ColumnSchema,
+    Kind,
+    Schema,
+    TableSchema,
+    quote_name,
+    table_schema,
+)
+from agentpeft.envs.db_bench.sqlite_connection import (
+    RUN_ERRORS,
+    GuardedConnection,
+    Job,
+    JobResult,
+    StatementInterrupted,
+)
+from agentpeft.envs.db_bench.sqlite_errors import PACKET_TOO_BIG, failed_key, to_mysql_error
+from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
+from agentpeft.envs.errors import DataError
+
+_DATABASE_NAME = "db"
+_COMMITTING = (StatementKind.BEGIN, StatementKind.COMMIT, StatementKind.DEFINITION)
+_FAST_LANE_S = 0.05
+_MAX_CTE_COPIES = 100_000
+_MAX_NAME_CHARS = 64
+
+
+class SqliteDatabase:
+    """A `Database` in this process; sessions share its worker processes."""
+
+    def __init__(self, limits: DatabaseLimits) -> None:
+        """Starts nothing: workers start when a statement needs one."""
+        self.limits = limits
+        self.workers = WorkerPool()
+
+    def open(self, tables: Sequence[Table]) -> "SqliteSession":
+        """Returns a session that holds `tables`. Raises: DataError."""
+        return SqliteSession(self, tables)
+
+    def close(self) -> None:
+        """Ends the workers; idempotent."""
+        self.workers.close()
+
+
+class SqliteSession:
+    """A `DatabaseSession`: one database in memory.
+
+    `statement_timeout_s` bounds one call of `execute`, however many statements it runs. A
+    transaction that the agent left open is rolled back by `read_table`, as if it had hung up.
+    """
+
+    def __init__(self, database: SqliteDatabase, tables: Sequence[Table]) -> None:
+        self._limits = database.limits
+        self._workers = database.workers
+        layouts = [_layout(table.name, table.columns) for table in tables]
+        self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
+        self._before_transaction: tuple[bytes, Schema] | None = None
+        self._connection = GuardedConnection(self._limits.max_database_mib, time.thread_time)
+        try:
+            for table, layout in zip(tables, layouts, strict=True):
+                layout.fill(self._connection, table)
+        except DataError:
+            self.close()
+            raise
+
+    def execute(self, sql: str) -> StatementResult:
+        """Runs the agent's SQL; see `DatabaseSession.execute`."""
+        deadline_s = time.monotonic() + self._limits.statement_timeout_s
+        result = StatementResult()
+        try:
+            if len(sql) > self._limits.max_statement_chars:
+                raise PACKET_TOO_BIG
+            text = sql if sql.isascii() else sql.encode("utf-8", "replace").decode("utf-8")
+            for statement in parse_statements(text):
+                result = self._run(statement, deadline_s)
+        except MySQLError as error:
+            is_timeout = error.number == Mistake.TIMEOUT.value[0]
+            return StatementResult(error=str(error), is_timeout=is_timeout)
+        except RecursionError:
+            return StatementResult(error=str(Mistake.STACK()))
+        return result
+
+    def read_table(self, name: str) -> TableContents | None:
+        """Returns a table as committed; see `DatabaseSession.read_table`."""
+        self._roll_back()
+        table = self._schema.by_name.get(name)
+        if table is None:
+            return None
+        names = tuple(column.name for column in table.columns)
+        columns = ", ".join(map(quote_name, names))
+        rows = self._connection.read(f"SELECT {columns} FROM {quote_name(name)}")  # noqa: S608
+        types = tuple(column.type for column in table.columns)
+        return TableContents(names, to_mysql_rows(rows, types))
+
+    def close(self) -> None:
+        """Throws the database away; idempotent."""
+        self._connection.close()
+
+    def _run(self, statement: Statement, deadline_s: float) -> StatementResult:
+        translation = translate(statement, self._schema)
+        kind = translation.kind
+        if kind is StatementKind.ROLLBACK:
+            self._roll_back()
+        elif kind in _COMMITTING:
+            self._before_transaction = None
+        if kind is StatementKind.BEGIN:
+            self._before_transaction = (self._connection.image(), self._schema)
+        if not translation.sql:
+            return StatementResult()
+        result = self._run_translation(translation, deadline_s)
+        self._schema = translation.schema or self._schema
+        if kind is not StatementKind.READ:
+            return StatementResult()
+        try:
+            rows = to_mysql_rows(result.rows, translation.types)
+        except (ArithmeticError, ValueError):
+            raise Mistake.NUMBER_RANGE("DECIMAL", statement.text[:80]) from None
+        return StatementResult(rows, is_cut=result.is_cut)
+
+    def _roll_back(self) -> None:
+        if self._before_transaction is not None:
+            image, self._schema = self._before_transaction
+            self._connection.restore(image)
+            self._before_transaction = None
+
+    def _run_translation(self, translation: Translation, deadline_s: float) -> JobResult:
+        """Runs a statement in the lane that it needs. Raises: MySQLError, EnvFault."""
+        is_ddl = translation.kind is StatementKind.DEFINITION
+        job = Job(translation.sql, is_ddl, _FAST_LANE_S, self._limits.max_rows)
+        try:
+            if not (translation.needs_worker or any(map(_may_multiply, job.sql))):
+                with contextlib.suppress(StatementInterrupted):
+                    return self._connection.run(job)
+            return self._run_in_worker(job, deadline_s)
+        except RUN_ERRORS as error:
+            raise self._explain(error, job) from None
+
+    def _run_in_worker(self, job: Job, deadline_s: float) -> JobResult:
+        job = replace(job, timeout_s=max(deadline_s - time.monotonic(), 0.001))
+        connection = self._connection
+        image = connection.image()
+        reply = self._workers.run(
+            Request(job, image, connection.variables, self._limits.max_database_mib)
+        )
+        if reply.image != image:
+            connection.restore(reply.image)
+        connection.variables = reply.variables
+        return reply.result
+
+    def _explain(self, error: Exception, job: Job) -> MySQLError:
+        key = failed_key(error)
+        table = self._schema.by_name.get(key[0]) if key else None
+        if key is None or table is None:
+            return to_mysql_error(error, job.sql[0])
+        columns = key[1]
+        names = {tuple(map(str.lower, columns)): name for name, columns in table.unique_keys}
+        key_name = names.get(tuple(map(str.lower, columns)), "PRIMARY")
+        values = self._connection.find_duplicate(job, table.name, columns)
+        types = tuple(table.by_name[column.lower()].type for column in columns)
+        entry = to_mysql_rows([values], types)[0] if values else ()
+        return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a table definition is stored."""
+
+    schema: TableSchema
+    insert: str
+
+    def fill(self, connection: GuardedConnection, table: Table) -> None:
+        """Creates the table. Raises: DataError."""
+        columns = self.schema.columns
+        try:
+            values = list(zip(*table.rows, strict=True)) or [()] * len(columns)
+            stored = [_stored(*pair) for pair in zip(columns, values, strict=True)]
+            connection.fill(self.schema.sqlite_ddl, self.insert, list(zip(*stored, strict=True)))
+        except (MySQLError, sqlite3.Error, ValueError) as error:
+            raise DataError(f"table {table.name!r} cannot be made: {error}") from None
+
+
+def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteValue]:
+    """Returns what a column stores for values. Raises: MySQLError."""
+    kind = column.type
+    if kind.kind is Kind.TEXT:  # most often there is nothing to convert
+        texts = [value for value in values if type(value) is str]
+        if len(texts) == len(values) and max(map(len, texts), default=0) <= (kind.length or 255):
+            return texts
+    return [
+        stored_value(value, kind, column.name, row) for row, value in enumerate(values, start=1)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _layout(name: str, columns: tuple[Column, ...]) -> _Layout:
+    """Returns how a table is stored. Raises: DataError for what MySQL would not create."""
+    names = [column.name for column in columns]
+    for kind, identifier in [("table", name), *(("column", column) for column in names)]:
+        if (
+            not 0 < len(identifier) <= _MAX_NAME_CHARS
+            or identifier.endswith(" ")
+            or "\0" in identifier
+        ):
+            raise DataError(f"table {name!r}: incorrect {kind} name {identifier!r}")
+    if not names:
+        raise DataError(f"table {name!r}: a table must have at least one column")
+    if len({column.lower() for column in names}) < len(names):
+        raise DataError(f"table {name!r}: duplicate column name among {names}")
+    try:
+        schema = table_schema(name, columns)
+    except MySQLError as error:
+        raise DataError(f"table {name!r}: {error}") from None
+    marks = ", ".join("?" * len(columns))
+    insert = f"INSERT INTO {quote_name(name)} VALUES ({marks})"  # noqa: S608
+    return _Layout(schema, insert)
+
+
+def _may_multiply(sql: str) -> bool:
+    """Returns whether preparing a statement might take long, which nothing interrupts.
+
+    SQLite copies a common table expression wherever it is named, so that n of them in `size`
+    characters make up to (size / 4n) ** n copies. "AS (" stands in other places too, harmlessly.
+    """
+    num_expressions = sql.count(" AS (")
+    if num_expressions < 2:
+        return False
+    num_names = len(sql) / (4 * num_expressions)
+    return num_expressions * math.log(num_names) > math.log(_MAX_CTE_COPIES)

@@ -1,0 +1,221 @@
+"""Worker processes that run SQLite statements which may hang in C or need much memory.
+
+Parent side: `WorkerPool`. Child side: `main`, which
+limits its own memory, writes no files, and dies at a statement's deadline (by a kernel timer, so
+also inside a C call and also when the parent was killed) or when the parent's socket closes.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Literal, TypeAlias, cast
+
+from agentpeft.envs.db_bench.sqlite_connection import (
+    RUN_ERRORS,
+    GuardedConnection,
+    Job,
+    JobResult,
+    StatementInterrupted,
+    Variables,
+)
+from agentpeft.envs.errors import EnvFault
+
+_START_TIMEOUT_S = 60.0
+_GRACE_S = 0.25
+_ADDRESS_SPACE_BYTES = 2 * 1024**3
+_SQLITE_HEAP_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job, the database that it runs on, and how large that may grow."""
+
+    job: Job
+    image: bytes
+    variables: Variables
+    max_database_mib: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A job's result and the database after it."""
+
+    result: JobResult
+    image: bytes
+    variables: Variables
+
+
+Answer: TypeAlias = Reply | Exception | Literal["ready"]
+
+
+class WorkerPool:
+    """Worker processes, started at need and kept; thread-safe.
+
+    At most `num_workers` statements run at once. After a fork the child starts workers of its own.
+    """
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        """`num_workers` None: one per processor, at least two."""
+        self._num_workers = num_workers or max(2, os.cpu_count() or 1)
+        self._forget()
+
+    def run(self, request: Request) -> Reply:
+        """Runs a job and returns its result and the database after it.
+
+        Raises: StatementInterrupted, MySQLError, sqlite3.Error, MemoryError (the worker died of
+        the job), EnvFault (no worker can be started).
+        """
+        answer: Answer | None = None
+        is_new = False
+        while answer is None and not is_new:  # one that was idle may have been killed meanwhile
+            with self._worker() as worker:
+                is_new = worker.is_new
+                answer = worker.run(request)
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Reply):
+            raise MemoryError
+        return answer
+
+    def close(self) -> None:
+        """Ends the workers; idempotent."""
+        while self._idle:
+            self._idle.pop().stop()
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator["_Worker"]:
+        if self._owner_pid != os.getpid():
+            self._forget()
+        with self._slots:
+            worker = self._take_idle() or _Worker()
+            try:
+                yield worker
+            finally:
+                if worker.is_healthy:
+                    self._idle.append(worker)
+                else:
+                    worker.stop()
+
+    def _take_idle(self) -> "_Worker | None":
+        with contextlib.suppress(IndexError):
+            while True:
+                worker = self._idle.pop()
+                if worker.is_alive():
+                    return worker
+                worker.stop()
+        return None
+
+    def _forget(self) -> None:
+        self._owner_pid = os.getpid()
+        self._idle: list[_Worker] = []
+        self._slots = threading.BoundedSemaphore(self._num_workers)
+
+
+class _Worker:
+    """The parent's end of one worker process."""
+
+    def __init__(self) -> None:
+        self._socket, child_end = Pipe()
+        self.is_new = True
+        self.is_healthy = False
+        try:
+            with child_end:
+                self._process = subprocess.Popen(  # noqa: S603 (our own module)
+                    [
+                        sys.executable,
+                        "-c",
+                        f"from {__name__} import main; main({child_end.fileno()})",
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(child_end.fileno(),),
+                    env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+                )
+        except OSError as error:
+            raise EnvFault(f"no SQLite worker process could be started: {error}") from None
+        if self._receive(_START_TIMEOUT_S) != "ready":
+            self.stop()
+            raise EnvFault("a SQLite worker process did not start")
+        self.is_healthy = True
+
+    def run(self, request: Request) -> Answer | None:
+        """Returns what the worker answers; None if it died before the deadline."""
+        timeout_s = request.job.timeout_s + _GRACE_S
+        start_s = time.monotonic()
+        self.is_new = self.is_healthy = False
+        try:
+            self._socket.send(request)
+            answer = self._receive(timeout_s + _GRACE_S)
+        except OSError:
+            answer = None
+        if answer is not None:
+            self.is_healthy = True
+            return answer
+        is_late = time.monotonic() - start_s >= request.job.timeout_s
+        return StatementInterrupted() if is_late else None
+
+    def is_alive(self) -> bool:
+        """Returns whether the process still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Kills the process and waits for its end."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _receive(self, timeout_s: float) -> Answer | None:
+        try:
+            return cast(Answer, self._socket.recv()) if self._socket.poll(timeout_s) else None
+        except EOFError:
+            return None
+
+
+def _limit_process() -> None:
+    """Bounds the process's memory and forbids files."""
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES,) * 2)
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    heap = sqlite3.connect(":memory:")
+    heap.execute(f"PRAGMA hard_heap_limit = {_SQLITE_HEAP_BYTES}")
+    heap.close()
+
+
+def _run(request: Request) -> Answer:
+    connection = GuardedConnection(request.max_database_mib, time.monotonic)
+    try:
+        connection.restore(request.image)
+        connection.variables = request.variables
+        result = connection.run(request.job)
+        return Reply(result, connection.image(), connection.variables)
+    except RUN_ERRORS as error:
+        return error
+    finally:
+        connection.close()
+
+
+def main(descriptor: int) -> None:
+    """Answers requests until the parent closes its end."""
+    _limit_process()
+    parent = Connection(descriptor)
+    parent.send("ready")
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        while True:
+            request: Request = parent.recv()
+            signal.setitimer(signal.ITIMER_REAL, request.job.timeout_s + _GRACE_S)
+            answer = _run(request)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            parent.send(answer)

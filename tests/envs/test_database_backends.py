@@ -1,0 +1,321 @@
+"""What every database backend does alike; each test runs on each backend."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+
+import pytest
+
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import (
+    Column,
+    Database,
+    DatabaseLimits,
+    DatabaseSession,
+    Row,
+    Table,
+    Value,
+)
+from agentpeft.envs.errors import DataError
+
+LIMITS = DatabaseLimits(statement_timeout_s=1.0, max_rows=100, max_database_mib=4)
+STAFF = Table(
+    "staff",
+    (Column("id", "INT"), Column("name", "VARCHAR(20)"), Column("pay", "DECIMAL(8,2)")),
+    ((1, "Ann", "10.50"), (2, "bob", "7"), (3, "Cy", None)),
+)
+SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))
+
+
+@pytest.fixture(scope="module", params=["sqlite"])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A backend, shared by the tests of this file."""
+    backend = open_database(request.param, LIMITS)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def session(database: Database) -> Iterator[DatabaseSession]:
+    opened = database.open([STAFF, SHOP])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def stored(database: Database) -> Callable[[str, Value], Value]:
+    """A function that stores a value in a column of a type and returns what is read back."""
+
+    def store(column_type: str, value: Value) -> Value:
+        session = database.open([Table("t", (Column("c", column_type),), ((value,),))])
+        contents = session.read_table("t")
+        session.close()
+        assert contents is not None
+        return contents.rows[0][0]
+
+    return store
+
+
+def rows(session: DatabaseSession, sql: str) -> Sequence[Row]:
+    result = session.execute(sql)
+    assert result.error is None, result.error
+    return result.rows
+
+
+def contents(session: DatabaseSession, name: str) -> list[Row]:
+    table = session.read_table(name)
+    assert table is not None
+    return sorted(table.rows, key=repr)
+
+
+def test_a_query_gives_rows_with_mysql_types(session):
+    assert rows(session, "SELECT id, name, pay FROM staff WHERE id < 3 ORDER BY id") == (
+        (1, "Ann", Decimal("10.50")),
+        (2, "bob", Decimal("7.00")),
+    )
+
+
+def test_a_write_gives_no_rows_and_is_seen_by_the_reader(session):
+    result = session.execute("UPDATE shop SET price = 2 WHERE item = 'PEN'")
+    assert (result.rows, result.error) == ((), None)
+    assert session.read_table("shop").columns == ("item", "price")
+    assert contents(session, "shop") == [("pen", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "number"),
+    [
+        ("SELECT * FROM nothing", "1146 (42S02)"),
+        ("SELECT nothing FROM staff", "1054 (42S22)"),
+        ("SELEC 1", "1064 (42000)"),
+        ("SELECT nothing(1)", "1305 (42000)"),
+        ("INSERT INTO shop VALUES (1)", "1136 (21S01)"),
+        ("SELECT name, COUNT(*) FROM staff", "1140 (42000)"),
+        ("CREATE TABLE shop (a INT)", "1050 (42S01)"),
+        ("DROP TABLE nothing", "1051 (42S02)"),
+        (" ; ", "1065 (42000)"),
+    ],
+)
+def test_common_mistakes_have_mysql_numbers(session, sql, number):
+    result = session.execute(sql)
+    assert result.error is not None
+    assert result.error.startswith(number), result.error
+    assert (result.rows, result.is_timeout) == ((), False)
+
+
+def test_statements_run_in_turn_and_the_last_result_counts(session):
+    script = "INSERT INTO shop VALUES ('a;b', 3); SELECT item FROM shop WHERE price = 3;"
+    assert rows(session, script) == (("a;b",),)
+
+
+def test_a_script_stops_at_its_first_error(session):
+    result = session.execute(
+        "DELETE FROM shop; SELECT * FROM nothing; INSERT INTO shop VALUES ('late', 1)"
+    )
+    assert result.error.startswith("1146")
+    assert contents(session, "shop") == []
+
+
+def test_a_failed_statement_leaves_no_partial_effect(session):
+    rows(session, "CREATE TABLE k (a INT PRIMARY KEY)")
+    result = session.execute("INSERT INTO k VALUES (1), (2), (1)")
+    assert result.error.startswith("1062 (23000): Duplicate entry '1' for key '")
+    assert contents(session, "k") == []
+
+
+def test_a_null_in_a_not_null_column_is_refused(session):
+    rows(session, "CREATE TABLE k (a INT NOT NULL)")
+    result = session.execute("INSERT INTO k VALUES (NULL)")
+    assert result.error == "1048 (23000): Column 'a' cannot be null"
+
+
+def test_rollback_undoes_and_commit_keeps(session):
+    rows(session, "BEGIN; DELETE FROM shop; ROLLBACK")
+    assert len(contents(session, "shop")) == 1
+    rows(session, "START TRANSACTION; DELETE FROM shop; COMMIT")
+    assert contents(session, "shop") == []
+
+
+def test_an_open_transaction_is_rolled_back_at_grading(session):
+    rows(session, "BEGIN; DELETE FROM shop")
+    assert rows(session, "SELECT COUNT(*) FROM shop") == ((0,),)
+    assert len(contents(session, "shop")) == 1
+
+
+def test_sessions_see_nothing_of_each_other(database, session):
+    other = database.open([SHOP])
+    rows(session, "DELETE FROM shop; CREATE TABLE mine (a INT); SET @x = 5")
+    assert len(contents(other, "shop")) == 1
+    assert other.execute("SELECT * FROM mine").error.startswith("1146")
+    assert rows(other, "SELECT @x IS NULL") == ((1,),)
+    other.close()
+
+
+def test_a_missing_table_reads_as_none(session):
+    assert session.read_table("nothing") is None
+    rows(session, "DROP TABLE shop")
+    assert session.read_table("shop") is None
+
+
+def test_a_renamed_table_is_read_under_its_new_name(session):
+    rows(session, "ALTER TABLE shop RENAME TO market")
+    assert session.read_table("shop") is None
+    assert contents(session, "market") == [("pen", 1.5)]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "CREATE TEMPORARY TABLE shop (item TEXT, price DOUBLE)",
+        "CREATE VIEW shop2 AS SELECT 'pen' AS item, 9 AS price",
+        "RENAME TABLE shop TO shop_old; CREATE VIEW shop AS SELECT 'pen' AS item, 9 AS price",
+        "CREATE TRIGGER tr AFTER INSERT ON staff FOR EACH ROW DELETE FROM shop",
+    ],
+)
+def test_views_triggers_and_temporary_tables_cannot_stand_for_a_table(session, attack):
+    assert session.execute(attack).error is not None
+    table = session.read_table("shop")
+    assert table is None or list(table.rows) == [("pen", 1.5)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n",
+        "SELECT SLEEP(20)",
+        "SELECT COUNT(*) FROM big a, big b, big c, big d, big e",
+    ],
+)
+def test_a_statement_over_its_time_is_stopped(session, sql):
+    values = ", ".join(f"({number})" for number in range(100))
+    rows(session, f"CREATE TABLE big (n INT); INSERT INTO big VALUES {values}")
+    result = session.execute(sql)
+    # A server may have a depth limit of its own for recursion (3636), or end SLEEP with a 1.
+    assert result.is_timeout or result.error or result.rows == ((1,),)
+    assert rows(session, "SELECT COUNT(*) FROM big") == ((100,),)
+
+
+def test_a_long_result_is_cut(session):
+    values = ", ".join(f"({number})" for number in range(101))
+    rows(session, f"CREATE TABLE big (n INT); INSERT INTO big VALUES {values}")
+    result = session.execute("SELECT n FROM big")
+    assert (len(result.rows), result.is_cut) == (LIMITS.max_rows, True)
+    exact = session.execute("SELECT n FROM big LIMIT 100")
+    assert (len(exact.rows), exact.is_cut) == (LIMITS.max_rows, False)
+
+
+def test_a_database_over_its_size_is_refused(session):
+    rows(session, "CREATE TABLE big (a TEXT)")
+    rows(session, f"INSERT INTO big VALUES ('{'x' * 1000}')")
+    errors = [session.execute("INSERT INTO big SELECT a FROM big").error for _ in range(14)]
+    assert any(error and error.startswith("1114") for error in errors), errors
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET GLOBAL max_connections = 1",
+        "SELECT LOAD_FILE('/etc/passwd')",
+        "SELECT 1 INTO OUTFILE '/tmp/agentpeft-outfile'",
+        "LOAD DATA INFILE '/etc/passwd' INTO TABLE shop",
+        "SELECT * FROM mysql.user",
+        "CREATE DATABASE other",
+        "DROP DATABASE mysql",
+        "SHUTDOWN",
+        "CREATE USER mallory",
+        "GRANT ALL ON *.* TO agent",
+    ],
+)
+def test_an_agent_reaches_no_files_settings_or_other_schemas(session, sql):
+    result = session.execute(sql)
+    assert result.error is not None or result.rows == ((None,),)
+    assert len(contents(session, "shop")) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "\ud800",
+        "SELECT '\ud800\udfff'",
+        "SELECT \0",
+        "SELECT 'a\0b'",
+        "SELECT " + "(" * 300 + "1" + ")" * 300,
+        "SELECT 9" + "9" * 400,
+        "SELECT 'unclosed",
+        "/* unclosed",
+        "`",
+        "\\",
+        "SELECT \N{GRINNING FACE}",
+        "-" * 500 + "1",
+        "SELECT " + "NOT " * 2000 + "1",
+        "SELECT 1 " + "UNION SELECT 1 " * 1000,
+        "x" * 30_000,
+    ],
+)
+def test_no_bytes_raise(session, sql):
+    result = session.execute(sql)
+    assert result.error is None or result.error[:4].isdigit(), result.error
+    assert rows(session, "SELECT 1") == ((1,),)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "value", "expected"),
+    [
+        ("INT", "42", 42),
+        ("INT", True, 1),
+        ("INT", 2.5, 3),
+        ("BIGINT", 2**62, 2**62),
+        ("DECIMAL(10,2)", "3.145", Decimal("3.15")),
+        ("DOUBLE", "0.1", 0.1),
+        ("TEXT", 5, "5"),
+        ("TEXT", 'it\'s \\ "x" \n', 'it\'s \\ "x" \n'),
+        ("VARCHAR(5)", "héllo", "héllo"),
+        ("DATE", "2024-02-29", date(2024, 2, 29)),
+        ("DATETIME", "2024-02-29 10:11:12", datetime(2024, 2, 29, 10, 11, 12)),
+        ("INT", None, None),
+    ],
+)
+def test_values_are_stored_as_their_column_stores_them(stored, column_type, value, expected):
+    read = stored(column_type, value)
+    assert (read, type(read)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    "name", ["my table", "order", "a-b", "q\"uo'te", "back`tick", "größe", "%s"]
+)
+def test_strange_names_work(database, name):
+    session = database.open(
+        [Table(name, (Column(name, "INT"), Column("a b", "TEXT")), ((1, "x"),))]
+    )
+    quoted = "`" + name.replace("`", "``") + "`"
+    assert rows(session, f"SELECT {quoted}, `a b` FROM {quoted}") == ((1, "x"),)
+    table = session.read_table(name)
+    assert (table.columns, list(table.rows)) == ((name, "a b"), [(1, "x")])
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table("t", (Column("", "INT"),), ()),
+        Table("", (Column("a", "INT"),), ()),
+        Table("t", (Column("a", "INT"), Column("A", "INT")), ()),
+        Table("t", (Column("a", "NOSUCHTYPE"),), ()),
+        Table("t", (), ()),
+        Table("t", (Column("a", "INT"),), (("word",),)),
+        Table("t", (Column("a", "INT"),), ((1, 2),)),
+        Table("t", (Column("a", "VARCHAR(2)"),), (("abc",),)),
+        Table("t", (Column("a", "DATE"),), (("2024-13-01",),)),
+        Table("t", (Column("a", "TINYINT"),), ((300,),)),
+    ],
+)
+def test_tables_that_no_server_could_hold_are_a_data_error(database, table):
+    with pytest.raises(DataError) as caught:
+        database.open([table])
+    assert "\n" not in str(caught.value)
+
+
+def test_close_is_idempotent(database):
+    session = database.open([SHOP])
+    session.close()
+    session.close()

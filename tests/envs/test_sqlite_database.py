@@ -1,0 +1,300 @@
+"""The embedded backend's own defences, below and above the translation from MySQL."""
+
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.sqlite_connection import (
+    GuardedConnection,
+    Job,
+    JobResult,
+    StatementInterrupted,
+)
+from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
+
+SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+TEXT_200K = "printf('%.*c', 200000, 'x')"
+DOUBLING = "WITH c0 AS (SELECT 1 AS x), " + ", ".join(
+    f"c{n} AS (SELECT a.x AS x FROM c{n - 1} a, c{n - 1} b)" for n in range(1, 30)
+)
+
+
+def job(sql: str, timeout_s: float = 0.3) -> Job:
+    return Job((sql,), is_ddl=False, timeout_s=timeout_s, max_rows=100)
+
+
+def bare(sql: str = "CREATE TABLE t (a INTEGER, b TEXT)") -> GuardedConnection:
+    connection = GuardedConnection(4, time.monotonic)
+    connection.fill(sql, "INSERT INTO t VALUES (?, ?)", [(n, f"row {n}") for n in range(10)])
+    return connection
+
+
+@pytest.fixture(scope="module")
+def pool():
+    workers = WorkerPool()
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def database():
+    backend = SqliteDatabase(DatabaseLimits(statement_timeout_s=1.0, max_database_mib=4))
+    yield backend
+    backend.close()
+
+
+def in_worker(pool: WorkerPool, sql: str, timeout_s: float = 0.3) -> JobResult:
+    connection = bare()
+    try:
+        return pool.run(Request(job(sql, timeout_s), connection.image(), {}, 4)).result
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH ':memory:' AS other",
+        "ATTACH '/tmp/agentpeft-attached.db' AS other",
+        "PRAGMA max_page_count = 1000000",
+        "SELECT * FROM pragma_database_list",
+        "SELECT sql FROM sqlite_master",
+        "SELECT * FROM sqlite_schema",
+        "SELECT load_extension('libm.so')",
+        "CREATE TEMP TABLE t (a)",
+        "CREATE TABLE u (a)",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE TRIGGER tr AFTER INSERT ON t BEGIN DELETE FROM t; END",
+        "CREATE VIRTUAL TABLE f USING fts5(x)",
+        "VACUUM INTO '/tmp/agentpeft-vacuumed.db'",
+        "BEGIN",
+        "SELECT zeroblob(4e8)",
+        "SELECT readfile('/etc/passwd')",
+        "INSERT INTO sqlite_master VALUES (1, 2, 3, 4, 5)",
+        "DETACH main",
+    ],
+)
+def test_sqlite_itself_refuses(sql):
+    connection = bare()
+    with pytest.raises(sqlite3.Error):
+        connection.run(job(sql))
+    assert connection.run(job("SELECT count(*) FROM t")).rows == [(10,)]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT replace({TEXT_200K}, 'x', {TEXT_200K})",
+        f"SELECT {TEXT_200K} || {TEXT_200K}",
+        f"SELECT group_concat(s) FROM (SELECT {TEXT_200K} AS s FROM t)",
+        f"SELECT hex({TEXT_200K})",
+    ],
+)
+def test_values_cannot_grow_without_bound(sql):
+    connection = bare()
+    start_s = time.monotonic()
+    with pytest.raises(sqlite3.Error):
+        connection.run(job(sql))
+    assert time.monotonic() - start_s < 1
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "sql", [ENDLESS, "SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g, t h"]
+)
+def test_a_deadline_interrupts_a_query(sql):
+    connection = bare()
+    with pytest.raises(StatementInterrupted):
+        connection.run(job(sql))
+    connection.close()
+
+
+def test_an_interrupted_write_leaves_nothing():
+    connection = bare()
+    slow = "SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g WHERE a.b >= t.b"
+    with pytest.raises(StatementInterrupted):
+        connection.run(job(f"UPDATE t SET a = ({slow})"))
+    assert connection.run(job("SELECT sum(a) FROM t")).rows == [(45,)]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        (ENDLESS, StatementInterrupted),
+        (f"{DOUBLING} SELECT count(*) FROM c29", (MemoryError, StatementInterrupted)),
+        (
+            f"WITH RECURSIVE n(x, y) AS (SELECT 1, {TEXT_200K} UNION ALL SELECT x + 1, y FROM n "
+            "LIMIT 100000) SELECT length(y) FROM (SELECT x || y AS y FROM n ORDER BY y DESC)",
+            MemoryError,
+        ),
+    ],
+)
+def test_a_worker_stops_what_a_connection_cannot(pool, sql, error):
+    with pytest.raises(error):
+        in_worker(pool, sql, timeout_s=3.0 if error is MemoryError else 0.3)
+    assert in_worker(pool, "SELECT count(*) FROM t").rows == [(10,)]
+
+
+def test_a_worker_returns_the_database_as_it_changed_it(pool):
+    connection = bare()
+    reply = pool.run(Request(job("DELETE FROM t WHERE a < 7"), connection.image(), {}, 4))
+    connection.restore(reply.image)
+    assert connection.run(job("SELECT a FROM t")).rows == [(7,), (8,), (9,)]
+    connection.close()
+
+
+def test_a_restored_database_keeps_its_limits(pool):
+    connection = bare()
+    connection.restore(connection.image())
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        connection.run(job(f"INSERT INTO t SELECT 1, {TEXT_200K} FROM t a, t b", timeout_s=5))
+    connection.close()
+
+
+def worker_pids(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in children for child in path.read_text().split()]
+
+
+def test_a_killed_worker_is_replaced(pool):
+    in_worker(pool, "SELECT 1")
+    for pid in worker_pids(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    assert in_worker(pool, "SELECT count(*) FROM t", timeout_s=5).rows == [(10,)]
+
+
+def test_workers_inherit_no_secrets_and_no_descriptors(pool, monkeypatch, tmp_path):
+    monkeypatch.setenv("AGENTPEFT_MYSQL_URL", "mysql://root:secret@localhost")
+    fresh = WorkerPool()
+    with (tmp_path / "open").open("w"):
+        before = set(worker_pids(os.getpid()))
+        in_worker(fresh, "SELECT 1")
+        (pid,) = set(worker_pids(os.getpid())) - before
+        targets = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    assert len(targets) == 2, targets
+    assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
+    fresh.close()
+    assert pid not in worker_pids(os.getpid())
+
+
+SCRIPT = f"""
+import sys, time
+from agentpeft.envs.db_bench.sqlite_connection import GuardedConnection, Job
+from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
+image = GuardedConnection(4, time.monotonic).image()
+pool = WorkerPool()
+pool.run(Request(Job(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
+print("started", flush=True)
+if sys.argv[1] == "busy":
+    pool.run(Request(Job(({ENDLESS!r},), False, 2.0, 9), image, {{}}, 4))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_workers_end_with_a_killed_parent(state):
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, state], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout.readline() == "started\n"
+        (worker,) = worker_pids(parent.pid)
+        parent.kill()
+    deadline_s = time.monotonic() + 10
+    while is_running(worker) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not is_running(worker)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_serve_many_threads_at_once(pool):
+    results: list[JobResult] = []
+    threads = [
+        threading.Thread(
+            target=lambda: results.append(in_worker(pool, "SELECT count(*) FROM t", 30))
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.rows for result in results] == [[(10,)]] * 8
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab' REGEXP '^(a+)+$'",
+        "SELECT SLEEP(30)",
+        "SELECT LENGTH(REPEAT('x', 4000000000))",
+        "SELECT REPLACE(REPEAT('x', 200000), 'x', REPEAT('y', 200000))",
+        "SELECT LPAD('x', 4000000000, 'y')",
+        "SELECT SPACE(4000000000)",
+        "SELECT HEX(REPEAT('x', 4000000000))",
+        f"{DOUBLING} SELECT COUNT(*) FROM c29",
+    ],
+)
+def test_an_agents_bombs_end_in_time(database, sql):
+    session = database.open([SHOP])
+    start_s = time.monotonic()
+    session.execute(sql)
+    assert time.monotonic() - start_s < 4
+    assert session.execute("SELECT item FROM shop").rows == (("pen",),)
+    session.close()
+
+
+def test_a_slow_write_ends_in_the_worker_with_its_effect(database):
+    session = database.open([SHOP])
+    session.execute(
+        "CREATE TABLE n (a INT); INSERT INTO n VALUES (1),(2),(3),(4),(5),(6),(7),(8),(9),(10)"
+    )
+    slow = "SELECT COUNT(*) FROM n a, n b, n c, n d, n e, n f"
+    assert session.execute(f"UPDATE shop SET price = ({slow})").error is None
+    assert session.read_table("shop").rows == (("pen", 1e6),)
+    session.close()
+
+
+def test_a_session_moves_between_threads(database):
+    session = database.open([SHOP])
+    results = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: results.append(session.execute("SELECT 1").rows))
+        thread.start()
+        thread.join()
+    assert results == [((1,),)] * 3
+    session.close()
+
+
+def test_sessions_leave_no_descriptors_and_little_memory_behind(database):
+    def play(num: int) -> tuple[int, int]:
+        for _ in range(num):
+            session = database.open([SHOP])
+            session.execute("SELECT item FROM shop")
+            session.close()
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return len(list(Path("/proc/self/fd").iterdir())), pages
+
+    files, pages = play(100)
+    files_after, pages_after = play(500)
+    assert files_after == files
+    assert (pages_after - pages) * os.sysconf("SC_PAGE_SIZE") < 4 * 2**20
