@@ -1,8 +1,8 @@
 #!/bin/sh
 # A private MariaDB server for tests and benchmarks.
 #
-#   mysql_server.sh start [FOLDER]   starts it (or finds it running) and prints its URL
-#   mysql_server.sh stop  [FOLDER]   stops it and removes its folder
+#   mysql_server.sh start [NAME]   starts it (or finds it running) and prints its URL
+#   mysql_server.sh stop  [NAME]   stops it and removes its data
 #
 # Its data lie in memory where /dev/shm is there, flushes are relaxed (nothing is worth a crash
 # recovery), and it listens on loopback and on a socket only. Installs Debian's mariadb-server
@@ -11,7 +11,7 @@ set -eu
 
 command=${1:-start}
 [ -d /dev/shm ] && [ -w /dev/shm ] && base=/dev/shm || base=${TMPDIR:-/tmp}
-folder=${2:-$base/agentpeft-mysql-$(id -u)}
+folder=$base/agentpeft-mysql-$(id -u)-${2:-shared}
 
 is_running() {
     [ -s "$folder/pid" ] && kill -0 "$(cat "$folder/pid")" 2>/dev/null
@@ -83,7 +83,7 @@ start)
     ;;
 stop) stop_server ;;
 *)
-    echo "usage: $0 start|stop [FOLDER], got '$command'" >&2
+    echo "usage: $0 start|stop [NAME], got '$command'" >&2
     exit 2
     ;;
 esac

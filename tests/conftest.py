@@ -24,7 +24,7 @@ _SCRIPTS = Path(__file__).parents[1] / ".ci"
 
 
 @pytest.fixture(scope="session")
-def mysql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mysql_url() -> Iterator[str]:
     """An administrator's URL of a real server: AGENTPEFT_MYSQL_URL, or a private MariaDB."""
     url = os.environ.get("AGENTPEFT_MYSQL_URL")
     if url:
@@ -32,10 +32,10 @@ def mysql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     _require(shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin"), "no mariadbd")
     script = str(_SCRIPTS / "mysql_server.sh")
-    folder = str(tmp_path_factory.mktemp("mysql"))
-    started = subprocess.run([script, "start", folder], stdout=subprocess.PIPE, check=True)
+    name = f"tests-{os.getpid()}"
+    started = subprocess.run([script, "start", name], stdout=subprocess.PIPE, check=True)
     yield started.stdout.decode().strip()
-    subprocess.run([script, "stop", folder], check=True)
+    subprocess.run([script, "stop", name], check=True)
 
 
 @pytest.fixture(scope="session")

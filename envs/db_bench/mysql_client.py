@@ -82,6 +82,13 @@ class Address:
 _URL_SHAPE = "expected mysql://user:password@host:port or mysql://user@localhost?unix_socket=/path"
 
 
+class _Connection(MySQLConnection):
+    """Sends no settings after the login; those that differ from the server's are the caller's."""
+
+    def _post_connection(self) -> None:
+        pass
+
+
 class MySQLClient:
     """A connection. Not thread-safe. Every method raises MySQLError or ConnectionLostError."""
 
@@ -90,7 +97,7 @@ class MySQLClient:
         settings: dict[str, str | int | bool | None] = {
             **{"user": address.user, "password": address.password, "database": database},
             **{"host": address.host, "port": address.port, "unix_socket": address.unix_socket},
-            **{"charset": "utf8mb4", "collation": "utf8mb4_general_ci", "autocommit": True},
+            **{"charset": "utf8mb4", "collation": "utf8mb4_general_ci"},
             **{"connection_timeout": 10, "read_timeout": read_timeout_s},
         }
         with _translated_errors():
@@ -109,12 +116,15 @@ class MySQLClient:
         return tuple(str(column[0]) for column in self._connection._columns_desc)
 
     def query(self, sql: str) -> list[Row]:
-        """Runs one statement of ours and returns all its rows."""
+        """Runs statements of ours and returns all rows of the last one."""
+        rows: list[Row] = []
         with _translated_errors():
-            if "columns" not in self._connection.cmd_query(sql.encode("utf-8", "replace")):
-                return []
-            rows, _ = self._connection.get_rows(raw=True)
-            return self._to_python(cast(list[RawRow], rows))
+            for packet in self._connection.cmd_query_iter(sql.encode("utf-8", "replace")):
+                rows = []
+                if "columns" in packet:
+                    raw_rows, _ = self._connection.get_rows(raw=True)
+                    rows = self._to_python(cast(list[RawRow], raw_rows))
+        return rows
 
     def run(
         self, sql: str, max_rows: int, stop_query: Callable[[], None]
@@ -196,11 +206,11 @@ def _plain_value(value: object) -> Value:
 def _connect(settings: Mapping[str, str | int | bool | None], is_local: bool) -> MySQLConnection:
     if is_local:
         try:
-            return MySQLConnection(**settings, ssl_disabled=True)
+            return _Connection(**settings, ssl_disabled=True)
         except Error as error:
             if error.errno not in _AUTHENTICATION_ERRNOS:
                 raise
-    return MySQLConnection(**settings)
+    return _Connection(**settings)
 
 
 @contextmanager

@@ -27,6 +27,8 @@ _SQL_MODE = (
 )
 _COLLATIONS = ("utf8mb4_0900_ai_ci", "utf8mb4_uca1400_nopad_ai_ci", "utf8mb4_unicode_520_nopad_ci")
 _PRIVILEGES = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, EXECUTE"
+_NO_SILENT_CUT = "max_recursive_iterations = 4294967295, "
+"""MariaDB ends a recursive query at 1,000 iterations without a word; better a timeout."""
 _ADMIN_TIMEOUT_S = 30
 _LOCK_TIMEOUT = 1205
 
@@ -50,12 +52,17 @@ class MySQLServer:
         self._prefix = f"agentpeft_{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._owner: MySQLClient | None = None
+        self._is_owner_lost = True
         self._is_closed = False
         with self.administrator() as client:
-            version = str(client.query("SELECT VERSION()")[0][0])
-            self._is_mariadb = "MariaDB" in version
+            self._is_mariadb = "MariaDB" in str(client.query("SELECT VERSION()")[0][0])
             self._collation = _find_collation(client)
             self._identified = _find_identification(client, self._is_mariadb)
+            self._session_settings = (
+                f"SET autocommit = 1, sql_mode = '{_SQL_MODE}', wait_timeout = 86400, "
+                f"{_NO_SILENT_CUT if self._is_mariadb else ''}"
+                f"NAMES utf8mb4 COLLATE {self._collation}"
+            )
             _check_accounts(client, self.address)
             self._hold_lock()
             self._remove_leftovers(client)
@@ -74,6 +81,7 @@ class MySQLServer:
             yield client
         except ConnectionLostError as error:
             client.close()
+            self._is_owner_lost = True
             while self._clients:
                 self._clients.pop().close()
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
@@ -95,26 +103,21 @@ class MySQLServer:
             if error.errno not in (1044, 1049):
                 raise
             client = MySQLClient(address, timeout_s)
-        client.query(
-            f"SET sql_mode = '{_SQL_MODE}', wait_timeout = 86400, "
-            f"NAMES utf8mb4 COLLATE {self._collation}"
-        )
+        client.query(self._session_settings)
         return client
 
     def make_slot(self) -> Slot:
         """Makes a schema and an account that may use nothing else. Raises: EnvFault, MySQLError."""
-        slot = Slot(f"{self._prefix}_{secrets.token_hex(6)}", secrets.token_urlsafe(12))
+        name, password = f"{self._prefix}_{secrets.token_hex(6)}", secrets.token_urlsafe(12)
         with self.administrator() as client:
             self._hold_lock()
             client.query(
-                f"CREATE DATABASE `{slot.name}` CHARACTER SET utf8mb4 COLLATE {self._collation}"
+                f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE {self._collation};"
+                f"CREATE USER {name}@`%` {self._identified} '{password}' "
+                "WITH MAX_USER_CONNECTIONS 3;"
+                f"GRANT {_PRIVILEGES} ON {name}.* TO {name}@`%`"
             )
-            client.query(
-                f"CREATE USER `{slot.name}`@`%` {self._identified} '{slot.password}' "
-                "WITH MAX_USER_CONNECTIONS 3"
-            )
-            client.query(f"GRANT {_PRIVILEGES} ON `{slot.name}`.* TO `{slot.name}`@`%`")
-        return slot
+        return Slot(name, password)
 
     def reset_password(self, slot: Slot) -> None:
         """Gives the account its password again, should the agent have changed it."""
@@ -157,7 +160,10 @@ class MySQLServer:
             raise EnvFault(f"the database {self.address} has been closed")
         try:
             client = MySQLClient(self.address, _ADMIN_TIMEOUT_S)
-            client.query("SET lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, sql_mode = ''")
+            client.query(
+                "SET autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, "
+                "sql_mode = ''"
+            )
         except ConnectionLostError as error:
             raise EnvFault(
                 f"no MySQL server answers at {self.address} ({error}): start one (on Debian: "
@@ -176,14 +182,13 @@ class MySQLServer:
     def _hold_lock(self) -> None:
         """Holds the lock that says "alive"; again where the server has been away since."""
         with self._lock:
-            try:
-                if self._owner is not None and self._owner.query("DO 0") == []:
-                    return
-            except MySQLError:
-                self._owner = None
+            if not self._is_owner_lost:
+                return
+            if self._owner is not None:
+                self._owner.close()
             self._owner = owner = self._connect_administrator()
-            owner.query("SET wait_timeout = 2147483")
-            owner.query(f"SELECT GET_LOCK('{self._prefix}', 0)")
+            owner.query(f"SET wait_timeout = 2147483; DO GET_LOCK('{self._prefix}', 0)")
+            self._is_owner_lost = False
 
     def _remove_leftovers(self, client: MySQLClient) -> None:
         names = client.query(
@@ -200,14 +205,14 @@ class MySQLServer:
 
 
 def _remove(client: MySQLClient, name: str) -> None:
-    client.query(f"DROP USER IF EXISTS `{name}`@`%`")
+    drop = f"DROP USER IF EXISTS {name}@`%`; DROP DATABASE IF EXISTS {name}"
     try:
-        client.query(f"DROP DATABASE IF EXISTS `{name}`")
+        client.query(drop)
     except MySQLError as error:
         if error.errno != _LOCK_TIMEOUT:
             raise
         _end_other_holders(client, name)
-        client.query(f"DROP DATABASE IF EXISTS `{name}`")
+        client.query(drop)
 
 
 def _end_other_holders(client: MySQLClient, name: str) -> None:

@@ -27,6 +27,7 @@ _TOO_LONG = StatementResult(
 _FULL = StatementResult(error="1114 (HY000): The table is full")
 _GONE_ERRNOS = (1049, 1103, 1146)
 _LOCK_TIMEOUT = 1205
+_TOO_MANY_CONNECTIONS = 1226
 _READ_ATTEMPTS = 5
 _SIZE_CHECK_S = 0.01
 _INSERT_CHARS = 500_000
@@ -62,8 +63,7 @@ class MySQLSession:
         assert self._client is not None, "load() comes first"  # noqa: S101
         for table in tables:
             try:
-                self._client.query(_create_statement(table))
-                for statement in _insert_statements(table):
+                for statement in _load_statements(table):
                     self._client.query(statement)
             except ConnectionLostError:
                 raise
@@ -138,8 +138,10 @@ class MySQLSession:
         try:
             self._server.reset_password(self.slot)
             self._client = self._server.connect_agent(self.slot)
-        except ConnectionLostError as error:
-            raise EnvFault(f"lost the database server {self._server.address}: {error}") from None
+        except MySQLError as error:
+            if error.errno == _TOO_MANY_CONNECTIONS:
+                raise
+            raise EnvFault(f"lost the database at {self._server.address}: {error}") from None
         return self._client
 
     def _check_server(self) -> None:
@@ -186,24 +188,24 @@ def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _create_statement(table: Table) -> str:
+def _load_statements(table: Table) -> list[str]:
+    """Returns the statements that make a table, half a million characters or so in each.
+
+    Values are texts: the server converts them.
+    """
+    name = quote_name(table.name)
     columns = ", ".join(f"{quote_name(column.name)} {column.type}" for column in table.columns)
-    return f"CREATE TABLE {quote_name(table.name)} ({columns})"
-
-
-def _insert_statements(table: Table) -> list[str]:
-    """Returns INSERTs of up to half a million characters; the server converts the texts."""
-    start = f"INSERT INTO {quote_name(table.name)} VALUES "  # noqa: S608
-    batches: list[list[str]] = []
-    num_chars = _INSERT_CHARS
+    statements = [f"CREATE TABLE {name} ({columns})"]
+    separator, num_chars = f"; INSERT INTO {name} VALUES ", 0  # noqa: S608
     for row in table.rows:
         text = f"({', '.join(map(_quote_value, row))})"
-        num_chars += len(text)
         if num_chars > _INSERT_CHARS:
-            batches.append([])
-            num_chars = len(text)
-        batches[-1].append(text)
-    return [start + ", ".join(batch) for batch in batches]
+            statements.append("")
+            separator, num_chars = f"INSERT INTO {name} VALUES ", 0  # noqa: S608
+        statements[-1] += separator + text
+        separator = ", "
+        num_chars += len(text)
+    return statements
 
 
 def _quote_value(value: Value) -> str:

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import docker
 import pytest
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, DatabaseSession, Table
 from agentpeft.envs.db_bench.docker_database import DockerDatabase
 
 T = Table("t", (Column("a", "INT"), Column("b", "TEXT")), ((1, "x"), (2, "y")))
@@ -65,6 +66,27 @@ def test_backends_of_one_process_share_the_server(
     other.close()
     assert containers() == before
     database.open([T]).close()
+
+
+def test_server_that_restarts_faults_an_episode_and_serves_the_next(
+    database: DockerDatabase,
+) -> None:
+    session = database.open([T])
+    (container,) = docker.from_env().containers.list(filters=FILTERS)
+    container.restart(timeout=5)
+    with pytest.raises(EnvFault):
+        session.execute("SELECT 1")
+    session.close()
+    assert open_when_back(database).execute("SELECT COUNT(*) FROM t").rows == ((2,),)
+
+
+def open_when_back(database: DockerDatabase) -> DatabaseSession:
+    for _ in range(100):
+        try:
+            return database.open([T])
+        except EnvFault:
+            time.sleep(0.2)
+    raise AssertionError("the backend does not recover")
 
 
 def test_container_goes_with_its_last_user_and_the_dead_leave_none(docker_image: str) -> None:

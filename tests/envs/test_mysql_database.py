@@ -1,10 +1,13 @@
 """The MySQL backend against a real server: limits, traps, wording, leftovers."""
 
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -399,6 +402,22 @@ def test_lost_connections_are_made_again(
     session = open_when_back(database)
     assert_usable(session)
     session.close()
+
+
+def test_server_that_dies_is_a_fault_not_an_observation(mysql_url: str) -> None:
+    script, name = Path(__file__).parents[2] / ".ci" / "mysql_server.sh", f"dying-{os.getpid()}"
+    url = subprocess.run([script, "start", name], stdout=subprocess.PIPE, check=True).stdout
+    database = MySQLDatabase(url.decode().strip(), LIMITS)
+    session = database.open([PEOPLE])
+    subprocess.run([script, "stop", name], check=True)
+    with pytest.raises(EnvFault, match="mysql://root@"):
+        session.execute("SELECT 1")
+    with pytest.raises(EnvFault, match="mysql://root@"):
+        session.read_table("people")
+    with pytest.raises(EnvFault, match="mysql://root@"):
+        database.open([PEOPLE])
+    session.close()
+    database.close()
 
 
 def open_when_back(database: MySQLDatabase) -> MySQLSession:
