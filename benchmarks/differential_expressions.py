@@ -162,9 +162,10 @@ class Expressions:
             "COUNT(*)", "COUNT(*)", f"COUNT({column})", f"COUNT(DISTINCT {self.column(TEXTS)})",
             f"SUM({number})", f"SUM({column})", f"AVG({column})", f"AVG({number})",
             f"MAX({column})", f"MIN({column})", f"MAX({self.column(('made_on',))})",
-            f"MIN({self.column(TEXTS)})", f"ROUND(AVG({column}), 2)", f"STDDEV({column})",
-            f"VARIANCE({column})", f"GROUP_CONCAT({column} ORDER BY {self.prefix}id)",
-            f"SUM({column}) / COUNT(*)", f"MAX({column}) - MIN({column})", f"VAR_SAMP({column})",
+            f"MIN({self.column(TEXTS)})", f"ROUND(AVG({column}), 2)", f"ROUND(STDDEV({column}), 2)",
+            f"ROUND(VARIANCE({column}), 2)", f"GROUP_CONCAT({column} ORDER BY {self.prefix}id)",
+            f"SUM({column}) / COUNT(*)", f"MAX({column}) - MIN({column})",
+            f"STDDEV_SAMP({self.prefix}weight)",
             f"GROUP_CONCAT(DISTINCT {self.prefix}qty ORDER BY {self.prefix}qty SEPARATOR '; ')",
             f"SUM(CASE WHEN {self.condition(0)} THEN 1 ELSE 0 END)", f"SUM({self.condition(0)})",
         )  # fmt: skip
