@@ -4,6 +4,9 @@
 #   mysql_server.sh start [NAME]   starts it (or finds it running) and prints its URL
 #   mysql_server.sh stop  [NAME]   stops it and removes its data
 #
+# NAME tells servers apart; with a slash in it, it is the folder to use (its parents must be open
+# to the user mysql).
+#
 # Its data lie in memory where /dev/shm is there, flushes are relaxed (nothing is worth a crash
 # recovery), and it listens on loopback and on a socket only. Installs Debian's mariadb-server
 # if there is none. Only the URL goes to standard output.
@@ -11,7 +14,10 @@ set -eu
 
 command=${1:-start}
 [ -d /dev/shm ] && [ -w /dev/shm ] && base=/dev/shm || base=${TMPDIR:-/tmp}
-folder=$base/agentpeft-mysql-$(id -u)-${2:-shared}
+case ${2:-} in
+*/*) folder=$2 ;;
+*) folder=$base/agentpeft-mysql-$(id -u)-${2:-shared} ;;
+esac
 
 is_running() {
     [ -s "$folder/pid" ] && kill -0 "$(cat "$folder/pid")" 2>/dev/null

@@ -187,7 +187,7 @@ class MySQLServer:
             if self._owner is not None:
                 self._owner.close()
             self._owner = owner = self._connect_administrator()
-            owner.query(f"SET wait_timeout = 2147483; DO GET_LOCK('{self._prefix}', 0)")
+            owner.query(f"SET wait_timeout = 2147483; DO GET_LOCK('{self._prefix}', 10)")
             self._is_owner_lost = False
 
     def _remove_leftovers(self, client: MySQLClient) -> None:

@@ -27,10 +27,12 @@ STAFF = Table(
 SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))
 
 
-@pytest.fixture(scope="module", params=["sqlite"])
+@pytest.fixture(scope="module", params=["sqlite", "mysql"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     """A backend, shared by the tests of this file."""
-    backend = open_database(request.param, LIMITS)
+    is_mysql = request.param == "mysql"
+    spec = request.getfixturevalue("mysql_url") if is_mysql else request.param
+    backend = open_database(spec, LIMITS)
     yield backend
     backend.close()
 
