@@ -93,9 +93,12 @@ class JobResult:
 
 
 class GuardedConnection:
-    """An empty database in memory. `clock` is what deadlines are read on, in seconds."""
+    """A database in memory. `clock` is what deadlines are read on, in seconds."""
 
-    def __init__(self, max_database_mib: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, max_database_mib: int, clock: Callable[[], float], image: bytes = b""
+    ) -> None:
+        """`image`: what the database begins as."""
         self._clock = clock
         self._deadline_s = float("inf")
         self._is_ddl = False
@@ -105,6 +108,8 @@ class GuardedConnection:
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
         )
         connection = self._connection
+        if image:
+            connection.deserialize(image)
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA max_page_count = {max_database_mib * 1024**2 // _PAGE_BYTES}")
         for category, limit in _LIMITS:
@@ -114,9 +119,11 @@ class GuardedConnection:
         connection.set_progress_handler(self._is_over, _OPERATIONS_BETWEEN_CHECKS)
 
     def fill(self, ddl: str, insert: str, rows: Sequence[SqliteRow]) -> None:
-        """Creates a table and its rows; only before the first `run`. Raises: sqlite3.Error."""
+        """Creates a table and its rows. Raises: sqlite3.Error (the connection is lost then)."""
+        self._connection.execute("BEGIN")
         self._connection.execute(ddl)
         self._connection.executemany(insert, rows)
+        self._connection.execute("COMMIT")
 
     def run(self, job: Job) -> JobResult:
         """Runs a job; one that fails leaves nothing behind.

@@ -47,6 +47,8 @@ from agentpeft.envs.errors import DataError
 _DATABASE_NAME = "db"
 _COMMITTING = (StatementKind.BEGIN, StatementKind.COMMIT, StatementKind.DEFINITION)
 _FAST_LANE_S = 0.05
+_MAX_KEPT_IMAGES = 512
+_MAX_KEPT_IMAGE_BYTES = 64 * 1024
 _MAX_CTE_COPIES = 100_000
 _MAX_NAME_CHARS = 64
 
@@ -58,10 +60,35 @@ class SqliteDatabase:
         """Starts nothing: workers start when a statement needs one."""
         self.limits = limits
         self.workers = WorkerPool()
+        self._images: dict[tuple[int, ...], tuple[Sequence[Table], bytes]] = {}
 
     def open(self, tables: Sequence[Table]) -> "SqliteSession":
         """Returns a session that holds `tables`. Raises: DataError."""
         return SqliteSession(self, tables)
+
+    def connect(self, tables: Sequence[Table], layouts: Sequence["_Layout"]) -> GuardedConnection:
+        """Returns a new database with the tables, copied from one that held the same objects."""
+        key = tuple(map(id, tables))
+        _, image = self._images.get(key, ((), b""))
+        connection = GuardedConnection(self.limits.max_database_mib, time.thread_time, image)
+        if image:
+            return connection
+        try:
+            for table, layout in zip(tables, layouts, strict=True):
+                layout.fill(connection, table)
+        except DataError:
+            connection.close()
+            raise
+        image = connection.image()
+        if len(image) <= _MAX_KEPT_IMAGE_BYTES:
+            with contextlib.suppress(KeyError):  # another thread may make room at the same time
+                while len(self._images) >= _MAX_KEPT_IMAGES:
+                    del self._images[next(iter(self._images))]
+            self._images[key] = (
+                tuple(tables),
+                image,
+            )  # holds the objects, so their ids stay theirs
+        return connection
 
     def close(self) -> None:
         """Ends the workers; idempotent."""
@@ -81,13 +108,7 @@ class SqliteSession:
         layouts = [_layout(table.name, table.columns) for table in tables]
         self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
         self._before_transaction: tuple[bytes, Schema] | None = None
-        self._connection = GuardedConnection(self._limits.max_database_mib, time.thread_time)
-        try:
-            for table, layout in zip(tables, layouts, strict=True):
-                layout.fill(self._connection, table)
-        except DataError:
-            self.close()
-            raise
+        self._connection = database.connect(tables, layouts)
 
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`."""

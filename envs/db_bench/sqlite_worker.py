@@ -195,9 +195,8 @@ def _limit_process() -> None:
 
 
 def _run(request: Request) -> Answer:
-    connection = GuardedConnection(request.max_database_mib, time.monotonic)
+    connection = GuardedConnection(request.max_database_mib, time.monotonic, request.image)
     try:
-        connection.restore(request.image)
         connection.variables = request.variables
         result = connection.run(request.job)
         return Reply(result, connection.image(), connection.variables)
