@@ -140,14 +140,12 @@ def _make_values(rng: Random, field: Field, num_rows: int, num_categories: int) 
 def _make_scalar(rng: Random, field: Field) -> Value:
     if field.kind == "date":
         return _FIRST_DAY + timedelta(days=rng.randrange(4000))
-    low, high = (int(part) for part in field.spec.split("-"))
+    low, high = _RANGES[field.spec]
     if field.kind == "int":
         step = 1 if high < 500 else 10 if high < 2000 else 50
         return rng.randrange(low, high + 1, step)
-    quarters = rng.randint(4 * low, 4 * high)
-    if field.kind == "decimal":
-        return (Decimal(quarters) / 4).quantize(Decimal("0.01"))
-    return quarters / 4
+    quarters = rng.randrange(4 * low, 4 * high + 1)
+    return Decimal(quarters * 25).scaleb(-2) if field.kind == "decimal" else quarters / 4
 
 
 def _pick_texts(rng: Random, spec: str, num_texts: int) -> list[str]:
@@ -200,4 +198,10 @@ _DOMAINS = [
 _POOLS = {
     name: words.split()
     for name, words in (line.split(": ") for line in _read_lines("generator_names.txt"))
+}
+_RANGES = {
+    field.spec: tuple(int(part) for part in field.spec.split("-"))
+    for _, fields in _DOMAINS
+    for field in fields
+    if field.is_number
 }
