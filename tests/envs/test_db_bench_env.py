@@ -1,0 +1,188 @@
+import gymnasium as gym
+import pytest
+
+import agentpeft.envs  # noqa: F401 (registers)
+from agentpeft.envs import Outcome, SettingsError, Taskset
+from agentpeft.envs.db_bench.actions import answer_action, operation_action
+from agentpeft.envs.db_bench.database import Column, Table
+from agentpeft.envs.db_bench.env import DBBenchEnv
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+
+PETS = Table(
+    "pets",
+    (Column("name", "VARCHAR(20)"), Column("age", "INT")),
+    (("Ada", 3), ("Bo", 5), ("Cy", 5)),
+)
+READ = DBBenchTask(
+    task_id="read",
+    instruction="Which pets are 5 years old?",
+    tables=(PETS,),
+    is_write=False,
+    gold_sql="SELECT name FROM pets WHERE age = 5",
+)
+WRITE = DBBenchTask(
+    task_id="write",
+    instruction="Add Di, 1 year old.",
+    tables=(PETS,),
+    is_write=True,
+    gold_sql="INSERT INTO pets VALUES ('Di', 1)",
+)
+TASKS = Taskset([READ, WRITE])
+INSERT = operation_action("INSERT INTO pets VALUES ('Di', 1)")
+DONE = answer_action("done")
+
+
+@pytest.fixture
+def play():
+    """Returns a function that plays actions and returns (texts, total reward, outcome)."""
+    envs = []
+
+    def play_actions(task_id, *actions, **kwargs):
+        env = DBBenchEnv(task_source=TASKS, **kwargs)
+        envs.append(env)
+        env.reset(options={"task": task_id})
+        texts, total = [], 0.0
+        for action in actions:
+            text, reward, terminated, _, info = env.step(action)
+            texts.append(text)
+            total += reward
+        assert terminated == (info["outcome"] is not Outcome.ONGOING)
+        return texts, total, info["outcome"]
+
+    yield play_actions
+    for env in envs:
+        env.close()
+
+
+def test_a_question_is_answered_in_two_turns(play):
+    query, answer = operation_action(READ.gold_sql), answer_action("[('Bo',), ('Cy',)]")
+    assert play("read", query, answer) == (["[('Bo',), ('Cy',)]", ""], 1.0, Outcome.SUCCESS)
+
+
+def test_a_wrong_answer_fails(play):
+    assert play("read", answer_action("[('Bo',)]")) == ([""], -0.1, Outcome.FAILURE)
+
+
+def test_a_change_counts_when_an_answer_follows(play):
+    assert play("write", INSERT, DONE) == (["[]", ""], 1.0, Outcome.SUCCESS)
+
+
+def test_an_answer_without_the_change_fails(play):
+    assert play("write", DONE)[2] is Outcome.FAILURE
+
+
+def test_a_correct_write_followed_by_garbage_is_not_correct(play):
+    assert play("write", INSERT, "garbage")[1:] == (-0.1, Outcome.INVALID_ACTION)
+
+
+def test_a_correct_write_without_an_answer_is_not_correct(play):
+    look = operation_action("SELECT 1")
+    assert play("write", INSERT, look, look, look)[1:] == (-0.1, Outcome.TURN_LIMIT)
+
+
+def test_a_change_made_twice_fails(play):
+    assert play("write", INSERT, INSERT, DONE)[2] is Outcome.FAILURE
+
+
+def test_an_invalid_action_may_cost_only_a_turn(play):
+    texts, _, outcome = play("write", "garbage", INSERT, DONE, invalid_ends=False)
+    assert "Invalid action" in texts[0]
+    assert outcome is Outcome.SUCCESS
+
+
+def test_a_mistake_shows_mysqls_message(play):
+    texts, _, _ = play("read", operation_action("SELECT nope FROM pets"))
+    assert texts == ["1054 (42S22): Unknown column 'nope' in 'field list'"]
+
+
+def test_a_semicolon_inside_a_string_does_not_split(play):
+    texts, _, _ = play("read", operation_action("SELECT 'a;b' AS x; SELECT 'c;d'"))
+    assert texts == ["[('c;d',)]"]
+
+
+def test_a_flood_of_output_is_cut_with_a_note(play):
+    flood = operation_action("SELECT REPEAT('x', 50000)")
+    texts, _, _ = play("read", flood, max_result_chars=100)
+    assert len(texts[0]) < 200
+    assert "cut" in texts[0]
+
+
+ENDLESS = operation_action(
+    "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 0 FROM n) SELECT COUNT(*) FROM n"
+)
+
+
+def test_a_statement_over_its_time_ends_the_episode(play):
+    texts, reward, outcome = play("read", ENDLESS, statement_timeout_s=0.2)
+    assert texts[0].startswith("3024 (HY000): Query execution was interrupted")
+    assert (reward, outcome) == (-0.3, Outcome.TIMEOUT)
+
+
+def test_a_statement_over_its_time_may_cost_only_a_turn(play):
+    answer = answer_action("['Bo', 'Cy']")
+    result = play("read", ENDLESS, answer, statement_timeout_s=0.2, timeout_ends=False)
+    assert result[1:] == (1.0, Outcome.SUCCESS)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SET GLOBAL max_connections = 1", "CREATE DATABASE other", "SHUTDOWN", "DROP DATABASE db"],
+)
+def test_nothing_reaches_the_server_or_later_episodes(sql):
+    env = DBBenchEnv(task_source=TASKS)
+    env.reset(options={"task": "write"})
+    text = env.step(operation_action(f"{sql}"))[0]
+    assert text[:4].isdigit()
+    env.reset(options={"task": "read"})
+    assert env.step(operation_action(READ.gold_sql))[0] == "[('Bo',), ('Cy',)]"
+    env.close()
+
+
+def test_episodes_do_not_see_each_other():
+    env = DBBenchEnv(task_source=TASKS)
+    env.reset(options={"task": "write"})
+    env.step(operation_action("CREATE TABLE notes (a INT); DELETE FROM pets"))
+    env.reset(options={"task": "read"})
+    assert env.step(operation_action("SELECT COUNT(*) FROM pets"))[0] == "[(3,)]"
+    assert env.step(operation_action("SELECT * FROM notes"))[0].startswith("1146 (42S02)")
+    env.close()
+
+
+@pytest.mark.parametrize("prompt", ["full", "compact"])
+def test_prompts_say_tables_task_limit_and_syntax(prompt):
+    env = DBBenchEnv(task_source=TASKS, prompt=prompt, max_turns=7)
+    text, _ = env.reset(options={"task": "read"})
+    for part in ("pets", "name", "VARCHAR(20)", "age", "INT", READ.instruction, "7 turns"):
+        assert part in text
+    for part in ("Action: Operation", "```sql", "Action: Answer", "Final Answer: "):
+        assert part in text
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"prompt": "terse"}, "prompt must be 'full' or 'compact', got 'terse'"),
+        ({"skill_mode": "some"}, "skill_mode must be 'single' or 'all'"),
+        ({"skills": ["slect"]}, "unknown skill 'slect'; did you mean 'select'"),
+        ({"skills": ["insert", "group_by_single_column"], "skill_mode": "all"}, "insert"),
+        ({"statement_timeout_s": 9.0, "episode_timeout_s": 3.0}, "would have no effect"),
+        ({"max_result_chars": 10**6}, "max_result_chars must be between"),
+        ({"statement_timeout_s": 0}, "statement_timeout_s must be > 0"),
+        ({"database": "sqlight"}, "did you mean 'sqlite'"),
+        ({"max_truns": 3}, "unknown setting 'max_truns'; did you mean 'max_turns'"),
+        ({"max_turns": 0}, "max_turns must be an integer >= 1"),
+        ({"reward": "bd"}, "unknown reward preset 'bd'; did you mean 'db'"),
+    ],
+)
+def test_wrong_settings_say_what_to_do(kwargs, message):
+    with pytest.raises(SettingsError, match=message.replace("(", r"\(")):
+        gym.make("AgentPEFT/DBBench-v0", **kwargs)
+
+
+def test_an_environment_can_be_closed_twice_and_reset_after_an_open_episode():
+    env = DBBenchEnv(task_source=TASKS)
+    env.reset(seed=0)
+    env.reset(seed=0)
+    env.close()
+    env.close()

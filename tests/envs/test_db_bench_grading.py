@@ -1,0 +1,168 @@
+from decimal import Decimal
+
+import pytest
+
+from agentpeft.envs import DataError
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.gold import compute_gold_rows
+from agentpeft.envs.db_bench.grading import Grader, compute_lab_md5
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+
+PETS = Table(
+    "pets",
+    (Column("name", "VARCHAR(20)"), Column("kind", "TEXT"), Column("age", "INT")),
+    (
+        ("Ada", "cat", 3),
+        ("Bo", "dog", 5),
+        ("Cy", "cat", 5),
+        ("Di", "emu", 1),
+        ("Ed", "dog", None),
+    ),
+)
+
+
+@pytest.fixture
+def database():
+    database = open_database("sqlite", DatabaseLimits())
+    yield database
+    database.close()
+
+
+def read_task(sql, label=None):
+    return DBBenchTask(
+        task_id=sql, instruction="?", tables=(PETS,), is_write=False, gold_sql=sql, label=label
+    )
+
+
+def write_task(sql):
+    return DBBenchTask(task_id=sql, instruction="!", tables=(PETS,), is_write=True, gold_sql=sql)
+
+
+BY_KIND = "SELECT name FROM pets WHERE kind = 'cat'"
+BY_AGE = "SELECT name FROM pets WHERE age > 1 ORDER BY age"
+BY_AGE_DOWN_2 = "SELECT name, age FROM pets ORDER BY age DESC LIMIT 2"
+OLDEST = "SELECT name AS n FROM pets ORDER BY age DESC LIMIT 1"
+ANY_TWO = "SELECT name FROM pets LIMIT 2"
+COUNTS = "SELECT kind, COUNT(*) AS c FROM pets GROUP BY kind ORDER BY c DESC, kind"
+AVERAGE = "SELECT AVG(age) FROM pets WHERE age > 1"
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer"),
+    [
+        (BY_KIND, "[('Ada',), ('Cy',)]"),
+        (BY_KIND, "[('Cy',), ('Ada',)]"),
+        (BY_KIND, "['Cy', 'Ada']"),
+        (BY_AGE, "[('Ada',), ('Bo',), ('Cy',)]"),
+        (BY_AGE, "[('Ada',), ('Cy',), ('Bo',)]"),  # a tie
+        (BY_AGE_DOWN_2, "[('Cy', '5'), ('Bo', 5)]"),
+        (OLDEST, "Bo"),
+        (OLDEST, "Cy"),  # the limit cuts a tie
+        (ANY_TWO, "[('Ed',), ('Di',)]"),
+        (COUNTS, "[('cat', 2), ('dog', 2), ('emu', 1)]"),
+        (AVERAGE, "[(Decimal('4.3333'),)]"),
+        (AVERAGE, "4.33333333"),
+    ],
+)
+def test_right_answers(database, sql, answer):
+    assert Grader(database).is_right_answer(read_task(sql), answer)
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer"),
+    [
+        (BY_KIND, ""),
+        (BY_KIND, "[]"),
+        (BY_KIND, "[('Ada',)]"),
+        (BY_KIND, "[('Ada',), ('Ada',)]"),
+        (BY_KIND, "[('Ada',), ('Cy',), ('Cy',)]"),
+        (BY_KIND, "[('Ada', 'cat'), ('Cy', 'cat')]"),
+        (BY_KIND, "[('ada',), ('cy',)]"),
+        (BY_KIND, "['Ada', 'Bo'] or ['Ada', 'Cy']"),
+        (BY_AGE, "[('Bo',), ('Ada',), ('Cy',)]"),
+        (BY_AGE_DOWN_2, "[(5, 'Cy'), (5, 'Bo')]"),
+        (BY_AGE_DOWN_2, "[('Bo', 5), ('Bo', 5)]"),
+        (BY_AGE_DOWN_2, "[('Bo', 5), ('Ada', 3)]"),
+        (OLDEST, "Ada"),
+        (ANY_TWO, "[('Ed',), ('Ed',)]"),
+        (ANY_TWO, "[('Ed',), ('Zoe',)]"),
+        (COUNTS, "[('dog', 2), ('cat', 2), ('emu', 1)]"),
+        (COUNTS, "[('emu', 1), ('cat', 2), ('dog', 2)]"),
+        (AVERAGE, "4.3"),
+        (AVERAGE, "four"),
+    ],
+)
+def test_wrong_answers(database, sql, answer):
+    assert not Grader(database).is_right_answer(read_task(sql), answer)
+
+
+def test_a_label_of_the_data_is_honoured_where_the_query_disagrees(database):
+    grader, task = Grader(database), read_task(BY_AGE_DOWN_2, label=(("Zoe", 9), ("Bo", 5)))
+    assert grader.is_right_answer(task, "[('Zoe', 9), ('Bo', 5)]")
+    assert not grader.is_right_answer(task, "[('Bo', 5), ('Zoe', 9)]")
+    assert not grader.is_right_answer(task, "[('Bo', 5), ('Cy', 5)]")
+
+
+def test_a_label_with_a_query_allows_the_querys_other_ties(database):
+    task = read_task(BY_AGE_DOWN_2, label=(("Bo", 5), ("Cy", 5)))
+    assert Grader(database).is_right_answer(task, "[('Cy', 5), ('Bo', 5)]")
+
+
+@pytest.mark.parametrize(
+    ("sql", "ties", "offset", "count"),
+    [
+        ("SELECT name FROM pets ORDER BY age", (0, 1, 2, 3, 3), 0, 5),
+        ("SELECT * FROM pets ORDER BY kind LIMIT 1, 2", (0, 0, 1, 1, 2), 1, 2),
+        ("SELECT kind AS k FROM pets ORDER BY LENGTH(k) LIMIT 9", (0, 0, 0, 0, 0), 0, 5),
+        ("SELECT kind, name FROM pets ORDER BY 1, 2 LIMIT 2 OFFSET 4", (0, 1, 2, 3, 4), 4, 1),
+        ("SELECT DISTINCT kind FROM pets ORDER BY kind", (0, 1, 2), 0, 3),
+        ("SELECT 1 AS a UNION ALL SELECT 1 ORDER BY a", (0, 0), 0, 2),
+        ("SELECT name FROM pets LIMIT 3", (0, 0, 0, 0, 0), 0, 3),
+        ("SELECT kind FROM pets GROUP BY kind ORDER BY COUNT(*)", (0, 1, 1), 0, 3),
+    ],
+)
+def test_ties_of_gold_queries(database, sql, ties, offset, count):
+    gold = compute_gold_rows(sql, [PETS], database)
+    assert (gold.ties, gold.offset, gold.count) == (ties, offset, count)
+
+
+@pytest.mark.parametrize("sql", ["SELEC", "UPDATE pets SET age = 1", "SELECT nope FROM pets"])
+def test_what_is_no_gold_query_has_no_gold_rows(database, sql):
+    assert compute_gold_rows(sql, [PETS], database) is None
+
+
+GROW = "UPDATE pets SET age = age + 1 WHERE kind = 'cat'"
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_right"),
+    [
+        (GROW, True),
+        ("UPDATE pets SET age = CASE age WHEN 3 THEN 4 ELSE 6 END WHERE kind = 'cat'", True),
+        ("UPDATE pets SET age = age + 1", False),
+        ("SELECT 1", False),
+        (f"{GROW}; INSERT INTO pets VALUES ('Fi', 'cat', 1)", False),
+        (f"{GROW}; ALTER TABLE pets ADD COLUMN extra INT", False),
+        (f"{GROW}; DROP TABLE pets", False),
+        (f"{GROW}; CREATE TABLE notes (a INT)", True),
+        (f"{GROW}; UPDATE pets SET age = 0 WHERE age IS NULL", False),
+    ],
+)
+def test_changes_are_graded_by_contents(database, sql, is_right):
+    session = database.open([PETS])
+    assert session.execute(sql).error is None
+    assert Grader(database).is_right_state(write_task(GROW), session) == is_right
+    session.close()
+
+
+def test_a_broken_gold_statement_is_bad_data(database):
+    with pytest.raises(DataError, match=r"gold SQL fails with 1054"):
+        Grader(database).is_right_answer(read_task("SELECT nope FROM pets"), "1")
+
+
+def test_lab_md5_joins_20_bit_row_hashes():
+    # By coreutils' md5sum: "Ada,3" begins with 09eba, "Bo" with b0d89, and "09eba,b0d89" gives
+    assert compute_lab_md5([("Bo", None), ("Ada", 3)]) == "98aa75580ce11780181dd443c541b72c"
+    assert compute_lab_md5([]) == "None"
+    assert compute_lab_md5([(Decimal("1.50"),)]) != compute_lab_md5([(Decimal("1.5"),)])
