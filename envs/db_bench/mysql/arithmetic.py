@@ -4,13 +4,8 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.mysql.coercion import (
-    to_number,
-)
-from agentpeft.envs.db_bench.mysql.compiler import (
-    compile_expression,
-    handles,
-)
+from agentpeft.envs.db_bench.mysql.coercion import STRICT, to_number
+from agentpeft.envs.db_bench.mysql.compiler import compile_expression, handles
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.mysql.temporal import DATE_UNITS, UNITS
@@ -102,6 +97,8 @@ def _arithmetic(node: exp.Expression, scope: Scope) -> Fragment:
         return shifted_date(node.expression, node.this, 1, scope)
     left = to_number(compile_expression(node.this, scope))
     right = to_number(compile_expression(node.expression, scope))
+    if STRICT.get() and scope.clause == "field list" and isinstance(node, _DIVISIONS):
+        right = right._replace(sql=f"my_divisor({right.sql})")
     return _ARITHMETIC[type(node)](left, right)
 
 
@@ -122,6 +119,7 @@ def shifted_date(
     return Fragment(f"my_date_add({base.sql}, {amount.sql}, '{unit}', {sign})", kind)
 
 
+_DIVISIONS = (exp.Div, exp.IntDiv, exp.Mod)
 _BITWISE: dict[type[exp.Expression], str] = {
     exp.BitwiseAnd: "&",
     exp.BitwiseOr: "|",

@@ -4,16 +4,11 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.mysql.aggregates import (
-    AGGREGATES,
-    WINDOW_FUNCTIONS,
-    compile_aggregate,
-)
+from agentpeft.envs.db_bench.mysql.aggregates import AGGREGATES, WINDOW_FUNCTIONS, compile_aggregate
 from agentpeft.envs.db_bench.mysql.arithmetic import modulo, shifted_date
 from agentpeft.envs.db_bench.mysql.coercion import align, choose, convert, to_number, to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression, handles
 from agentpeft.envs.db_bench.mysql.errors import Mistake
-from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.temporal import UNITS
 from agentpeft.envs.db_bench.mysql.types import (
@@ -481,6 +476,3 @@ def _if(arguments: Sequence[exp.Expression], scope: Scope) -> Fragment:
 @_builds("VALUES")
 def _inserted(arguments: Sequence[exp.Expression], scope: Scope) -> Fragment:
     return scope.find_column(name_of(arguments[0]), "new row")
-
-
-_ = MARK

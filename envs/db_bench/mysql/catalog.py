@@ -119,7 +119,7 @@ def _create_table(table: TableSchema) -> str:
         elif column.is_nullable and column.type.kind is not Kind.BLOB:
             text += " DEFAULT NULL"
         lines.append(text + (" AUTO_INCREMENT" if column.is_auto_increment else ""))
-    listed = lambda names: ",".join(f"`{name}`" for name in names)  # noqa: E731
+    listed = lambda names: ",".join(f"`{name}`" for name in names)
     if table.primary_key:
         lines.append(f"  PRIMARY KEY ({listed(table.primary_key)})")
     lines += [f"  UNIQUE KEY `{name}` ({listed(key)})" for name, key in table.unique_keys]

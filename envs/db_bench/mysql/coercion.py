@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 from agentpeft.envs.db_bench.mysql.scopes import Fragment
 from agentpeft.envs.db_bench.mysql.temporal import normalize, parse_datetime
 from agentpeft.envs.db_bench.mysql.types import (
@@ -20,21 +22,32 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_text,
 )
 
-_NUMBER_PREFIX = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
+STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
+"""Whether the statement changes tables: then a text that is no number is an error (1292)."""
 
 
 def number_prefix(text: str) -> str:
     """Returns the number that a text begins with, "0" where there is none."""
-    match = _NUMBER_PREFIX.match(text)
+    match = _NUMBER.match(text)
     return match[1] if match else "0"
+
+
+def strict_number(text: SQLiteValue) -> SQLiteValue:
+    """Returns the number that a text is. Raises: MySQLError (1292)."""
+    if isinstance(text, str) and not _NUMBER.fullmatch(text):
+        raise Mistake.TRUNCATED_NUMBER(text)
+    return text if text is None else float(text)
 
 
 def to_number(value: Fragment) -> Fragment:
     """Returns a value as MySQL uses it in arithmetic."""
     kind = value.type.kind
     if kind is Kind.TEXT or kind is Kind.BLOB:
-        if value.literal is not None:
+        if value.literal is not None and (_NUMBER.fullmatch(value.literal) or not STRICT.get()):
             return Fragment(number_prefix(value.literal), DOUBLE)
+        if STRICT.get():
+            return Fragment(f"my_number({value.sql})", DOUBLE)
         return Fragment(f"CAST({value.sql} AS REAL)", DOUBLE)
     if kind in TEMPORALS:
         return Fragment(f"my_temporal_number({value.sql})", INTEGER)

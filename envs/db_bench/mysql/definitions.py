@@ -249,7 +249,7 @@ def _replaced(
     if new.name.lower() != old.name.lower() and new.name.lower() in table.by_name:
         raise Mistake.DUPLICATE_COLUMN(new.name)
     origins[new.name] = origins.pop(old.name)
-    renamed = lambda key: tuple(new.name if part == old.name else part for part in key)  # noqa: E731
+    renamed = lambda key: tuple(new.name if part == old.name else part for part in key)
     return TableSchema(
         table.name,
         tuple(new if column is old else column for column in table.columns),

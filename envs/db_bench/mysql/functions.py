@@ -18,6 +18,7 @@ from functools import lru_cache, wraps
 
 from agentpeft.envs.db_bench.mysql import temporal
 from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATE_CLASSES
+from agentpeft.envs.db_bench.mysql.coercion import strict_number
 from agentpeft.envs.db_bench.mysql.collation import collation_key, like
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, decimal_unit, to_decimal
@@ -385,6 +386,12 @@ def _stored(
     return stored_value(value, parse_type(declared), column, row, is_lenient=bool(is_lenient))
 
 
+def _divisor(value: SQLiteValue) -> SQLiteValue:
+    if value == 0:
+        raise Mistake.DIVISION_BY_ZERO()
+    return value
+
+
 def _decimal_text(value: float, scale: int) -> str:
     return str(to_decimal(value, scale))
 
@@ -436,8 +443,8 @@ _FUNCTIONS: dict[str, tuple[int, Function]] = {
     "oct": (1, _nullable(lambda value: f"{round(value) & (1 << 64) - 1:o}")),
     "bit_count": (1, _nullable(lambda value: (round(value) & (1 << 64) - 1).bit_count())),
     "conv": (3, _nullable(_conv)),
-    "md5": (1, _nullable(lambda text: hashlib.md5(text.encode()).hexdigest())),  # noqa: S324
-    "sha1": (1, _nullable(lambda text: hashlib.sha1(text.encode()).hexdigest())),  # noqa: S324
+    "md5": (1, _nullable(lambda text: hashlib.md5(text.encode()).hexdigest())),
+    "sha1": (1, _nullable(lambda text: hashlib.sha1(text.encode()).hexdigest())),
     "sha2": (2, _nullable(_sha2)),
     "crc32": (1, _nullable(lambda text: zlib.crc32(text.encode()))),
     "find_in_set": (2, _nullable(_find_in_set)),
@@ -521,6 +528,8 @@ _FUNCTIONS: dict[str, tuple[int, Function]] = {
     "store": (5, _stored),
     "decimal_text": (2, _nullable(_decimal_text)),
     "float_text": (2, _nullable(_float_text)),
+    "number": (1, strict_number),
+    "divisor": (1, _divisor),
     "cast_integer": (1, _nullable(_cast_integer)),
     "isnull": (1, lambda value: int(value is None)),
     "sleep": (1, _nullable(_sleep)),

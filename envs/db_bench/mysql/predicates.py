@@ -1,14 +1,8 @@
 """Comparisons and conditions as SQLite text with types."""
 
-
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.mysql.coercion import (
-    align,
-    collated,
-    to_number,
-    to_text,
-)
+from agentpeft.envs.db_bench.mysql.coercion import align, collated, to_number, to_text
 from agentpeft.envs.db_bench.mysql.compiler import (
     compile_condition,
     compile_expression,
@@ -17,12 +11,7 @@ from agentpeft.envs.db_bench.mysql.compiler import (
 )
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.mysql.types import (
-    INTEGER,
-    NUMBERS,
-    Kind,
-    quote_text,
-)
+from agentpeft.envs.db_bench.mysql.types import INTEGER, NUMBERS, Kind, quote_text
 
 
 @handles(exp.And, exp.Or)

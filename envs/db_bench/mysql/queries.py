@@ -292,8 +292,8 @@ def _order_term(
     names: dict[str, int],
 ) -> str | None:
     """Returns a term that is a position or a name of the select list; None for others."""
-    if isinstance(term, exp.Literal) and not term.is_string:
-        position = int(term.name) - 1 if term.name.isdigit() else -1
+    if isinstance(term, exp.Literal) and term.name.isdigit() and not term.is_string:
+        position = int(term.name) - 1
         if not 0 <= position < len(projections):
             raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
     elif isinstance(term, exp.Column) and not term.table and name_of(term.this).lower() in names:

@@ -6,6 +6,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 
 from agentpeft.envs.db_bench.database import Row, Value
+from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.types import Kind, SqlType
 
 SQLiteValue = int | float | str | bytes | None
@@ -28,6 +29,8 @@ def to_decimal(value: int | float | str, scale: int) -> Decimal:
 
 
 def _to_integer(value: SQLiteValue) -> Value:
+    if isinstance(value, float) and abs(value) >= 1 << 63:
+        raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
     return round(value) if isinstance(value, float) else value
 
 
@@ -87,7 +90,7 @@ def to_mysql_rows(
 ) -> tuple[Row, ...]:
     """Returns SQLite's rows with values as mysql-connector gives them.
 
-    `types` is empty for statements without a result.
+    `types` is empty for statements without a result. Raises: MySQLError (1690).
     """
     converters = [_converter(kind) for kind in types]
     return tuple(

@@ -14,6 +14,7 @@ from agentpeft.envs.db_bench.mysql import (  # noqa: F401 (they register their h
     values,
 )
 from agentpeft.envs.db_bench.mysql.catalog import describe, show
+from agentpeft.envs.db_bench.mysql.coercion import STRICT
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
 from agentpeft.envs.db_bench.mysql.definitions import (
     Definition,
@@ -69,12 +70,16 @@ def translate(statement: Statement, schema: Schema) -> Translation:
 @lru_cache(maxsize=4096)
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
     state = StatementState(schema, compile_query)
+    words = statement.words
+    strict = STRICT.set(words[0] in ("INSERT", "UPDATE", "DELETE") and words[1:2] != ["IGNORE"])
     try:
         return _dispatch(parse(statement), statement, state)
     except MySQLError as error:
         return error
     except RecursionError:
         return Mistake.STACK()
+    finally:
+        STRICT.reset(strict)
 
 
 _QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values)

@@ -1,20 +1,9 @@
 """Columns, literals, CASE and casts as SQLite text with types."""
 
-
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.mysql.coercion import (
-    align,
-    choose,
-    to_number,
-    to_temporal,
-    to_text,
-)
-from agentpeft.envs.db_bench.mysql.compiler import (
-    compile_condition,
-    compile_expression,
-    handles,
-)
+from agentpeft.envs.db_bench.mysql.coercion import align, choose, to_number, to_temporal, to_text
+from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression, handles
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.types import (

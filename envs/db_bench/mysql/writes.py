@@ -10,18 +10,10 @@ from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_ex
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.queries import compile_limit
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
-from agentpeft.envs.db_bench.mysql.scopes import (
-    Fragment,
-    Scope,
-    Source,
-    StatementState,
-    name_of,
-)
+from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, Source, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.sources import compile_joins, find_table, table_source
 from agentpeft.envs.db_bench.mysql.storage import stored_value
 from agentpeft.envs.db_bench.mysql.types import (
-    INTEGER,
-    NULL,
     ColumnSchema,
     Kind,
     TableSchema,
@@ -30,7 +22,6 @@ from agentpeft.envs.db_bench.mysql.types import (
 )
 
 _NEW_ROW = "new row"
-_WORK = '"temp"."my_rows"'
 
 
 def sqlite_literal(value: SQLiteValue) -> str:
@@ -318,22 +309,20 @@ def compile_delete(node: exp.Expression, state: StatementState) -> list[str]:
     for target in targets:
         if target not in tables:
             raise Mistake.UNKNOWN_TABLE_IN(target)
-    rows = ", ".join(f"{quote_name(name)}.rowid AS r{n}" for n, name in enumerate(targets))
-    return (
-        [
-            f"CREATE TABLE {_WORK} AS SELECT {rows} FROM {sql}{where}",
-            *(
-                f"DELETE FROM {quote_name(tables[name].name)} WHERE rowid IN (SELECT r{n} FROM {_WORK})"
-                for n, name in enumerate(targets)
-            ),
-            f"DROP TABLE {_WORK}",
-        ]
-        if len(targets) > 1
-        else [
-            f"DELETE FROM {quote_name(tables[targets[0]].name)} WHERE rowid IN "
-            f"(SELECT {quote_name(targets[0])}.rowid FROM {sql}{where})"
-        ]
+    if len(targets) == 1:
+        row = f"{quote_name(targets[0])}.rowid"
+        return [f"{_delete_rows(tables[targets[0]])} (SELECT {row} FROM {sql}{where})"]
+    keep = (
+        f"my_set({quote_text(f'.{n}')}, json_group_array({quote_name(n)}.rowid))" for n in targets
     )
+    return [  # all rows are found before the first one goes
+        f"SELECT {', '.join(keep)} FROM {sql}{where}",
+        *(
+            f"{_delete_rows(tables[name])} (SELECT value FROM json_each(my_get({quote_text(f'.{name}')})))"
+            for name in targets
+        ),
+    ]
 
 
-_ = (INTEGER, NULL)
+def _delete_rows(table: TableSchema) -> str:
+    return f"DELETE FROM {quote_name(table.name)} WHERE rowid IN"
