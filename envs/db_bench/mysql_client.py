@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from mysql.connector import Error, MySQLConnection
 from mysql.connector.conversion import MySQLConverter
 from mysql.connector.errors import ReadTimeoutError
+from mysql.connector.types import DescriptionType
 
 from agentpeft.envs.db_bench.database import Row, Value
 from agentpeft.envs.errors import SettingsError
@@ -90,7 +91,10 @@ class _Connection(MySQLConnection):
 
 
 class MySQLClient:
-    """A connection. Not thread-safe. Every method raises MySQLError or ConnectionLostError."""
+    """A connection. Not thread-safe. Every method raises MySQLError or ConnectionLostError.
+
+    `columns` are the column names of the last result.
+    """
 
     def __init__(self, address: Address, read_timeout_s: int, database: str | None = None) -> None:
         """Connects, without TLS on this machine if the server permits."""
@@ -103,17 +107,13 @@ class MySQLClient:
         with _translated_errors():
             self._connection = _connect(settings, address.is_local)
         self._converter = MySQLConverter("utf8mb4", use_unicode=True)
+        self.columns: tuple[str, ...] = ()
         self.connection_id = cast(int, self._connection.connection_id)
 
     @property
     def is_in_transaction(self) -> bool:
         """True if the server said so at the end of the last statement."""
         return self._connection.in_transaction
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column names of the last result."""
-        return tuple(str(column[0]) for column in self._connection._columns_desc)
 
     def query(self, sql: str) -> list[Row]:
         """Runs statements of ours and returns all rows of the last one."""
@@ -123,7 +123,7 @@ class MySQLClient:
                 rows = []
                 if "columns" in packet:
                     raw_rows, _ = self._connection.get_rows(raw=True)
-                    rows = self._to_python(cast(list[RawRow], raw_rows))
+                    rows = self._to_python(cast(list[RawRow], raw_rows), packet["columns"])
         return rows
 
     def run(
@@ -142,7 +142,7 @@ class MySQLClient:
                 if "columns" not in packet:
                     continue
                 raw_rows, is_cut = self._fetch(max_rows)
-                rows = self._to_python(raw_rows)
+                rows = self._to_python(raw_rows, packet["columns"])
                 if is_cut:
                     stop_query()
                     self._drain()
@@ -176,8 +176,8 @@ class MySQLClient:
         if self._connection.have_next_result:  # the kill came too late to stop the rest
             self.close()
 
-    def _to_python(self, rows: list[RawRow]) -> list[Row]:
-        columns = self._connection._columns_desc
+    def _to_python(self, rows: list[RawRow], columns: list[DescriptionType]) -> list[Row]:
+        self.columns = tuple(str(column[0]) for column in columns)
         try:
             converted = [self._converter.row_to_python(row, columns) for row in rows]
         except (ValueError, TypeError, LookupError):  # text in a character set the agent chose

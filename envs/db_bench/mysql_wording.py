@@ -12,9 +12,7 @@ from agentpeft.envs.db_bench.database import Row
 PUBLIC_SCHEMA = "db"
 _PUBLIC_ACCOUNT = r"\1agent\1@\2localhost\2"
 _CLAUSES = {
-    "SELECT": "field list",
-    "INSERT INTO": "field list",
-    "SET": "field list",
+    **dict.fromkeys(("SELECT", "INSERT INTO", "SET"), "field list"),
     "WHERE": "where clause",
     "GROUP BY": "group statement",
     "ORDER BY": "order clause",
@@ -25,41 +23,27 @@ _GROUP_BY_TAIL = (
     "which is not functionally dependent on columns in GROUP BY clause; "
     "this is incompatible with sql_mode=only_full_group_by"
 )
+_LOCAL_DATA = (
+    "3948 (42000): Loading local data is disabled; "
+    "this must be enabled on both the client and server sides"
+)
+_CLAUSE = f"({'|'.join(_CLAUSES)})"
+_COLUMN = r"for column `[^`]*`\.`[^`]*`\.`(.*)` at row"
+_WRITTEN_TABLE = r"\b(?:INTO|UPDATE|REPLACE|TABLE|ON)\s+`?(\w+)"
 _Replacement = str | Callable[[re.Match[str]], str]
-_MYSQL_WORDS: dict[str, tuple[tuple[str, _Replacement], ...]] = {
-    "1052": (
-        (
-            r"in '?(SELECT|WHERE|GROUP BY|ORDER BY|HAVING|ON)'? is",
-            lambda m: f"in {_CLAUSES[m[1]]} is",
-        ),
-    ),
-    "1054": (
-        (
-            r"in '(SELECT|INSERT INTO|SET|WHERE|GROUP BY|ORDER BY|HAVING|ON)'$",
-            lambda m: f"in '{_CLAUSES[m[1]]}'",
-        ),
-    ),
+_MYSQL_WORDS: dict[str, tuple[str, _Replacement]] = {
+    "1052": (f"in '?{_CLAUSE}'? is", lambda m: f"in {_CLAUSES[m[1]]} is"),
+    "1054": (f"in '{_CLAUSE}'$", lambda m: f"in '{_CLAUSES[m[1]]}'"),
     "1091": (
-        (
-            r"Can't DROP [A-Z ]+ `(.*)`; check that it exists",
-            r"Can't DROP '\1'; check that column/key exists",
-        ),
+        "Can't DROP [A-Z ]+ `(.*)`; check that it exists",
+        r"Can't DROP '\1'; check that column/key exists",
     ),
-    "1142": ((r"for table `[^`]*`\.`(.*)`$", r"for table '\1'"),),
-    "1227": ((r"the SUPER privilege", "the SUPER or SYSTEM_VARIABLES_ADMIN privilege"),),
-    "1292": ((r"for column `[^`]*`\.`[^`]*`\.`(.*)` at row", r"for column '\1' at row"),),
-    "1366": (
-        (r"\(22007\)", "(HY000)"),
-        (r"for column `[^`]*`\.`[^`]*`\.`(.*)` at row", r"for column '\1' at row"),
-    ),
-    "4166": (
-        (
-            r"^.*$",
-            "3948 (42000): Loading local data is disabled; "
-            "this must be enabled on both the client and server sides",
-        ),
-    ),
-    "1927": ((r"^.*$", "1317 (70100): Query execution was interrupted"),),
+    "1142": (r"for table `[^`]*`\.`(.*)`$", r"for table '\1'"),
+    "1227": ("the SUPER privilege", "the SUPER or SYSTEM_VARIABLES_ADMIN privilege"),
+    "1292": (_COLUMN, r"for column '\1' at row"),
+    "1366": (rf"\(\w+\)(.*){_COLUMN}", r"(HY000)\1for column '\2' at row"),
+    "1927": ("^.*$", "1317 (70100): Query execution was interrupted"),
+    "4166": ("^.*$", _LOCAL_DATA),
 }
 
 
@@ -71,8 +55,8 @@ def compute_error_text(text: str, sql: str, schema: str) -> str:
     """
     text = hide_names(text, schema).replace("MariaDB", "MySQL")
     number = text[:4]
-    for pattern, replacement in _MYSQL_WORDS.get(number, ()):
-        text = re.sub(pattern, replacement, text)
+    if number in _MYSQL_WORDS:
+        return re.sub(*_MYSQL_WORDS[number], text)
     if number == "1055" and (match := re.search(r"'([^']+)' isn't in GROUP BY", text)):
         position = _find_in_select_list(sql, match[1].rsplit(".", 1)[-1])
         return (
@@ -82,9 +66,6 @@ def compute_error_text(text: str, sql: str, schema: str) -> str:
     if number == "1062" and (match := re.search(_WRITTEN_TABLE, sql, re.IGNORECASE)):
         return re.sub(r"for key '(?!.*\.)(.*)'$", rf"for key '{match[1]}.\1'", text)
     return text
-
-
-_WRITTEN_TABLE = r"\b(?:INTO|UPDATE|REPLACE|TABLE|ON)\s+`?(\w+)"
 
 
 def _find_in_select_list(sql: str, column: str) -> int:

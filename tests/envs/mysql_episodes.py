@@ -1,0 +1,19 @@
+"""What the tests of the MySQL backend play with."""
+
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.mysql_session import MySQLSession
+
+PEOPLE = Table(
+    "people",
+    (Column("name", "VARCHAR(40)"), Column("age", "INT")),
+    (("Ann", 31), ("Bob", 25), ("it's; \\ ünï", None)),
+)
+LIMITS = DatabaseLimits(statement_timeout_s=1.0, max_rows=50, max_database_mib=8)
+
+
+def schema_of(session: MySQLSession) -> str:
+    return session.slot.name
+
+
+def assert_usable(session: MySQLSession) -> None:
+    assert session.execute("SELECT COUNT(*) FROM people").rows == ((3,),)
