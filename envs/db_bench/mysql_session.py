@@ -1,5 +1,6 @@
 """One episode on a MySQL-protocol server."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,8 @@ _TOO_MANY_CONNECTIONS = 1226
 _READ_ATTEMPTS = 5
 _SIZE_CHECK_S = 0.01
 _INSERT_CHARS = 500_000
+_TRAILING_COMMENT = re.compile(r";\s*(?:--\s|#)[^\n;'\"`]*$")
+"""To the server a statement of its own, whose empty result would hide the one before."""
 
 
 class MySQLSession:
@@ -79,6 +82,7 @@ class MySQLSession:
             client = self._client or self._reconnect()
         except MySQLError as error:  # the account's other connections still run what was killed
             return self._error(error, sql)
+        sql = _TRAILING_COMMENT.sub("", sql)
         started_s = time.monotonic()
         with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
             result = self._run(client, sql)

@@ -73,6 +73,7 @@ def test_missing_table_reads_as_none(session: MySQLSession) -> None:
 
 def test_statements_run_in_turn_until_an_error(session: MySQLSession) -> None:
     assert session.execute("SELECT ';'; SELECT 'a;b';").rows == (("a;b",),)
+    assert session.execute("SELECT '; -- a'; -- the end").rows == (("; -- a",),)
     result = session.execute("DELETE FROM people; SELECT nope; DROP TABLE people")
     assert result.error == "1054 (42S22): Unknown column 'nope' in 'field list'"
     contents = session.read_table("people")
