@@ -66,10 +66,11 @@ def make_tables(rng: Random) -> tuple[Table, Table]:
 class Expressions:
     """Random expressions over the columns of `orders_t`, written with a prefix."""
 
-    def __init__(self, rng: Random, prefix: str = "") -> None:
-        """`prefix` is "" or an alias with its dot."""
+    def __init__(self, rng: Random, prefix: str = "", text_number: str = "code") -> None:
+        """`prefix` is "" or an alias with its dot; `text_number` is the text used as a number."""
         self.rng = rng
         self.prefix = prefix
+        self.text_number = prefix + text_number
 
     def pick(self, *options: str) -> str:
         """Returns one of the options."""
@@ -96,7 +97,7 @@ class Expressions:
             f"LENGTH({text})", f"CHAR_LENGTH({text})", f"LOCATE('a', {text})",
             f"INSTR({text}, 'p')",
             f"YEAR({day})", f"MONTH({day})", f"DAY({day})", f"DAYOFWEEK({day})", f"QUARTER({day})",
-            f"DATEDIFF({day}, '2023-01-01')", f"{self.prefix}code + 0", f"POWER({a}, 2)",
+            f"DATEDIFF({day}, '2023-01-01')", f"{self.text_number} + 0", f"POWER({a}, 2)",
             f"CAST({a} AS SIGNED)", f"CAST({a} AS DECIMAL(12,1))", f"({self.condition(0)})",
             f"SQRT(ABS({a}))", f"TIMESTAMPDIFF(DAY, {day}, '2024-01-01')",
         )  # fmt: skip
@@ -149,7 +150,7 @@ class Expressions:
             f"{text} NOT LIKE '_i%'", f"{number} BETWEEN {k} AND {k + 9}",
             f"{self.column(NUMBERS)} IN (1, 2, {k})", f"{text} IN ('apple', 'KIWI', '{word}')",
             f"{self.column((*NUMBERS, *TEXTS))} IS NULL", f"{day} IS NOT NULL",
-            f"{self.column(NUMBERS)} NOT IN (3, {k})", f"{self.prefix}code {operator} {k}",
+            f"{self.column(NUMBERS)} NOT IN (3, {k})", f"{self.text_number} {operator} {k}",
             f"{day} {operator} '2023-03-0{self.rng.randint(1, 9)}'", f"YEAR({day}) = 2023",
             f"{day} BETWEEN '2022-06-01' AND '2023-06-30'", f"{text} REGEXP '^[a-c]'",
             f"{self.column(('qty',))} {operator} '{k}'", f"{number} <=> {k}",

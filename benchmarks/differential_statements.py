@@ -1,4 +1,8 @@
-"""Random MySQL statements of every common shape over two random tables, some of them wrong."""
+"""Random MySQL statements of every common shape over two random tables, some of them wrong.
+
+Left out is where MariaDB and MySQL differ: text that is no number, compared with one in a DELETE or
+an ordered UPDATE, is error 1292 on MySQL only; and the digits of STDDEV and VARIANCE.
+"""
 
 from dataclasses import dataclass
 from random import Random
@@ -199,7 +203,8 @@ def _insert_select(rng: Random) -> Statement:
 
 
 def _update(rng: Random) -> Statement:
-    e = Expressions(rng)
+    tail = rng.choice(("", "", f" ORDER BY id{rng.choice(('', ' DESC'))} LIMIT 2"))
+    e = Expressions(rng, text_number="qty" if tail else "code")
     change = rng.choice(
         (
             "qty = qty + 1", "price = price * 1.1", "name = UPPER(name)", "weight = weight / 3",
@@ -208,7 +213,6 @@ def _update(rng: Random) -> Statement:
             "note = CONCAT(LEFT(note, 5), id)", "qty = CASE WHEN qty > 5 THEN 5 ELSE qty END",
         )
     )  # fmt: skip
-    tail = rng.choice(("", "", f" ORDER BY id{rng.choice(('', ' DESC'))} LIMIT 2"))
     return Statement(f"UPDATE {ORDERS} SET {change} WHERE {e.condition(1)}{tail}", is_write=True)
 
 
@@ -222,7 +226,7 @@ def _update_join(rng: Random) -> Statement:
 
 
 def _delete(rng: Random) -> Statement:
-    e = Expressions(rng)
+    e = Expressions(rng, text_number="qty")
     tail = rng.choice(("", " ORDER BY id DESC LIMIT 1"))
     return Statement(f"DELETE FROM {ORDERS} WHERE {e.condition(1)}{tail}", is_write=True)
 
