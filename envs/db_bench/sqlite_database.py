@@ -6,32 +6,23 @@ not end by then, or cannot be interrupted, starts again in a worker process unde
 
 import contextlib
 import math
-import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 from agentpeft.envs.db_bench.database import (
-    Column,
     DatabaseLimits,
     StatementResult,
     Table,
     TableContents,
-    Value,
 )
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import Statement, parse_statements
-from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, to_mysql_rows
-from agentpeft.envs.db_bench.mysql.storage import stored_value
+from agentpeft.envs.db_bench.mysql.rows import to_mysql_rows
 from agentpeft.envs.db_bench.mysql.translate import StatementKind, Translation, translate
 from agentpeft.envs.db_bench.mysql.types import (
-    ColumnSchema,
-    Kind,
     Schema,
-    TableSchema,
     quote_name,
-    table_schema,
 )
 from agentpeft.envs.db_bench.sqlite_connection import (
     RUN_ERRORS,
@@ -41,16 +32,13 @@ from agentpeft.envs.db_bench.sqlite_connection import (
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.sqlite_errors import PACKET_TOO_BIG, failed_key, to_mysql_error
+from agentpeft.envs.db_bench.sqlite_tables import TableImages, fill, table_layout
 from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
-from agentpeft.envs.errors import DataError
 
 _DATABASE_NAME = "db"
 _COMMITTING = (StatementKind.BEGIN, StatementKind.COMMIT, StatementKind.DEFINITION)
 _FAST_LANE_S = 0.05
-_MAX_KEPT_IMAGES = 512
-_MAX_KEPT_IMAGE_BYTES = 64 * 1024
 _MAX_CTE_COPIES = 100_000
-_MAX_NAME_CHARS = 64
 
 
 class SqliteDatabase:
@@ -60,35 +48,11 @@ class SqliteDatabase:
         """Starts nothing: workers start when a statement needs one."""
         self.limits = limits
         self.workers = WorkerPool()
-        self._images: dict[tuple[int, ...], tuple[Sequence[Table], bytes]] = {}
+        self.images = TableImages()
 
     def open(self, tables: Sequence[Table]) -> "SqliteSession":
         """Returns a session that holds `tables`. Raises: DataError."""
         return SqliteSession(self, tables)
-
-    def connect(self, tables: Sequence[Table], layouts: Sequence["_Layout"]) -> GuardedConnection:
-        """Returns a new database with the tables, copied from one that held the same objects."""
-        key = tuple(map(id, tables))
-        _, image = self._images.get(key, ((), b""))
-        connection = GuardedConnection(self.limits.max_database_mib, time.thread_time, image)
-        if image:
-            return connection
-        try:
-            for table, layout in zip(tables, layouts, strict=True):
-                layout.fill(connection, table)
-        except DataError:
-            connection.close()
-            raise
-        image = connection.image()
-        if len(image) <= _MAX_KEPT_IMAGE_BYTES:
-            with contextlib.suppress(KeyError):  # another thread may make room at the same time
-                while len(self._images) >= _MAX_KEPT_IMAGES:
-                    del self._images[next(iter(self._images))]
-            self._images[key] = (
-                tuple(tables),
-                image,
-            )  # holds the objects, so their ids stay theirs
-        return connection
 
     def close(self) -> None:
         """Ends the workers; idempotent."""
@@ -105,10 +69,16 @@ class SqliteSession:
     def __init__(self, database: SqliteDatabase, tables: Sequence[Table]) -> None:
         self._limits = database.limits
         self._workers = database.workers
-        layouts = [_layout(table.name, table.columns) for table in tables]
+        layouts = [table_layout(table.name, table.columns) for table in tables]
         self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
         self._before_transaction: tuple[bytes, Schema] | None = None
-        self._connection = database.connect(tables, layouts)
+        image = database.images.find(tables)
+        self._connection = GuardedConnection(
+            self._limits.max_database_mib, time.thread_time, image or b""
+        )
+        if not image:
+            fill(self._connection, tables)
+            database.images.keep(tables, self._connection)
 
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`."""
@@ -206,60 +176,6 @@ class SqliteSession:
         types = tuple(table.by_name[column.lower()].type for column in columns)
         entry = to_mysql_rows([values], types)[0] if values else ()
         return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How a table definition is stored."""
-
-    schema: TableSchema
-    insert: str
-
-    def fill(self, connection: GuardedConnection, table: Table) -> None:
-        """Creates the table. Raises: DataError."""
-        columns = self.schema.columns
-        try:
-            values = list(zip(*table.rows, strict=True)) or [()] * len(columns)
-            stored = [_stored(*pair) for pair in zip(columns, values, strict=True)]
-            connection.fill(self.schema.sqlite_ddl, self.insert, list(zip(*stored, strict=True)))
-        except (MySQLError, sqlite3.Error, ValueError) as error:
-            raise DataError(f"table {table.name!r} cannot be made: {error}") from None
-
-
-def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteValue]:
-    """Returns what a column stores for values. Raises: MySQLError."""
-    kind = column.type
-    if kind.kind is Kind.TEXT:  # most often there is nothing to convert
-        texts = [value for value in values if type(value) is str]
-        if len(texts) == len(values) and max(map(len, texts), default=0) <= (kind.length or 255):
-            return texts
-    return [
-        stored_value(value, kind, column.name, row) for row, value in enumerate(values, start=1)
-    ]
-
-
-@lru_cache(maxsize=1024)
-def _layout(name: str, columns: tuple[Column, ...]) -> _Layout:
-    """Returns how a table is stored. Raises: DataError for what MySQL would not create."""
-    names = [column.name for column in columns]
-    for kind, identifier in [("table", name), *(("column", column) for column in names)]:
-        if (
-            not 0 < len(identifier) <= _MAX_NAME_CHARS
-            or identifier.endswith(" ")
-            or "\0" in identifier
-        ):
-            raise DataError(f"table {name!r}: incorrect {kind} name {identifier!r}")
-    if not names:
-        raise DataError(f"table {name!r}: a table must have at least one column")
-    if len({column.lower() for column in names}) < len(names):
-        raise DataError(f"table {name!r}: duplicate column name among {names}")
-    try:
-        schema = table_schema(name, columns)
-    except MySQLError as error:
-        raise DataError(f"table {name!r}: {error}") from None
-    marks = ", ".join("?" * len(columns))
-    insert = f"INSERT INTO {quote_name(name)} VALUES ({marks})"  # noqa: S608
-    return _Layout(schema, insert)
 
 
 def _may_multiply(sql: str) -> bool:
