@@ -157,7 +157,7 @@ class GuardedConnection:
                 cursor.execute(sql)
             return _fetch(cursor, job.max_rows)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            if vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
                 raise StatementInterrupted from None
             raise (self._functions and self._functions.take()) or error from None

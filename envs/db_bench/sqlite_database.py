@@ -5,6 +5,7 @@ not end by then, or cannot be interrupted, starts again in a worker process unde
 """
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -35,9 +36,13 @@ from agentpeft.envs.db_bench.sqlite_errors import PACKET_TOO_BIG, failed_key, to
 from agentpeft.envs.db_bench.sqlite_tables import TableImages, fill, table_layout
 from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
 
+_LOGGER = logging.getLogger(__name__)
 _DATABASE_NAME = "db"
 _COMMITTING = (StatementKind.BEGIN, StatementKind.COMMIT, StatementKind.DEFINITION)
 _FAST_LANE_S = 0.05
+_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+"""What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
+
 _MAX_CTE_COPIES = 100_000
 
 
@@ -114,7 +119,7 @@ class SqliteSession:
         self._connection.close()
 
     def _run(self, statement: Statement, deadline_s: float) -> StatementResult:
-        translation = translate(statement, self._schema)
+        translation = self._translate(statement)
         kind = translation.kind
         if kind is StatementKind.ROLLBACK:
             self._roll_back()
@@ -133,6 +138,13 @@ class SqliteSession:
         except (ArithmeticError, ValueError):
             raise Mistake.NUMBER_RANGE("DECIMAL", statement.text[:80]) from None
         return StatementResult(rows, is_cut=result.is_cut)
+
+    def _translate(self, statement: Statement) -> Translation:
+        try:
+            return translate(statement, self._schema)
+        except _MALFORMED:
+            _LOGGER.debug("no translation of %r", statement.text, exc_info=True)
+            raise Mistake.SYNTAX(statement.text[:80], 1) from None
 
     def _roll_back(self) -> None:
         if self._before_transaction is not None:

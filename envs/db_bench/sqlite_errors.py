@@ -12,6 +12,7 @@ _OUT_OF_MEMORY = MySQLError(
     1038, "HY001", "Out of sort memory, consider increasing server sort buffer size"
 )
 _BAD_TEXT = MySQLError(1300, "HY000", "Cannot convert string to utf8mb4")
+_BAD_ARGUMENTS = MySQLError(1210, "HY000", "Incorrect arguments to a function")
 _FOREIGN_KEY = MySQLError(
     1452, "23000", "Cannot add or update a child row: a foreign key constraint fails"
 )
@@ -45,6 +46,9 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
     (re.compile(r"(integer overflow)"), lambda _: Mistake.NUMBER_RANGE("BIGINT", "expression")),
     (re.compile(r"(Could not decode)"), lambda _: _BAD_TEXT),
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),
+    (re.compile(r'near "(.*)": syntax error', re.DOTALL), lambda near: Mistake.SYNTAX(near, 1)),
+    (re.compile(r"incomplete input()"), lambda near: Mistake.SYNTAX(near, 1)),
+    (re.compile(r"(user-defined function raised)"), lambda _: _BAD_ARGUMENTS),
     (re.compile(r"NOT NULL constraint failed: .*\.(.*)"), Mistake.NULL_COLUMN),
     (re.compile(r"CHECK constraint failed: (.*)"), _violated),
 )

@@ -16,7 +16,7 @@ from agentpeft.envs.db_bench.database import (
     Table,
     Value,
 )
-from agentpeft.envs.errors import DataError
+from agentpeft.envs.errors import DataError, SettingsError
 
 LIMITS = DatabaseLimits(statement_timeout_s=1.0, max_rows=100, max_database_mib=4)
 STAFF = Table(
@@ -248,6 +248,10 @@ def test_an_agent_reaches_no_files_settings_or_other_schemas(session, sql):
         "`",
         "\\",
         "SELECT \N{GRINNING FACE}",
+        "SELECT",
+        "SELECT x'ff'",
+        "SELECT x'ff' AS a FROM shop GROUP BY item",
+        "DELETE shop WHERE item = 1",
         "-" * 500 + "1",
         "SELECT " + "NOT " * 2000 + "1",
         "SELECT 1 " + "UNION SELECT 1 " * 1000,
@@ -321,3 +325,37 @@ def test_close_is_idempotent(database):
     session = database.open([SHOP])
     session.close()
     session.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("sqlit", "did you mean 'sqlite'"),
+        ("mysq://root:secret@host", "did you mean 'mysql'"),
+        ("sqlite:///tmp/x.db", "takes no such address"),
+        ("docker://", "takes no such address"),
+        ("", "known: docker, mysql, sqlite"),
+    ],
+)
+def test_an_unknown_database_is_a_settings_error_without_the_password(spec, words):
+    with pytest.raises(SettingsError) as caught:
+        open_database(spec, LIMITS)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_mysql_without_a_url_says_what_to_set(monkeypatch):
+    monkeypatch.delenv("AGENTPEFT_MYSQL_URL", raising=False)
+    with pytest.raises(SettingsError, match="set AGENTPEFT_MYSQL_URL to mysql://user"):
+        open_database("mysql", LIMITS)
+
+
+def test_a_backend_lives_until_its_last_user_closes_it():
+    limits = DatabaseLimits(max_rows=7)
+    first, second = open_database("sqlite", limits), open_database("sqlite", limits)
+    first.close()
+    first.close()
+    session = second.open([SHOP])
+    assert rows(session, "SELECT item FROM shop WHERE item REGEXP '^p'") == (("pen",),)
+    session.close()
+    second.close()
