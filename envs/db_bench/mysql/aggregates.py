@@ -36,7 +36,7 @@ _SHIFTS = frozenset({"LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE"})
 WINDOW_FUNCTIONS = frozenset({*_RANKS, *_SHIFTS})
 
 
-def compile_aggregate(node: exp.Expression, scope: Scope) -> Fragment:
+def compile_aggregate(node: exp.Expr, scope: Scope) -> Fragment:
     """Returns an aggregate call of a query block. Raises: MySQLError (1111, 1582)."""
     if not scope.aggregates_allowed:
         raise Mistake.GROUP_FUNCTION()
@@ -53,7 +53,7 @@ def compile_aggregate(node: exp.Expression, scope: Scope) -> Fragment:
 handles(exp.GroupConcat)(compile_aggregate)
 
 
-def _function_name(node: exp.Expression) -> str:
+def _function_name(node: exp.Expr) -> str:
     return "GROUP_CONCAT" if isinstance(node, exp.GroupConcat) else name_of(node).upper()
 
 
@@ -64,7 +64,7 @@ def _rounded(sql: str, kind: SqlType, is_sum: bool) -> Fragment:
     return Fragment(sql, kind)
 
 
-def _call(name: str, node: exp.Expression, scope: Scope) -> tuple[str, SqlType, bool]:
+def _call(name: str, node: exp.Expr, scope: Scope) -> tuple[str, SqlType, bool]:
     """Returns (SQL, type, whether it is a sum)."""
     if name == "GROUP_CONCAT":
         return _group_concat(node, scope), TEXT, False
@@ -101,7 +101,7 @@ def _sum_type(name: str, kind: SqlType) -> SqlType:
     return SqlType(Kind.DECIMAL, min(kind.scale + DIVISION_SCALE, MAX_SCALE), is_exact=False)
 
 
-def _group_concat(node: exp.Expression, scope: Scope) -> str:
+def _group_concat(node: exp.Expr, scope: Scope) -> str:
     value, order = node.this, []
     if isinstance(value, exp.Order):
         value, order = value.this, value.expressions
@@ -124,7 +124,7 @@ def _group_concat(node: exp.Expression, scope: Scope) -> str:
 
 
 @handles(exp.Window)
-def _window(node: exp.Expression, scope: Scope) -> Fragment:
+def _window(node: exp.Expr, scope: Scope) -> Fragment:
     call = node.this
     name = _function_name(call)
     if name not in AGGREGATES and name not in WINDOW_FUNCTIONS and name != "GROUP_CONCAT":
@@ -143,7 +143,7 @@ def _window(node: exp.Expression, scope: Scope) -> Fragment:
     return _rounded(f"{sql} OVER ({window_definition(node, scope)})", kind, is_sum)
 
 
-def _window_call(name: str, node: exp.Expression, scope: Scope) -> tuple[str, SqlType]:
+def _window_call(name: str, node: exp.Expr, scope: Scope) -> tuple[str, SqlType]:
     values = [compile_expression(argument, scope) for argument in node.expressions]
     sql = f"{name.lower()}({', '.join(value.sql for value in values)})"
     if name in _RANKS:
@@ -153,7 +153,7 @@ def _window_call(name: str, node: exp.Expression, scope: Scope) -> tuple[str, Sq
     return sql, values[0].type
 
 
-def window_definition(node: exp.Expression, scope: Scope) -> str:
+def window_definition(node: exp.Expr, scope: Scope) -> str:
     """Returns what stands between the parentheses of OVER or WINDOW."""
     parts = []
     partition = node.args.get("partition_by")
@@ -174,7 +174,7 @@ def window_definition(node: exp.Expression, scope: Scope) -> str:
     return " ".join(parts)
 
 
-def _frame(spec: exp.Expression) -> str:
+def _frame(spec: exp.Expr) -> str:
     bounds = []
     for end in ("start", "end"):
         bound = spec.args.get(end)
@@ -186,17 +186,18 @@ def _frame(spec: exp.Expression) -> str:
     return f"{spec.args['kind']} {frame}"
 
 
-def compile_windows(node: exp.Expression, scope: Scope) -> str:
+def compile_windows(node: exp.Expr, scope: Scope) -> str:
     """Returns the WINDOW clause of a SELECT."""
     windows = node.args.get("windows") or []
-    terms = []
     scope.aggregates_allowed = True
-    for window in windows:
-        terms.append(f"{name_of(window.this).lower()} AS ({window_definition(window, scope)})")
+    terms = [
+        f"{name_of(window.this).lower()} AS ({window_definition(window, scope)})"
+        for window in windows
+    ]
     scope.aggregates_allowed = False
     return f" WINDOW {', '.join(terms)}" if terms else ""
 
 
-def window_names(node: exp.Expression) -> set[str]:
+def window_names(node: exp.Expr) -> set[str]:
     """Returns the names that the WINDOW clause of a SELECT defines."""
     return {name_of(window.this).lower() for window in node.args.get("windows") or []}

@@ -19,7 +19,7 @@ class _Window:
         """Takes a row in."""
         self.rows.append(row)
 
-    def inverse(self, *row: SQLiteValue) -> None:
+    def inverse(self, *_row: SQLiteValue) -> None:
         """Lets the oldest row go."""
         self.rows.popleft()
 

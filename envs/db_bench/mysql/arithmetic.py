@@ -77,7 +77,7 @@ def modulo(left: Fragment, right: Fragment) -> Fragment:
     return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
 
 
-_ARITHMETIC: dict[type[exp.Expression], Callable[[Fragment, Fragment], Fragment]] = {
+_ARITHMETIC: dict[type[exp.Expr], Callable[[Fragment, Fragment], Fragment]] = {
     exp.Add: _add,
     exp.Sub: _subtract,
     exp.Mul: _multiply,
@@ -88,7 +88,7 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[Fragment, Fragment], Fragment]
 
 
 @handles(*_ARITHMETIC)
-def _arithmetic(node: exp.Expression, scope: Scope) -> Fragment:
+def _arithmetic(node: exp.Expr, scope: Scope) -> Fragment:
     if isinstance(node.expression, exp.Interval):
         return shifted_date(
             node.this, node.expression, -1 if isinstance(node, exp.Sub) else 1, scope
@@ -102,9 +102,7 @@ def _arithmetic(node: exp.Expression, scope: Scope) -> Fragment:
     return _ARITHMETIC[type(node)](left, right)
 
 
-def shifted_date(
-    value: exp.Expression, interval: exp.Expression, sign: int, scope: Scope
-) -> Fragment:
+def shifted_date(value: exp.Expr, interval: exp.Expr, sign: int, scope: Scope) -> Fragment:
     """Returns a date plus or minus an INTERVAL."""
     unit = interval.args["unit"].name.upper() if interval.args.get("unit") else ""
     if unit not in UNITS:
@@ -120,7 +118,7 @@ def shifted_date(
 
 
 _DIVISIONS = (exp.Div, exp.IntDiv, exp.Mod)
-_BITWISE: dict[type[exp.Expression], str] = {
+_BITWISE: dict[type[exp.Expr], str] = {
     exp.BitwiseAnd: "&",
     exp.BitwiseOr: "|",
     exp.BitwiseLeftShift: "<<",
@@ -129,7 +127,7 @@ _BITWISE: dict[type[exp.Expression], str] = {
 
 
 @handles(*_BITWISE, exp.BitwiseXor)
-def _bitwise(node: exp.Expression, scope: Scope) -> Fragment:
+def _bitwise(node: exp.Expr, scope: Scope) -> Fragment:
     left = to_number(compile_expression(node.this, scope)).sql
     right = to_number(compile_expression(node.expression, scope)).sql
     if isinstance(node, exp.BitwiseXor):
@@ -138,7 +136,7 @@ def _bitwise(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Neg)
-def _negative(node: exp.Expression, scope: Scope) -> Fragment:
+def _negative(node: exp.Expr, scope: Scope) -> Fragment:
     value = to_number(compile_expression(node.this, scope))
     literal = f"-{value.literal}" if value.literal is not None else None
     return Fragment(f"(-{value.sql})", value.type, literal=literal)

@@ -63,7 +63,7 @@ def describe(table: TableSchema) -> Query:
     return _table(("Field", "Type", "Null", "Key", "Default", "Extra"), _described(table))
 
 
-def show(node: exp.Expression, schema: Schema) -> Query:
+def show(node: exp.Expr, schema: Schema) -> Query:
     """Answers SHOW. Raises: MySQLError (1064, 1146)."""
     kind = node.name.upper()
     like_node = node.args.get("like")
@@ -86,7 +86,7 @@ def show(node: exp.Expression, schema: Schema) -> Query:
     raise Mistake.SYNTAX(kind, 1)
 
 
-def _target(node: exp.Expression, schema: Schema) -> TableSchema:
+def _target(node: exp.Expr, schema: Schema) -> TableSchema:
     name = name_of(node.args.get("target"))
     if name not in schema.by_name:
         raise Mistake.NO_TABLE(schema.name, name)
@@ -108,6 +108,10 @@ def _show_table(kind: str, table: TableSchema, pattern: str) -> Query:
     return _table(("Table", "Non_unique", "Key_name", "Seq_in_index", "Column_name"), rows)
 
 
+def _listed(names: Iterable[str]) -> str:
+    return ",".join(f"`{name}`" for name in names)
+
+
 def _create_table(table: TableSchema) -> str:
     lines = []
     for column in table.columns:
@@ -119,10 +123,9 @@ def _create_table(table: TableSchema) -> str:
         elif column.is_nullable and column.type.kind is not Kind.BLOB:
             text += " DEFAULT NULL"
         lines.append(text + (" AUTO_INCREMENT" if column.is_auto_increment else ""))
-    listed = lambda names: ",".join(f"`{name}`" for name in names)
     if table.primary_key:
-        lines.append(f"  PRIMARY KEY ({listed(table.primary_key)})")
-    lines += [f"  UNIQUE KEY `{name}` ({listed(key)})" for name, key in table.unique_keys]
+        lines.append(f"  PRIMARY KEY ({_listed(table.primary_key)})")
+    lines += [f"  UNIQUE KEY `{name}` ({_listed(key)})" for name, key in table.unique_keys]
     body = ",\n".join(lines)
     return (
         f"CREATE TABLE `{table.name}` (\n{body}\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 "

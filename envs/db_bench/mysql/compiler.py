@@ -9,11 +9,11 @@ from agentpeft.envs.db_bench.mysql.coercion import to_number
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Query, Scope
 
-Handler: TypeAlias = Callable[[exp.Expression, Scope], Fragment]
-_HANDLERS: dict[type[exp.Expression], Handler] = {}
+Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
+_HANDLERS: dict[type[exp.Expr], Handler] = {}
 
 
-def handles(*kinds: type[exp.Expression]) -> Callable[[Handler], Handler]:
+def handles(*kinds: type[exp.Expr]) -> Callable[[Handler], Handler]:
     """Registers a function as the handler of these kinds of nodes."""
 
     def register(handler: Handler) -> Handler:
@@ -23,7 +23,7 @@ def handles(*kinds: type[exp.Expression]) -> Callable[[Handler], Handler]:
     return register
 
 
-def compile_expression(node: exp.Expression, scope: Scope) -> Fragment:
+def compile_expression(node: exp.Expr, scope: Scope) -> Fragment:
     """Returns an expression as SQLite text with its type. Raises: MySQLError."""
     handler = _HANDLERS.get(type(node))
     if handler is None:
@@ -35,12 +35,12 @@ def compile_expression(node: exp.Expression, scope: Scope) -> Fragment:
     return fragment
 
 
-def compile_condition(node: exp.Expression, scope: Scope) -> str:
+def compile_condition(node: exp.Expr, scope: Scope) -> str:
     """Returns an expression as a condition."""
     return to_number(compile_expression(node, scope)).sql
 
 
-def compile_subquery(node: exp.Expression, scope: Scope, num_columns: int | None) -> Query:
+def compile_subquery(node: exp.Expr, scope: Scope, num_columns: int | None) -> Query:
     """Translates a subquery. Raises: MySQLError (1241)."""
     while isinstance(node, exp.Subquery) and not node.args.get("limit"):
         node = node.this

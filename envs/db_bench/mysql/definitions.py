@@ -8,6 +8,7 @@ from agentpeft.envs.db_bench.mysql.compiler import compile_expression
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, StatementState, name_of
+from agentpeft.envs.db_bench.mysql.stored import store
 from agentpeft.envs.db_bench.mysql.types import (
     ColumnSchema,
     Kind,
@@ -17,7 +18,6 @@ from agentpeft.envs.db_bench.mysql.types import (
     parse_type,
     quote_name,
 )
-from agentpeft.envs.db_bench.mysql.writes import store
 
 _DECLARED = {
     Kind.FLOAT: "float",
@@ -37,7 +37,7 @@ class Definition:
     schema: Schema
 
 
-def compile_create(node: exp.Expression, state: StatementState) -> Definition:
+def compile_create(node: exp.Expr, state: StatementState) -> Definition:
     """Translates CREATE TABLE. Raises: MySQLError."""
     if node.args["kind"] == "INDEX" and not node.args.get("unique"):
         return Definition((), state.schema)
@@ -73,54 +73,59 @@ def declared_type(kind: SqlType) -> str:
     return _DECLARED.get(kind.kind, f"varchar({kind.length})" if kind.length else "text")
 
 
-def _own_name(node: exp.Expression, schema: Schema, command: str) -> str:
+def _own_name(node: exp.Expr, schema: Schema, command: str) -> str:
     database = node.args["db"].name if node.args.get("db") else schema.name
     if database != schema.name:
         raise Mistake.COMMAND_DENIED(command, name_of(node.this))
     return name_of(node.this)
 
 
-def _table(name: str, nodes: list[exp.Expression], state: StatementState) -> TableSchema:
-    columns: list[ColumnSchema] = []
-    primary: tuple[str, ...] = ()
+def _table(name: str, nodes: list[exp.Expr], state: StatementState) -> TableSchema:
+    columns: dict[str, ColumnSchema] = {}
+    primary: list[tuple[str, ...]] = []
     unique: list[tuple[str, tuple[str, ...]]] = []
     for node in nodes:
         if isinstance(node, exp.ColumnDef):
             column, is_primary, is_unique = _column(node, state)
-            if any(other.name.lower() == column.name.lower() for other in columns):
+            if column.name.lower() in columns:
                 raise Mistake.DUPLICATE_COLUMN(column.name)
-            columns.append(column)
-            if is_primary and primary:
-                raise Mistake.MULTIPLE_PRIMARY_KEYS()
-            primary = (column.name,) if is_primary else primary
+            columns[column.name.lower()] = column
+            primary += [(column.name,)] if is_primary else []
             unique += [(column.name, (column.name,))] if is_unique else []
             continue
         inner = node.expressions[0] if isinstance(node, exp.Constraint) else node
         if isinstance(inner, exp.PrimaryKey):
-            if primary:
-                raise Mistake.MULTIPLE_PRIMARY_KEYS()
-            primary = _key(inner)
+            primary.append(_key(inner))
         elif isinstance(inner, exp.UniqueColumnConstraint):
             key = _key(inner.this)
             unique.append((inner.this.name or key[0], key))
-    table = TableSchema(name, tuple(columns), primary, tuple(unique))
-    for column_name in (*primary, *(part for _, key in unique for part in key)):
-        if column_name.lower() not in table.by_name:
-            raise Mistake.KEY_COLUMN_MISSING(column_name)
-    keyed = tuple(
-        replace(column, is_nullable=column.is_nullable and column.name not in primary)
-        for column in columns
-    )
-    if any(column.is_auto_increment and column.name not in primary for column in columns):
+    if len(primary) > 1:
+        raise Mistake.MULTIPLE_PRIMARY_KEYS()
+    primary_key = primary[0] if primary else ()
+    return _checked(TableSchema(name, tuple(columns.values()), primary_key, tuple(unique)))
+
+
+def _checked(table: TableSchema) -> TableSchema:
+    """Returns the table with a primary key that cannot be NULL. Raises: MySQLError (1072, 1075)."""
+    parts = [part for _, key in table.unique_keys for part in key]
+    for name in (*table.primary_key, *parts):
+        if name.lower() not in table.by_name:
+            raise Mistake.KEY_COLUMN_MISSING(name)
+    primary = {name.lower() for name in table.primary_key}
+    if any(c.is_auto_increment and c.name.lower() not in primary for c in table.columns):
         raise Mistake.WRONG_AUTO_KEY()
-    return replace(table, columns=keyed)
+    columns = (
+        replace(column, is_nullable=column.is_nullable and column.name.lower() not in primary)
+        for column in table.columns
+    )
+    return replace(table, columns=tuple(columns))
 
 
-def _key(node: exp.Expression) -> tuple[str, ...]:
+def _key(node: exp.Expr) -> tuple[str, ...]:
     return tuple(name_of(part.find(exp.Identifier)) for part in node.expressions)
 
 
-def _column(node: exp.Expression, state: StatementState) -> tuple[ColumnSchema, bool, bool]:
+def _column(node: exp.Expr, state: StatementState) -> tuple[ColumnSchema, bool, bool]:
     """Returns (column, whether it is the primary key, whether it is unique)."""
     kind = node.args.get("kind")
     if kind is None:
@@ -141,7 +146,7 @@ def _column(node: exp.Expression, state: StatementState) -> tuple[ColumnSchema, 
     return column, is_primary, is_unique
 
 
-def _default(node: exp.Expression, column: ColumnSchema, state: StatementState) -> str | None:
+def _default(node: exp.Expr, column: ColumnSchema, state: StatementState) -> str | None:
     if isinstance(node, exp.Null):
         return None
     if "CURRENT_TIMESTAMP" in node.sql("mysql").upper() or "NOW(" in node.sql("mysql").upper():
@@ -152,7 +157,7 @@ def _default(node: exp.Expression, column: ColumnSchema, state: StatementState) 
         raise Mistake.BAD_DEFAULT(column.name) from error
 
 
-def compile_drop(node: exp.Expression, schema: Schema) -> Definition:
+def compile_drop(node: exp.Expr, schema: Schema) -> Definition:
     """Translates DROP TABLE. Raises: MySQLError (1051)."""
     if node.args["kind"] != "TABLE":
         raise Mistake.COMMAND_DENIED("DROP", name_of(node.args["tables"][0].this))
@@ -166,7 +171,7 @@ def compile_drop(node: exp.Expression, schema: Schema) -> Definition:
     return Definition(tuple(f"DROP TABLE {quote_name(name)}" for name in known), schema)
 
 
-def compile_alter(node: exp.Expression, state: StatementState) -> Definition:
+def compile_alter(node: exp.Expr, state: StatementState) -> Definition:
     """Translates ALTER TABLE: the table is built anew. Raises: MySQLError."""
     schema = state.schema
     name = _own_name(node.this, schema, "ALTER")
@@ -209,7 +214,7 @@ def _rebuild(
 
 def _altered(
     table: TableSchema,
-    action: exp.Expression,
+    action: exp.Expr,
     origins: dict[str, str | None],
     state: StatementState,
 ) -> TableSchema:
@@ -249,7 +254,10 @@ def _replaced(
     if new.name.lower() != old.name.lower() and new.name.lower() in table.by_name:
         raise Mistake.DUPLICATE_COLUMN(new.name)
     origins[new.name] = origins.pop(old.name)
-    renamed = lambda key: tuple(new.name if part == old.name else part for part in key)
+
+    def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new.name if part == old.name else part for part in key)
+
     return TableSchema(
         table.name,
         tuple(new if column is old else column for column in table.columns),
@@ -260,7 +268,7 @@ def _replaced(
 
 def _with_column(
     table: TableSchema,
-    node: exp.Expression,
+    node: exp.Expr,
     origins: dict[str, str | None],
     state: StatementState,
 ) -> TableSchema:

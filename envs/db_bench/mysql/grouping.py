@@ -7,7 +7,7 @@ from agentpeft.envs.db_bench.mysql.scopes import BareColumn, Scope, name_of
 
 
 def check_full_group_by(
-    node: exp.Expression,
+    node: exp.Expr,
     scope: Scope,
     bare: list[tuple[int, BareColumn]],
     constants: set[str],
@@ -37,7 +37,7 @@ def _is_determined(column: BareColumn, known: set[str]) -> bool:
     )
 
 
-def constant_columns(node: exp.Expression, scope: Scope) -> set[str]:
+def constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
     """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
     where = node.args.get("where")
     found: set[str] = set()
@@ -57,7 +57,7 @@ def constant_columns(node: exp.Expression, scope: Scope) -> set[str]:
     return found
 
 
-def _sql_of(column: exp.Expression, scope: Scope) -> set[str]:
+def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
     name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
     return {
         source.fragments[name].sql

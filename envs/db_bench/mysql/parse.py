@@ -8,10 +8,11 @@ import logging
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 
 from sqlglot import Dialect, exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 
@@ -25,218 +26,50 @@ MARK = "#"
 _DIALECT = Dialect.get_or_raise("mysql")
 _REPLACE = re.compile(r"^(\s*)REPLACE(?=\s)", re.IGNORECASE)
 _FILE = re.compile(r"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FUNCTION_KEYWORDS = frozenset(
-    [
-        "LEFT",
-        "RIGHT",
-        "REPLACE",
-        "FORMAT",
-        "DATE",
-        "TIME",
-        "TIMESTAMP",
-        "DATETIME",
-        "YEAR",
-        "TRUNCATE",
-        "DATABASE",
-        "SCHEMA",
-        "INSERT",
-        "USER",
-        "RANK",
-        "ROW_NUMBER",
-        "DENSE_RANK",
-        "FIRST_VALUE",
-        "LAST_VALUE",
-        "MOD",
-        "REPEAT",
-        "CURRENT_DATE",
-        "CURRENT_TIME",
-        "CURRENT_TIMESTAMP",
-        "LOCALTIME",
-        "LOCALTIMESTAMP",
-        "SESSION_USER",
-        "CURRENT_USER",
-        "UTC_DATE",
-        "UTC_TIME",
-        "UTC_TIMESTAMP",
-        "LOG",
-        "CHAR_LENGTH",
-        "DEFAULT",
-    ]
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`[^`]*`|[^'\"`]", re.DOTALL)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _token_types(names: str) -> frozenset[TokenType]:
+    return frozenset(TokenType[name] for name in names.split())
+
+
+_OPENING = _token_types("L_PAREN CASE")
+_CLOSING = _token_types("R_PAREN END")
+_SEPARATING = _token_types("COMMA AND OR SELECT WHEN")
+_REPEATING = _token_types("UNION JOIN EXCEPT INTERSECT")
+_CHAINING = _token_types(
+    "PLUS DASH STAR SLASH MOD DIV NOT TILDE EQ NEQ NULLSAFE_EQ LT GT LTE GTE AMP PIPE CARET STRING"
 )
-_SPECIAL_SYNTAX = frozenset(
-    [
-        "GROUP_CONCAT",
-        "CAST",
-        "CONVERT",
-        "TRIM",
-        "SUBSTRING",
-        "SUBSTR",
-        "MID",
-        "POSITION",
-        "EXTRACT",
-        "CHAR",
-        "VALUES",
-        "ROW",
-        "IN",
-        "ANY",
-        "SOME",
-        "ALL",
-        "EXISTS",
-        "AND",
-        "OR",
-        "NOT",
-        "XOR",
-        "DIV",
-        "AS",
-        "ON",
-        "USING",
-        "OVER",
-        "KEY",
-        "INDEX",
-        "UNIQUE",
-        "PRIMARY",
-        "WEIGHT_STRING",
-        "MATCH",
-        "AGAINST",
-        "JSON_OBJECT",
-        "INTERVAL",
-        "BY",
-        "WHEN",
-        "THEN",
-        "ELSE",
-        "CASE",
-        "CHECK",
-        "PARTITION",
-        "FOREIGN",
-        "ROLLUP",
-        "IF",
-        "TABLE",
-        "LIKE",
-        "REGEXP",
-        "RLIKE",
-        "BINARY",
-        "WITH",
-        "GROUPING",
-        "DISTINCT",
-    ]
+_CALLABLE = _token_types(
+    "VAR LEFT RIGHT REPLACE FORMAT DATE TIME TIMESTAMP TIMESTAMPTZ DATETIME YEAR TRUNCATE DATABASE "
+    "SCHEMA INSERT MOD CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP "
+    "SESSION_USER CURRENT_USER"
 )
-_NAMES_BEFORE = frozenset(
-    [
-        "INTO",
-        "TABLE",
-        "INDEX",
-        "KEY",
-        "REFERENCES",
-        "UPDATE",
-        "AS",
-        "EXISTS",
-        "CONSTRAINT",
-        "WITH",
-        "RECURSIVE",
-        ",",
-        "UNIQUE",
-        "IGNORE",
-        "INSERT",
-        "REPLACE",
-    ]
+_BEFORE_NAMES = _token_types(
+    "VAR NUMBER STRING IDENTIFIER R_PAREN INTO TABLE INDEX KEY REFERENCES ALIAS WITH UNIQUE"
 )
-_GLUED = frozenset(
-    [
-        "COUNT",
-        "SUM",
-        "MIN",
-        "MAX",
-        "AVG",
-        "STD",
-        "STDDEV",
-        "STDDEV_POP",
-        "STDDEV_SAMP",
-        "VARIANCE",
-        "VAR_POP",
-        "VAR_SAMP",
-        "NOW",
-        "CURDATE",
-        "CURTIME",
-        "DATE_ADD",
-        "DATE_SUB",
-        "ADDDATE",
-        "SUBDATE",
-        "SYSDATE",
-        "BIT_AND",
-        "BIT_OR",
-        "BIT_XOR",
-    ]
+_OWN_SYNTAX = _words(
+    "GROUP_CONCAT CAST CONVERT TRIM SUBSTRING SUBSTR MID POSITION EXTRACT IF VALUE CHECK MATCH"
 )
-_OPERATORS = frozenset(
-    [
-        "+",
-        "-",
-        "*",
-        "/",
-        "%",
-        "!",
-        "~",
-        "=",
-        "<",
-        ">",
-        "<=",
-        ">=",
-        "<>",
-        "!=",
-        "<=>",
-        "&",
-        "|",
-        "^",
-        "<<",
-        ">>",
-        "NOT",
-    ]
+_GLUED = _words(
+    "COUNT SUM MIN MAX AVG STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP NOW CURDATE "
+    "CURTIME DATE_ADD DATE_SUB ADDDATE SUBDATE SYSDATE BIT_AND BIT_OR BIT_XOR"
 )
-_STATEMENTS = frozenset(
-    [
-        "SELECT",
-        "WITH",
-        "(",
-        "INSERT",
-        "REPLACE",
-        "UPDATE",
-        "DELETE",
-        "CREATE",
-        "ALTER",
-        "DROP",
-        "TRUNCATE",
-        "SHOW",
-        "DESCRIBE",
-        "DESC",
-        "EXPLAIN",
-        "SET",
-        "USE",
-        "BEGIN",
-        "START",
-        "COMMIT",
-        "ROLLBACK",
-        "SAVEPOINT",
-        "RELEASE",
-        "VALUES",
-        "TABLE",
-        "RENAME",
-        "DO",
-    ]
+_STATEMENTS = _words(
+    "SELECT WITH ( INSERT REPLACE UPDATE DELETE CREATE ALTER DROP TRUNCATE SHOW DESCRIBE DESC "
+    "EXPLAIN SET USE BEGIN START COMMIT ROLLBACK VALUES TABLE"
 )
 _PRIVILEGES = {
-    "GRANT": "GRANT OPTION",
-    "REVOKE": "GRANT OPTION",
+    **dict.fromkeys(("GRANT", "REVOKE"), "GRANT OPTION"),
+    **dict.fromkeys(("SHUTDOWN", "RESTART"), "SHUTDOWN"),
+    **dict.fromkeys(("FLUSH", "RESET"), "RELOAD"),
+    **dict.fromkeys(("INSTALL", "UNINSTALL", "CHANGE", "PURGE"), "SUPER"),
     "KILL": "SUPER or CONNECTION_ADMIN",
-    "SHUTDOWN": "SHUTDOWN",
-    "RESTART": "SHUTDOWN",
-    "FLUSH": "RELOAD",
-    "RESET": "RELOAD",
     "LOAD": "FILE",
-    "INSTALL": "SYSTEM_VARIABLES_ADMIN",
-    "UNINSTALL": "SYSTEM_VARIABLES_ADMIN",
-    "CHANGE": "REPLICATION_SLAVE_ADMIN",
-    "PURGE": "BINLOG_ADMIN",
     "LOCK": "LOCK TABLES",
 }
 _PRIVATE_OBJECTS = {
@@ -277,14 +110,15 @@ def parse_statements(sql: str) -> tuple[Statement, ...]:
     tokens = _tokenize(sql)
     statements = []
     start = 0
-    for end in [i for i, t in enumerate(tokens) if t.token_type is TokenType.SEMICOLON] + [None]:
+    ends = [i for i, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON]
+    for end in [*ends, len(tokens)]:
         chunk = tokens[start:end]
         if chunk:
             text = sql[chunk[0].start : chunk[-1].end + 1]
             if chunk[0].token_type is TokenType.COMMAND:  # its tokens are still one piece of text
                 chunk = _tokenize(text)
             statements.append(Statement(text, tuple(chunk)))
-        start = len(tokens) if end is None else end + 1
+        start = end + 1
     if not statements:
         raise Mistake.EMPTY_QUERY()
     return tuple(statements)
@@ -298,7 +132,7 @@ def _tokenize(sql: str) -> list[Token]:
         raise syntax_error(sql, _unreadable_start(sql)) from None
 
 
-def parse(statement: Statement) -> exp.Expression:
+def parse(statement: Statement) -> exp.Expr:
     """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
     _check_first_words(statement)
     tokens = _marked(statement)
@@ -327,11 +161,8 @@ def _offset(statement: Statement, index: int) -> int:
 
 def _unreadable_start(sql: str) -> int:
     """Returns where an unclosed quote or comment begins."""
-    closed = re.compile(
-        r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`[^`]*`|[^'\"`]", re.DOTALL
-    )
     position = 0
-    while match := closed.match(sql, position):
+    while match := _QUOTED.match(sql, position):
         position = match.end()
     return position
 
@@ -360,59 +191,57 @@ def _check_first_words(statement: Statement) -> None:
 def _marked(statement: Statement) -> list[Token]:
     """Returns the tokens with the names of function calls marked."""
     tokens = list(statement.tokens)
-    for index in range(1, len(tokens) - 1):
-        token = tokens[index]
-        if tokens[index + 1].token_type is TokenType.L_PAREN and _is_call(tokens, index):
-            name = token.text.upper()
-            if name in _GLUED and token.end + 1 != tokens[index + 1].start:
-                if tokens[min(index + 2, len(tokens) - 1)].token_type is TokenType.STAR:
-                    raise syntax_error(statement.text, _offset(statement, index + 2))
-                raise Mistake.FUNCTION_SPACE("db", token.text)
+    before = tokens[0]
+    for index, (token, after) in enumerate(pairwise(statement.tokens)):
+        if (
+            after.token_type is TokenType.L_PAREN
+            and token.token_type in _CALLABLE
+            and index
+            and before.token_type not in _BEFORE_NAMES
+            and token.text.upper() not in _OWN_SYNTAX
+        ):
+            if token.end + 1 != after.start and token.text.upper() in _GLUED:
+                raise _with_space(statement, index)
+            text = MARK + token.text
             tokens[index] = Token(
-                TokenType.VAR, MARK + token.text, token.line, token.col, token.start, token.end
+                TokenType.VAR, text, token.line, token.col, token.start, token.end
             )
+        before = token
     return tokens
 
 
-def _is_call(tokens: list[Token], index: int) -> bool:
-    token = tokens[index]
-    name = token.text.upper()
-    if token.token_type is not TokenType.VAR and name not in _FUNCTION_KEYWORDS:
-        return False
-    if name in _SPECIAL_SYNTAX or not _NAME.fullmatch(name):
-        return False
-    before = tokens[index - 1].text.upper()
-    if before == ",":
-        return True
-    return before not in _NAMES_BEFORE
+def _with_space(statement: Statement, index: int) -> MySQLError:
+    """Returns MySQL's error about `COUNT (*)`: its own functions take no space."""
+    if statement.tokens[index + 2 :][:1] and statement.tokens[index + 2].text == "*":
+        return syntax_error(statement.text, _offset(statement, index + 2))
+    return Mistake.FUNCTION_SPACE("db", statement.tokens[index].text)
 
 
 def _check_nesting(statement: Statement) -> None:
     """Raises: MySQLError (1436) where parentheses, CASE or operators nest too deeply."""
-    depth = 0
     chains = [0]
+    num_repeated = 0
     for token in statement.tokens:
-        word = token.text.upper()
-        if word in ("(", "CASE") and token.token_type is not TokenType.STRING:
-            depth += 1
-            chains.append(0)
-        elif word in (")", "END") and len(chains) > 1:
-            depth -= 1
-            chains.pop()
-        elif word in (",", "AND", "OR", "SELECT", "WHEN", "UNION"):
-            chains[-1] = 0
-        elif word in _OPERATORS or token.token_type is TokenType.STRING:
+        kind = token.token_type
+        if kind in _CHAINING:
             chains[-1] += 1
-        if depth > MAX_NESTING or chains[-1] > MAX_CHAIN:
+        elif kind in _OPENING:
+            chains.append(0)
+        elif kind in _SEPARATING:
+            chains[-1] = 0
+        elif kind in _CLOSING and len(chains) > 1:
+            chains.pop()
+        elif kind in _REPEATING:
+            num_repeated += 1
+        else:
+            continue
+        if chains[-1] > MAX_CHAIN or len(chains) > MAX_NESTING or num_repeated > MAX_NESTING:
             raise Mistake.STACK()
-    if sum(token.text.upper() in ("UNION", "JOIN") for token in statement.tokens) > MAX_NESTING:
-        raise Mistake.STACK()
 
 
 def _to_mysql(error: ParseError, statement: Statement) -> MySQLError:
     details = error.errors[0] if error.errors else {}
     text = statement.text
-    start = statement.tokens[0].start
     line, column = details.get("line"), details.get("col")
     if not isinstance(line, int) or not isinstance(column, int):
         return syntax_error(text, 0)
@@ -422,7 +251,6 @@ def _to_mysql(error: ParseError, statement: Statement) -> MySQLError:
             continue
         if index == len(statement.tokens) - 1 and not is_leftover:
             break
-        if index > 1 and statement.tokens[index - 2].token_type is TokenType.STAR:
-            token = statement.tokens[index - 1]  # `* FORM t`: no alias can follow the star
-        return syntax_error(text, token.start - start)
+        is_alias = index > 1 and statement.tokens[index - 2].token_type is TokenType.STAR
+        return syntax_error(text, _offset(statement, index - is_alias))  # `* FORM t`
     return syntax_error(text, len(text))

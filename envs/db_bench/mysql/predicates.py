@@ -15,10 +15,10 @@ from agentpeft.envs.db_bench.mysql.types import INTEGER, NUMBERS, Kind, quote_te
 
 
 @handles(exp.And, exp.Or)
-def _connector(node: exp.Expression, scope: Scope) -> Fragment:
+def _connector(node: exp.Expr, scope: Scope) -> Fragment:
     """AND and OR: a chain of thousands is one flat text, not a recursion."""
     kind = type(node)
-    parts: list[exp.Expression] = []
+    parts: list[exp.Expr] = []
     current = node
     while isinstance(current, kind):
         parts.append(current.expression)
@@ -31,17 +31,17 @@ def _connector(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Xor)
-def _xor(node: exp.Expression, scope: Scope) -> Fragment:
+def _xor(node: exp.Expr, scope: Scope) -> Fragment:
     left, right = compile_condition(node.this, scope), compile_condition(node.expression, scope)
     return Fragment(f"((({left}) <> 0) <> (({right}) <> 0))", INTEGER)
 
 
 @handles(exp.Not)
-def _not(node: exp.Expression, scope: Scope) -> Fragment:
+def _not(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(f"(NOT {compile_condition(node.this, scope)})", INTEGER)
 
 
-_COMPARISONS: dict[type[exp.Expression], str] = {
+_COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
     exp.GT: ">",
@@ -53,7 +53,7 @@ _COMPARISONS: dict[type[exp.Expression], str] = {
 
 
 @handles(*_COMPARISONS)
-def _comparison(node: exp.Expression, scope: Scope) -> Fragment:
+def _comparison(node: exp.Expr, scope: Scope) -> Fragment:
     operator = _COMPARISONS[type(node)]
     if isinstance(node.expression, exp.Any | exp.All):
         return _quantified(node, operator, scope)
@@ -72,13 +72,13 @@ def _collated_first(left: Fragment, right: Fragment) -> tuple[Fragment, Fragment
     return left, right
 
 
-def _is_row(node: exp.Expression) -> bool:
+def _is_row(node: exp.Expr) -> bool:
     return isinstance(node, exp.Tuple) or (
         isinstance(node, exp.Anonymous) and node.name.upper() == "ROW"
     )
 
 
-def _row_comparison(node: exp.Expression, operator: str, scope: Scope) -> Fragment:
+def _row_comparison(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
     left, right = node.this.expressions, node.expression.expressions
     if not (_is_row(node.this) and _is_row(node.expression) and len(left) == len(right)):
         raise Mistake.OPERAND(len(left) or 1)
@@ -90,7 +90,7 @@ def _row_comparison(node: exp.Expression, operator: str, scope: Scope) -> Fragme
     return Fragment(f"(({first}) {operator} ({second}))", INTEGER)
 
 
-def _quantified(node: exp.Expression, operator: str, scope: Scope) -> Fragment:
+def _quantified(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
     """`x > ANY (SELECT …)` and `x > ALL (SELECT …)`, NULLs as MySQL treats them."""
     left = compile_expression(node.this, scope)
     query = compile_subquery(node.expression.this, scope, 1)
@@ -109,7 +109,7 @@ def _quantified(node: exp.Expression, operator: str, scope: Scope) -> Fragment:
 
 
 @handles(exp.Subquery, exp.Select)
-def _scalar_subquery(node: exp.Expression, scope: Scope) -> Fragment:
+def _scalar_subquery(node: exp.Expr, scope: Scope) -> Fragment:
     query = compile_subquery(node, scope, 1)
     kind = query.columns[0].type
     if query.is_single_row:
@@ -122,12 +122,12 @@ def _scalar_subquery(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Exists)
-def _exists(node: exp.Expression, scope: Scope) -> Fragment:
+def _exists(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(f"EXISTS ({compile_subquery(node.this, scope, None).sql})", INTEGER)
 
 
 @handles(exp.Is)
-def _is(node: exp.Expression, scope: Scope) -> Fragment:
+def _is(node: exp.Expr, scope: Scope) -> Fragment:
     value = compile_expression(node.this, scope)
     if isinstance(node.expression, exp.Boolean):
         word = "TRUE" if node.expression.this else "FALSE"
@@ -136,7 +136,7 @@ def _is(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.In)
-def _in(node: exp.Expression, scope: Scope) -> Fragment:
+def _in(node: exp.Expr, scope: Scope) -> Fragment:
     if _is_row(node.this):
         return _row_in(node, scope)
     left = compile_expression(node.this, scope)
@@ -151,7 +151,7 @@ def _in(node: exp.Expression, scope: Scope) -> Fragment:
     return Fragment(f"({first} IN ({', '.join(rest)}))", INTEGER)
 
 
-def _in_query(left: Fragment, node: exp.Expression, scope: Scope) -> Fragment:
+def _in_query(left: Fragment, node: exp.Expr, scope: Scope) -> Fragment:
     query = compile_subquery(node, scope, 1)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
@@ -164,7 +164,7 @@ def _in_query(left: Fragment, node: exp.Expression, scope: Scope) -> Fragment:
     )
 
 
-def _row_in(node: exp.Expression, scope: Scope) -> Fragment:
+def _row_in(node: exp.Expr, scope: Scope) -> Fragment:
     left = [compile_expression(value, scope) for value in node.this.expressions]
     if node.args.get("query") is not None:
         query = compile_subquery(node.args["query"], scope, len(left))
@@ -182,7 +182,7 @@ def _row_in(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Between)
-def _between(node: exp.Expression, scope: Scope) -> Fragment:
+def _between(node: exp.Expr, scope: Scope) -> Fragment:
     value = compile_expression(node.this, scope)
     low = compile_expression(node.args["low"], scope)
     high = compile_expression(node.args["high"], scope)
@@ -191,7 +191,7 @@ def _between(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Like, exp.Escape)
-def _like(node: exp.Expression, scope: Scope) -> Fragment:
+def _like(node: exp.Expr, scope: Scope) -> Fragment:
     escape = "\\"
     if isinstance(node, exp.Escape):
         escape = node.expression.name
@@ -207,8 +207,8 @@ def _like(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.RegexpLike)
-def _regexp(node: exp.Expression, scope: Scope) -> Fragment:
+def _regexp(node: exp.Expr, scope: Scope) -> Fragment:
     scope.statement.needs_worker = True
     value = to_text(compile_expression(node.this, scope))
     pattern = to_text(compile_expression(node.expression, scope))
-    return Fragment(f"my_regexp({value.sql}, {pattern.sql})", INTEGER)
+    return Fragment(f"my_regexp_like({value.sql}, {pattern.sql})", INTEGER)

@@ -25,7 +25,8 @@ def to_decimal(value: int | float | str, scale: int) -> Decimal:
     >>> to_decimal(2.345, 2)
     Decimal('2.35')
     """
-    return Decimal(str(value)).quantize(decimal_unit(scale), context=_CONTEXT)
+    result = Decimal(str(value)).quantize(decimal_unit(scale), context=_CONTEXT)
+    return result or abs(result)  # no negative zero
 
 
 def _to_integer(value: SQLiteValue) -> Value:

@@ -92,7 +92,7 @@ class StatementState:
     """
 
     schema: Schema
-    compile_query: "Callable[[exp.Expression, Scope, bool], Query]"
+    compile_query: "Callable[[exp.Expr, Scope, bool], Query]"
     needs_worker: bool = False
     target: str | None = None
 
@@ -102,8 +102,9 @@ class Scope:
     """One query block: its sources, its select aliases, and the block around it.
 
     `clause` is the part being translated, as MySQL's errors name it. `visible_from`: an ON clause
-    sees only the sources since the last comma. `group_sql`: the GROUP BY expressions. `select_list`: names that stand for other expressions
-    (the select list in HAVING, columns set before in UPDATE).
+    sees only the sources since the last comma. `group_sql`: the GROUP BY expressions.
+    `select_list`: names that stand for other expressions (the select list in HAVING, columns set
+    before in UPDATE).
     """
 
     statement: StatementState
@@ -111,7 +112,7 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     ctes: dict[str, list[OutputColumn]] = field(default_factory=dict)
     using: dict[str, Fragment] = field(default_factory=dict)
-    aliases: dict[str, list[exp.Expression]] = field(default_factory=dict)
+    aliases: dict[str, list[exp.Expr]] = field(default_factory=dict)
     windows: set[str] = field(default_factory=set)
     clause: str = "field list"
     visible_from: int = 0
@@ -174,6 +175,6 @@ class Scope:
         return source.fragments[name]
 
 
-def name_of(node: exp.Expression | None) -> str:
+def name_of(node: exp.Expr | None) -> str:
     """Returns an identifier's name, "" for none; names taken for calls lose their mark."""
     return node.name.removeprefix(MARK) if node is not None else ""

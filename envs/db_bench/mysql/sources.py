@@ -10,7 +10,7 @@ from agentpeft.envs.db_bench.mysql.scopes import Fragment, OutputColumn, Scope, 
 from agentpeft.envs.db_bench.mysql.types import Kind, TableSchema, quote_name
 
 
-def compile_from(node: exp.Expression, scope: Scope) -> str:
+def compile_from(node: exp.Expr, scope: Scope) -> str:
     """Returns the FROM clause's SQL and adds its sources to the scope. Raises: MySQLError."""
     first = node.args["from_"].this
     if isinstance(first, exp.Table) and first.name.upper() == "DUAL" and not node.args.get("joins"):
@@ -18,13 +18,15 @@ def compile_from(node: exp.Expression, scope: Scope) -> str:
     return compile_joins(first, node.args.get("joins") or [], scope)
 
 
-def compile_joins(first: exp.Expression, joins: list[exp.Expression], scope: Scope) -> str:
+def compile_joins(first: exp.Expr, joins: list[exp.Expr], scope: Scope) -> str:
     """Returns a table and the joins after it."""
     start = len(scope.sources)
     sql = _compile_source(first, scope)
     for join in joins:
-        side, kind = join.side.upper(), join.kind.upper()
-        if not (side or kind or join.method or join.args.get("on") or join.args.get("using")):
+        side, kind = join.text("side").upper(), join.text("kind").upper()
+        if not (
+            side or kind or join.text("method") or join.args.get("on") or join.args.get("using")
+        ):
             scope.visible_from = len(scope.sources)  # a comma: ON sees only what follows it
         left = list(scope.sources[start:])
         table = _compile_source(join.this, scope)
@@ -42,21 +44,21 @@ def compile_joins(first: exp.Expression, joins: list[exp.Expression], scope: Sco
     return sql
 
 
-def _condition(join: exp.Expression, left: list[Source], right: list[Source], scope: Scope) -> str:
+def _condition(join: exp.Expr, left: list[Source], right: list[Source], scope: Scope) -> str:
     if join.args.get("on"):
         scope.clause = "on clause"
         condition = compile_condition(join.args["on"], scope)
         scope.bare.clear()
         return f" ON {condition}"
     names = [name.name.lower() for name in join.args.get("using") or []]
-    if join.method.upper() == "NATURAL":
+    if join.text("method").upper() == "NATURAL":
         right_names = {name for source in right for name in source.fragments}
         names = [name for source in left for name in source.fragments if name in right_names]
     tests = []
     for name in dict.fromkeys(names):
         sides = [_find(name, sources) for sources in (left, right)]
         tests.append(" = ".join(align(sides)))
-        scope.using[name] = sides[1 if join.side.upper() == "RIGHT" else 0]
+        scope.using[name] = sides[1 if join.text("side").upper() == "RIGHT" else 0]
     return f" ON {' AND '.join(tests)}" if tests else ""
 
 
@@ -67,7 +69,7 @@ def _find(name: str, sources: list[Source]) -> Fragment:
     raise Mistake.UNKNOWN_COLUMN(name, "from clause")
 
 
-def _compile_source(node: exp.Expression, scope: Scope) -> str:
+def _compile_source(node: exp.Expr, scope: Scope) -> str:
     if isinstance(node, exp.Lateral):
         raise Mistake.NOT_SUPPORTED("LATERAL")
     if isinstance(node, exp.Table):
@@ -81,7 +83,7 @@ def _compile_source(node: exp.Expression, scope: Scope) -> str:
     return _compile_derived(node, alias, scope)
 
 
-def _compile_derived(node: exp.Expression, alias: exp.Expression, scope: Scope) -> str:
+def _compile_derived(node: exp.Expr, alias: exp.Expr, scope: Scope) -> str:
     state = scope.statement
     target, state.target = state.target, None  # a derived table may read the changed table
     query = state.compile_query(node.this, Scope(state, scope.parent, ctes=scope.ctes), True)
@@ -98,10 +100,10 @@ def _compile_derived(node: exp.Expression, alias: exp.Expression, scope: Scope) 
     return f"({query.sql}) AS {quote_name(name)}"
 
 
-def _compile_table(node: exp.Expression, scope: Scope) -> str:
+def _compile_table(node: exp.Expr, scope: Scope) -> str:
     name = name_of(node.this)
     alias = name_of(node.args["alias"].this) if node.args.get("alias") else name
-    database = node.db
+    database = node.text("db")
     if not database:
         columns = scope.find_cte(name)
         if columns is not None:
@@ -117,7 +119,7 @@ def _compile_table(node: exp.Expression, scope: Scope) -> str:
     return f"{quote_name(table.name)} AS {quote_name(alias)}"
 
 
-def find_table(node: exp.Expression, scope: Scope) -> TableSchema:
+def find_table(node: exp.Expr, scope: Scope) -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146)."""
     schema = scope.statement.schema
     name = name_of(node.this)

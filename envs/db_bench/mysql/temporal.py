@@ -75,24 +75,19 @@ def _normalize_time(text: str) -> str | None:
     return f"{sign}{int(days or 0) * 24 + int(hours):02}:{minutes:0>2}:{seconds or '':0>2}"
 
 
-def to_text(moment: datetime, like: str) -> str:
-    """Returns a moment as a date where `like` is one, else as a date and time."""
-    return moment.date().isoformat() if len(like.strip()) <= 10 else moment.isoformat(" ")
-
-
 def add_interval(value: str, amount: str | float, unit: str, sign: int) -> str | None:
     """Returns a date plus `sign` times an interval; None where that is no date."""
     moment = parse_datetime(value)
     if moment is None:
         return None
     if unit in _COMPOUND:
-        numbers = [int(number) for number in re.findall(r"\d+", str(amount))]
+        numbers = [float(number) for number in re.findall(r"\d+", str(amount))]
         units = _COMPOUND[unit][-len(numbers) :] if numbers else ()
         steps = list(zip(numbers[-len(units) :], units, strict=True)) if units else []
         sign = -sign if str(amount).lstrip().startswith("-") else sign
     else:
         number = _leading_number(amount)
-        steps = [(number if unit == "SECOND" else round(number), unit)]
+        steps = [(number if unit == "SECOND" else float(round(number)), unit)]
     try:
         for count, step in steps:
             moment = _step(moment, sign * count, step)
@@ -143,7 +138,6 @@ def week(moment: date, mode: int) -> tuple[int, int]:
     """Returns (year, week) of a date in MySQL's week mode 0 to 7."""
     is_monday_first, is_year_range = bool(mode & 1), bool(mode & 2)
     is_first_weekday = bool(mode & 4) != is_monday_first  # the first week has the first weekday
-    weekday = moment.weekday() if is_monday_first else (moment.weekday() + 1) % 7
 
     def first_day(year: int) -> date:
         january = date(year, 1, 1)
@@ -151,7 +145,6 @@ def week(moment: date, mode: int) -> tuple[int, int]:
         begins_before = offset == 0 if not is_first_weekday else offset <= 3
         return january + timedelta(days=-offset if begins_before else 7 - offset)
 
-    _ = weekday
     year = moment.year
     if moment < first_day(year):
         if not is_year_range:
@@ -221,6 +214,11 @@ def parse_format(text: str, pattern: str) -> datetime | None:
         return datetime.strptime(text.strip(), python)
     except ValueError:
         return None
+
+
+def last_day(moment: date) -> date:
+    """Returns the last day of a month."""
+    return date(moment.year, moment.month, monthrange(moment.year, moment.month)[1])
 
 
 def now() -> datetime:

@@ -14,6 +14,7 @@ from agentpeft.envs.db_bench.mysql import (  # noqa: F401 (they register their h
     values,
 )
 from agentpeft.envs.db_bench.mysql.catalog import describe, show
+from agentpeft.envs.db_bench.mysql.changes import compile_delete, compile_update
 from agentpeft.envs.db_bench.mysql.coercion import STRICT
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
 from agentpeft.envs.db_bench.mysql.definitions import (
@@ -23,12 +24,12 @@ from agentpeft.envs.db_bench.mysql.definitions import (
     compile_drop,
 )
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.inserts import compile_insert
 from agentpeft.envs.db_bench.mysql.parse import Statement, parse
 from agentpeft.envs.db_bench.mysql.queries import compile_query
 from agentpeft.envs.db_bench.mysql.scopes import Query, Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.sources import find_table
 from agentpeft.envs.db_bench.mysql.types import Schema, SqlType, quote_name, quote_text
-from agentpeft.envs.db_bench.mysql.writes import compile_delete, compile_insert, compile_update
 
 
 class StatementKind(StrEnum):
@@ -83,14 +84,14 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
 
 
 _QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values)
-_TRANSACTIONS = {
+_TRANSACTIONS: dict[type[exp.Expr], StatementKind] = {
     exp.Transaction: StatementKind.BEGIN,
     exp.Commit: StatementKind.COMMIT,
     exp.Rollback: StatementKind.ROLLBACK,
 }
 
 
-def _dispatch(node: exp.Expression, statement: Statement, state: StatementState) -> Translation:
+def _dispatch(node: exp.Expr, statement: Statement, state: StatementState) -> Translation:
     if isinstance(node, _QUERIES):
         return _read(compile_query(node, Scope(state), False), state)
     if isinstance(node, exp.Insert):
@@ -104,7 +105,7 @@ def _dispatch(node: exp.Expression, statement: Statement, state: StatementState)
     return _dispatch_other(node, state)
 
 
-def _dispatch_other(node: exp.Expression, state: StatementState) -> Translation:
+def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
     if isinstance(node, exp.Create):
         return _definition(compile_create(node, state))
     if isinstance(node, exp.Drop):
@@ -141,7 +142,7 @@ def _definition(definition: Definition) -> Translation:
     return Translation(StatementKind.DEFINITION, definition.sql, schema=definition.schema)
 
 
-def _set(node: exp.Expression, state: StatementState) -> Translation:
+def _set(node: exp.Expr, state: StatementState) -> Translation:
     """`SET @x = …` keeps the value; settings of the session are accepted and ignored."""
     terms = []
     for item in node.expressions:

@@ -22,7 +22,7 @@ from agentpeft.envs.db_bench.mysql.types import (
 
 
 @handles(exp.Column)
-def _column(node: exp.Expression, scope: Scope) -> Fragment:
+def _column(node: exp.Expr, scope: Scope) -> Fragment:
     if isinstance(node.this, exp.Star):
         raise Mistake.SYNTAX("*", 1)
     table = name_of(node.args.get("table"))
@@ -30,7 +30,7 @@ def _column(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Literal)
-def _literal(node: exp.Expression, scope: Scope) -> Fragment:
+def _literal(node: exp.Expr, scope: Scope) -> Fragment:
     text = node.name
     if node.is_string:
         return Fragment(quote_text(text), TEXT, literal=text)
@@ -45,23 +45,23 @@ def _literal(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Null)
-def _null(node: exp.Expression, scope: Scope) -> Fragment:
+def _null(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment("NULL", NULL)
 
 
 @handles(exp.Boolean)
-def _boolean(node: exp.Expression, scope: Scope) -> Fragment:
+def _boolean(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment("1" if node.this else "0", INTEGER)
 
 
 @handles(exp.Paren)
-def _paren(node: exp.Expression, scope: Scope) -> Fragment:
+def _paren(node: exp.Expr, scope: Scope) -> Fragment:
     inner = compile_expression(node.this, scope)
     return inner if inner.literal is not None else inner._replace(sql=f"({inner.sql})")
 
 
 @handles(exp.Case)
-def _case(node: exp.Expression, scope: Scope) -> Fragment:
+def _case(node: exp.Expr, scope: Scope) -> Fragment:
     operand = node.this and compile_expression(node.this, scope)
     branches = node.args["ifs"]
     default = node.args.get("default")
@@ -77,7 +77,7 @@ def _case(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.If)
-def _if(node: exp.Expression, scope: Scope) -> Fragment:
+def _if(node: exp.Expr, scope: Scope) -> Fragment:
     otherwise = node.args.get("false")
     if otherwise is None:
         raise Mistake.ARGUMENTS("IF")
@@ -86,7 +86,7 @@ def _if(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Cast)
-def _cast(node: exp.Expression, scope: Scope) -> Fragment:
+def _cast(node: exp.Expr, scope: Scope) -> Fragment:
     value = compile_expression(node.this, scope)
     target = node.args["to"]
     name = target.this.value if isinstance(target.this, exp.DType) else str(target.this)
@@ -112,42 +112,42 @@ def _cast(node: exp.Expression, scope: Scope) -> Fragment:
 
 
 @handles(exp.Collate)
-def _collate(node: exp.Expression, scope: Scope) -> Fragment:
+def _collate(node: exp.Expr, scope: Scope) -> Fragment:
     value = compile_expression(node.this, scope)
     name = "BINARY" if node.expression.name.lower().endswith("bin") else "NOCASE"
     return Fragment(f"({value.sql} COLLATE {name})", value.type, is_collated=True)
 
 
 @handles(exp.Concat)
-def _adjacent_strings(node: exp.Expression, scope: Scope) -> Fragment:
+def _adjacent_strings(node: exp.Expr, scope: Scope) -> Fragment:
     text = "".join(part.name for part in node.expressions)
     return Fragment(quote_text(text), TEXT, literal=text)
 
 
 @handles(exp.National, exp.Introducer)
-def _prefixed_string(node: exp.Expression, scope: Scope) -> Fragment:
+def _prefixed_string(node: exp.Expr, scope: Scope) -> Fragment:
     text = node.name if isinstance(node, exp.National) else node.expression.name
     return Fragment(quote_text(text), TEXT, literal=text)
 
 
 @handles(exp.HexString)
-def _hex(node: exp.Expression, scope: Scope) -> Fragment:
+def _hex(node: exp.Expr, scope: Scope) -> Fragment:
     digits = node.name if len(node.name) % 2 == 0 else "0" + node.name
     return Fragment(f"CAST(x'{digits}' AS TEXT)", TEXT)
 
 
 @handles(exp.BitString)
-def _bits(node: exp.Expression, scope: Scope) -> Fragment:
+def _bits(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(str(int(node.name, 2)), INTEGER)
 
 
 @handles(exp.Parameter)
-def _variable(node: exp.Expression, scope: Scope) -> Fragment:
+def _variable(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(f"my_get({quote_text(node.name.lower())})", UNKNOWN)
 
 
 @handles(exp.PropertyEQ)
-def _assignment(node: exp.Expression, scope: Scope) -> Fragment:
+def _assignment(node: exp.Expr, scope: Scope) -> Fragment:
     if not isinstance(node.this, exp.Parameter):
         raise Mistake.SYNTAX(":=", 1)
     value = compile_expression(node.expression, scope)

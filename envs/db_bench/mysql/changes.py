@@ -1,0 +1,128 @@
+"""UPDATE and DELETE, with MySQL's joins, orders and limits."""
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.mysql.coercion import collated
+from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression
+from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.scopes import Scope, StatementState, name_of
+from agentpeft.envs.db_bench.mysql.select import compile_limit
+from agentpeft.envs.db_bench.mysql.sources import compile_joins, find_table
+from agentpeft.envs.db_bench.mysql.stored import assignments
+from agentpeft.envs.db_bench.mysql.types import ColumnSchema, TableSchema, quote_name, quote_text
+
+
+def _where(node: exp.Expr, scope: Scope) -> str:
+    scope.clause = "where clause"
+    where = node.args.get("where")
+    return f" WHERE {compile_condition(where.this, scope)}" if where else ""
+
+
+def _limited(node: exp.Expr, table: str, where: str, scope: Scope) -> str:
+    """Returns WHERE for a change of the first rows in an order only."""
+    if not node.args.get("order") and not node.args.get("limit"):
+        return where
+    if node.args.get("offset"):
+        raise Mistake.SYNTAX(f", {node.args['limit'].expression.name}", 1)
+    scope.clause = "order clause"
+    terms = []
+    for ordered in node.args["order"].expressions if node.args.get("order") else ():
+        value = compile_expression(ordered.this, scope)
+        terms.append(collated(value) + (" DESC" if ordered.args.get("desc") else ""))
+    order = f" ORDER BY {', '.join(terms)}" if terms else ""
+    return f" WHERE rowid IN (SELECT rowid FROM {table}{where}{order}{compile_limit(node)})"
+
+
+def _open_tables(
+    first: exp.Expr, joins: list[exp.Expr], scope: Scope
+) -> tuple[str, dict[str, TableSchema]]:
+    """Returns the SQL of the tables to change or to join, and the real ones by alias."""
+    tables = {
+        alias: table
+        for node in (first, *(join.this for join in joins))
+        for leaf in node.find_all(exp.Table)
+        if not leaf.find_ancestor(exp.Select)
+        for alias, table in [_aliased(leaf, scope)]
+    }
+    return compile_joins(first, joins, scope), tables
+
+
+def _aliased(node: exp.Expr, scope: Scope) -> tuple[str, TableSchema]:
+    alias = node.args.get("alias")
+    return name_of(alias.this) if alias else name_of(node.this), find_table(node, scope)
+
+
+def compile_update(node: exp.Expr, state: StatementState) -> list[str]:
+    """Translates UPDATE of one table or several. Raises: MySQLError."""
+    root = Scope(state)
+    scope = Scope(state, root)
+    joins = node.this.args.pop("joins", None) or []
+    if node.args.get("from_"):
+        raise Mistake.SYNTAX("FROM", 1)
+    sql, tables = _open_tables(node.this, joins, scope)
+    state.target = next(iter(tables.values())).name
+    sets = assignments(node.expressions, scope, tables)
+    where = _where(node, scope)
+    if not joins:
+        where = _limited(node, sql, where, scope)
+        terms = (f"{quote_name(column.name)} = {value}" for _, column, value in sets)
+        return [f"UPDATE {sql} SET {', '.join(terms)}{where}"]
+    if node.args.get("order") or node.args.get("limit"):
+        raise Mistake.WRONG_USAGE("UPDATE", "ORDER BY" if node.args.get("order") else "LIMIT")
+    statements = []
+    for alias in dict.fromkeys(alias for alias, _, _ in sets):
+        own = [(column, value) for name, column, value in sets if name == alias]
+        statements += _update_joined(alias, tables, own, f"{sql}{where}")
+    return statements
+
+
+def _update_joined(
+    alias: str, tables: dict[str, TableSchema], sets: list[tuple[ColumnSchema, str]], joined: str
+) -> list[str]:
+    """A row that matches several times takes the first match: the one of the least row ids."""
+    values = ", ".join(f"{value} AS c{index}" for index, (_, value) in enumerate(sets))
+    others = [quote_name(name) for name in tables if name != alias]
+    first = f", min({others[0]}.rowid)" if others else ""
+    row = f"{quote_name(alias)}.rowid"
+    table = quote_name(tables[alias].name)
+    terms = ", ".join(f"{quote_name(column.name)} = s.c{n}" for n, (column, _) in enumerate(sets))
+    return [
+        f"UPDATE {table} SET {terms} FROM (SELECT {row} AS r, {values}{first} "
+        f"FROM {joined} GROUP BY {row}) AS s WHERE {table}.rowid = s.r"
+    ]
+
+
+def compile_delete(node: exp.Expr, state: StatementState) -> list[str]:
+    """Translates DELETE from one table or several. Raises: MySQLError."""
+    scope = Scope(state, Scope(state))
+    using = node.args.get("using") or []
+    first = using[0] if using else node.this
+    joins = first.args.pop("joins", None) or []
+    targets = [name_of(table.this) for table in node.args.get("tables") or []]
+    if using:
+        targets = [name_of(node.this.this)]
+    sql, tables = _open_tables(first, joins, scope)
+    state.target = next(iter(tables.values())).name
+    where = _where(node, scope)
+    if not targets:
+        return [f"DELETE FROM {sql}{_limited(node, sql, where, scope)}"]
+    for target in targets:
+        if target not in tables:
+            raise Mistake.UNKNOWN_TABLE_IN(target)
+    if len(targets) == 1:
+        row = f"{quote_name(targets[0])}.rowid"
+        return [f"{_delete_rows(tables[targets[0]])} (SELECT {row} FROM {sql}{where})"]
+    slots = [quote_text(f".{name}") for name in targets]  # no name of an agent's own variable
+    rows = [f"json_group_array({quote_name(name)}.rowid)" for name in targets]
+    keep = (f"my_set({slot}, {found})" for slot, found in zip(slots, rows, strict=True))
+    return [  # all rows are found before the first one goes
+        f"SELECT {', '.join(keep)} FROM {sql}{where}",
+        *(
+            f"{_delete_rows(tables[name])} (SELECT value FROM json_each(my_get({slot})))"
+            for name, slot in zip(targets, slots, strict=True)
+        ),
+    ]
+
+
+def _delete_rows(table: TableSchema) -> str:
+    return f"DELETE FROM {quote_name(table.name)} WHERE rowid IN"

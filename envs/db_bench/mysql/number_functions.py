@@ -1,0 +1,103 @@
+"""MySQL's functions of numbers in Python."""
+
+import math
+from collections.abc import Callable
+from decimal import ROUND_DOWN, Decimal
+
+from agentpeft.envs.db_bench.mysql.coercion import strict_number
+from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, decimal_unit, to_decimal
+from agentpeft.envs.db_bench.mysql.storage import float_text
+
+Function = Callable[..., SQLiteValue]
+
+
+def _format(value: float, places: float) -> str:
+    return f"{to_decimal(value, min(max(round(places), 0), 30)):,}"
+
+
+def _round(value: float, places: float, is_decimal: int) -> float | int:
+    scale = min(max(round(places), -30), 30)
+    if isinstance(value, int) and scale >= 0:
+        return value
+    if is_decimal:
+        result = to_decimal(value, scale)
+        return int(result) if isinstance(value, int) else float(result)
+    factor = 10.0 ** abs(scale)
+    scaled = value * factor if scale >= 0 else value / factor
+    if abs(scaled) > 1e15:
+        return value
+    whole = float(round(scaled))
+    return whole / factor if scale >= 0 else whole * factor
+
+
+def _truncate(value: float, places: float, _is_decimal: int) -> float | int:
+    scale = min(max(round(places), -30), 30)
+    if isinstance(value, int) and scale >= 0:
+        return value
+    result = Decimal(repr(value)).quantize(decimal_unit(scale), rounding=ROUND_DOWN)
+    return int(result) if isinstance(value, int) else float(result)
+
+
+def _mod(left: float, right: float) -> float | None:
+    return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
+
+
+def _log(base: float, value: float | None = None) -> float:
+    return math.log(base) if value is None else math.log(value) / math.log(base)
+
+
+def _real(name: str, function: Callable[..., float]) -> Function:
+    """Makes a function of real numbers return NULL outside its domain."""
+
+    def call(*arguments: float) -> float | None:
+        try:
+            result = function(*arguments)
+        except (ValueError, ZeroDivisionError):
+            return None
+        except OverflowError:
+            raise Mistake.NUMBER_RANGE("DOUBLE", f"{name}{arguments}") from None
+        return None if isinstance(result, complex) else float(result)
+
+    return call
+
+
+def _divisor(value: SQLiteValue) -> SQLiteValue:
+    if value == 0:
+        raise Mistake.DIVISION_BY_ZERO()
+    return value
+
+
+def _float_text(value: float, is_single: int) -> str:
+    return float_text(float(f"{value:.6g}") if is_single else float(value))
+
+
+def _cast_integer(value: float) -> int:
+    number = value if isinstance(value, int) else int(to_decimal(value, 0))
+    return min(max(number, -(1 << 63)), (1 << 63) - 1)
+
+
+NUMBER_FUNCTIONS: dict[str, Function] = {
+    "format": _format,
+    "bin": lambda value: f"{round(value) & (1 << 64) - 1:b}",
+    "round": _round,
+    "truncate": _truncate,
+    "ceil": lambda value: math.ceil(round(value, 12)),
+    "floor": lambda value: math.floor(round(value, 12)),
+    "mod": _mod,
+    "sign": lambda value: (value > 0) - (value < 0),
+    "pow": _real("pow", lambda base, power: float(base) ** power),
+    "log": _real("log", _log),
+    **{
+        name: _real(name, function)
+        for name, function in vars(math).items()
+        if name in ("sqrt", "exp", "log2", "log10", "sin", "cos", "tan", "radians", "degrees")
+    },
+    "pi": lambda: math.pi,
+    "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
+    "float_text": _float_text,
+    "cast_integer": _cast_integer,
+    "number": strict_number,
+    "divisor": _divisor,
+}
+"""Each gives NULL where an argument is NULL."""
