@@ -4,7 +4,10 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from functools import lru_cache
+from math import isfinite
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
 from agentpeft.envs.db_bench.mysql.errors import MySQLError
@@ -113,7 +116,7 @@ def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteVal
 
 
 def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLiteValue]:
-    """Returns the values that are stored just as they are: in most columns all, and fast."""
+    """Returns the values whose stored form needs no check: in most columns all, and fast."""
     if sql_type.kind is Kind.TEXT:
         size = sql_type.length or 255
         return [value for value in values if type(value) is str and len(value) <= size]
@@ -123,9 +126,10 @@ def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLite
     if sql_type.kind is Kind.DECIMAL:
         scale = sql_type.scale
         limit = 10.0 ** (min(sql_type.length or 10, 15) - scale)
-        return [
-            value
-            for value in values
-            if type(value) is float and 0 <= value < limit and round(value, scale) == value
-        ]
+        numbers = [float(value) for value in values if type(value) in (float, Decimal)]
+        return [value for value in numbers if 0 <= value < limit and round(value, scale) == value]
+    if sql_type.kind is Kind.DATE:
+        return [value.isoformat() for value in values if type(value) is date]
+    if sql_type.kind is Kind.DOUBLE:
+        return [value for value in values if type(value) is float and isfinite(value)]
     return ()
