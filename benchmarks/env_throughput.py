@@ -8,25 +8,27 @@ Prints one JSON line per environment, backend, cache state and number of environ
 task is new and nothing of it was seen before. "warm": the same tasks are played again. An episode
 is reset, the oracle's actions with their texts (a query and an answer in DB-bench), and grading,
 through `gymnasium.make(id)` as a user has it; more than one environment is `gymnasium.make_vec`.
-DB-bench's tasks are generated before the clock starts, the others' as they are played. `mysql`
+DB-bench's tasks are generated while the clock stands, the others' as they are played. `mysql`
 needs AGENTPEFT_MYSQL_URL.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from agentpeft.envs import Task, Taskset, TextEnv
 
-_NUM_WARM_TASKS = 200
-_NUM_COLD_TASKS = 2000
+_BATCH_SIZE = 200
 
 
 @dataclass(frozen=True)
@@ -61,55 +63,60 @@ def play(env: gymnasium.Env[str, str], task: Task | None) -> None:
         raise RuntimeError(f"the oracle fails at {info['task_id']}: {info['outcome']}")
 
 
-def draw_tasks(case: Case, cache: str, seed: int) -> Iterator[Task | None]:
-    """Yields tasks to play; None lets the environment draw its own."""
+def draw_batches(case: Case, cache: str, seed: int, size: int) -> Iterator[list[Task | None]]:
+    """Yields tasks to play, `size` at a time; None lets the environment draw its own."""
     if cache == "cold" and not case.is_drawn_ahead:
-        return itertools.repeat(None)
+        yield from itertools.repeat([None] * size)
     env = gymnasium.make(case.env_id, **case.settings)
-    text_env = env.unwrapped
-    assert isinstance(text_env, TextEnv)
-    num_tasks = _NUM_WARM_TASKS if cache == "warm" else _NUM_COLD_TASKS
-    tasks = list(Taskset.generate(text_env.task_source, num_tasks, seed))
+    source = env.unwrapped.task_source  # type: ignore[attr-defined]
     env.close()
-    return itertools.cycle(tasks) if cache == "warm" else iter(tasks)
+    if cache == "warm":
+        yield from itertools.repeat(list(Taskset.generate(source, size, seed)))
+    rng = np.random.default_rng(seed)
+    while True:
+        yield [source.draw(rng) for _ in range(size)]
 
 
 def measure(case: Case, cache: str, duration_s: float, seed: int) -> float:
-    """Returns episodes per second over about `duration_s`, or until the new tasks are used up."""
+    """Returns episodes per second over about `duration_s` of playing."""
     env = gymnasium.make(case.env_id, **case.settings)
     env.reset(seed=seed)
-    tasks = draw_tasks(case, cache, seed)
-    if cache == "warm":
-        for _ in range(_NUM_WARM_TASKS):
-            play(env, next(tasks))
-    num_episodes, start_s = 0, time.perf_counter()
-    for task in tasks:
+    batches = draw_batches(case, cache, seed, _BATCH_SIZE)
+    num_warm_up = 2 if cache == "warm" else 0
+    for task in itertools.chain.from_iterable(itertools.islice(batches, num_warm_up)):
         play(env, task)
-        num_episodes += 1
-        if num_episodes % 10 == 0 and time.perf_counter() - start_s > duration_s:
-            break
-    elapsed_s = time.perf_counter() - start_s
+    num_episodes, elapsed_s = 0, 0.0
+    while elapsed_s < duration_s:
+        batch = next(batches)
+        start_s = time.perf_counter()
+        for task in batch:
+            play(env, task)
+        elapsed_s += time.perf_counter() - start_s
+        num_episodes += len(batch)
     env.close()
     return num_episodes / elapsed_s
 
 
-def measure_vector(case: Case, num_envs: int, seed: int) -> float:
+def measure_vector(case: Case, num_envs: int, duration_s: float, seed: int) -> float:
     """Returns episodes per second of a vector environment over new tasks of two turns each."""
     envs = gymnasium.make_vec(case.env_id, num_envs=num_envs, **case.settings)
     oracle = gymnasium.make(case.env_id, **case.settings)
-    tasks = [task for task in draw_tasks(case, "cold", seed) if task is not None]
-    batches = [tasks[i : i + num_envs] for i in range(0, len(tasks) - num_envs + 1, num_envs)]
-    start_s = time.perf_counter()
-    for batch in batches:
+    batches = draw_batches(case, "cold", seed, num_envs)
+    num_episodes, elapsed_s = 0, 0.0
+    while elapsed_s < duration_s:
+        batch = next(batches)
         scripts = [oracle.unwrapped.oracle_actions(task) for task in batch]  # type: ignore[attr-defined]
+        start_s = time.perf_counter()
         envs.reset(options={"task": batch})
         envs.step([script[0] for script in scripts])
-        if not all(envs.step([script[1] for script in scripts])[4]["is_success"]):
-            raise RuntimeError(f"the oracle fails among {[task.task_id for task in batch]}")
-    elapsed_s = time.perf_counter() - start_s
+        is_success = envs.step([script[1] for script in scripts])[4]["is_success"]
+        elapsed_s += time.perf_counter() - start_s
+        num_episodes += num_envs
+        if not all(is_success):
+            raise RuntimeError(f"the oracle fails among {batch}")
     envs.close()
     oracle.close()
-    return len(batches) * num_envs / elapsed_s
+    return num_episodes / elapsed_s
 
 
 def report(
@@ -119,7 +126,7 @@ def report(
     if num_envs == 1:
         rates = sorted(measure(case, cache, duration_s, seed) for seed in range(repeats))
     else:
-        rates = sorted(measure_vector(case, num_envs, seed) for seed in range(repeats))
+        rates = sorted(measure_vector(case, num_envs, duration_s, seed) for seed in range(repeats))
     return {
         "env": case.env_id,
         "backend": case.backend,
@@ -145,6 +152,9 @@ def main() -> None:
     cases = [case for name in options.env for case in CASES[name]]
     for case, cache, num_envs in itertools.product(cases, options.cache, options.num_envs):
         if options.backend is not None and case.backend not in options.backend:
+            continue
+        if case.backend == "mysql" and "AGENTPEFT_MYSQL_URL" not in os.environ:
+            print("mysql is left out: AGENTPEFT_MYSQL_URL is not set", file=sys.stderr)
             continue
         if cache == "warm" and num_envs > 1:
             continue
