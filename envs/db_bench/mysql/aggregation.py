@@ -1,6 +1,7 @@
 """MySQL's aggregates that SQLite lacks, usable as window functions too."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 
 from agentpeft.envs.db_bench.mysql.collation import collation_key
@@ -9,7 +10,7 @@ from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 MAX_CONCAT_CHARS = 1024
 
 
-class _Window:
+class _Window(ABC):
     """An aggregate over the rows that it holds; `value` computes it from them."""
 
     def __init__(self) -> None:
@@ -23,9 +24,9 @@ class _Window:
         """Lets the oldest row go."""
         self.rows.popleft()
 
+    @abstractmethod
     def value(self) -> SQLiteValue:
         """Returns the aggregate of the rows held."""
-        raise NotImplementedError
 
     def finalize(self) -> SQLiteValue:
         """Returns the aggregate of all rows."""

@@ -60,7 +60,16 @@ def _divide(left: Fragment, right: Fragment) -> Fragment:
     is_double = {left.type.kind, right.type.kind} & set(_FLOATS)
     scale = min(left.type.scale + DIVISION_SCALE, MAX_SCALE)
     kind = DOUBLE if is_double else SqlType(Kind.DECIMAL, scale, is_exact=False)
+    if not is_double and _num_digits(left.type.scale, right.type.scale) <= 9:
+        return Fragment(f"my_quotient({left.sql}, {right.sql})", kind)
     return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
+
+
+def _num_digits(left: int, right: int) -> int:
+    """Returns how many decimals MySQL calculates in a division: whole words of nine digits."""
+    first, second = (-(-scale // 9) * 9 for scale in (left, right))
+    more = max(DIVISION_SCALE - (first - left) - (second - right), 0)
+    return -(-(first + second + more) // 9) * 9
 
 
 def _integer_divide(left: Fragment, right: Fragment) -> Fragment:
@@ -74,7 +83,8 @@ def modulo(left: Fragment, right: Fragment) -> Fragment:
     kind = _sum_type(left.type, right.type, max(left.type.scale, right.type.scale))
     if kind.kind is Kind.INTEGER:
         return Fragment(f"({left.sql} % {right.sql})", kind)
-    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
+    function = "my_fmod" if kind.kind is Kind.DOUBLE else "my_mod"
+    return Fragment(f"{function}({left.sql}, {right.sql})", kind)
 
 
 _ARITHMETIC: dict[type[exp.Expr], Callable[[Fragment, Fragment], Fragment]] = {
@@ -133,6 +143,11 @@ def _bitwise(node: exp.Expr, scope: Scope) -> Fragment:
     if isinstance(node, exp.BitwiseXor):
         return Fragment(f"(({left} | {right}) - ({left} & {right}))", INTEGER)
     return Fragment(f"({left} {_BITWISE[type(node)]} {right})", INTEGER)
+
+
+@handles(exp.BitwiseNot)
+def _complement(node: exp.Expr, scope: Scope) -> Fragment:
+    return Fragment(f"(~{to_number(compile_expression(node.this, scope)).sql})", INTEGER)
 
 
 @handles(exp.Neg)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.stored import store
@@ -153,8 +153,8 @@ def _default(node: exp.Expr, column: ColumnSchema, state: StatementState) -> str
         return "CURRENT_TIMESTAMP"
     try:
         return store(compile_expression(node, Scope(state)), column)
-    except Exception as error:
-        raise Mistake.BAD_DEFAULT(column.name) from error
+    except MySQLError:
+        raise Mistake.BAD_DEFAULT(column.name) from None
 
 
 def compile_drop(node: exp.Expr, schema: Schema) -> Definition:

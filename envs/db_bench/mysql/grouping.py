@@ -41,23 +41,23 @@ def constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
     """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
     where = node.args.get("where")
     found: set[str] = set()
-    if where is None:
-        return found
-    pending = [where.this]
+    pending = [where.this] if where else []
     while pending:
         part = pending.pop()
         if isinstance(part, exp.And):
             pending += [part.this, part.expression]
         elif isinstance(part, exp.Paren):
             pending.append(part.this)
-        elif isinstance(part, exp.EQ):
-            for side, other in ((part.this, part.expression), (part.expression, part.this)):
-                if isinstance(side, exp.Column) and isinstance(other, exp.Literal):
-                    found |= _sql_of(side, scope)
+        elif isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
+            found |= _sql_of(part.this, scope)
+        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
+            found |= _sql_of(part.expression, scope)
     return found
 
 
 def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
+    if not isinstance(column, exp.Column):
+        return set()
     name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
     return {
         source.fragments[name].sql

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 
 from agentpeft.envs.db_bench.mysql.coercion import strict_number
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, decimal_unit, to_decimal
 from agentpeft.envs.db_bench.mysql.storage import float_text
 
+_NINE_DIGITS = decimal_unit(9)
+_CONTEXT = Context(prec=400)
 Function = Callable[..., SQLiteValue]
 
 
@@ -43,6 +45,14 @@ def _mod(left: float, right: float) -> float | None:
     return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
 
 
+def _quotient(left: float, right: float) -> float | None:
+    """Returns a quotient with nine decimals, the rest cut off, as MySQL calculates it."""
+    if not right:
+        return None
+    quotient = Decimal(repr(left)) / Decimal(repr(right))
+    return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
+
+
 def _log(base: float, value: float | None = None) -> float:
     return math.log(base) if value is None else math.log(value) / math.log(base)
 
@@ -72,8 +82,8 @@ def _float_text(value: float, is_single: int) -> str:
     return float_text(float(f"{value:.6g}") if is_single else float(value))
 
 
-def _cast_integer(value: float) -> int:
-    number = value if isinstance(value, int) else int(to_decimal(value, 0))
+def _cast_integer(value: float, is_decimal: int) -> int:
+    number = int(to_decimal(value, 0)) if is_decimal else round(value)
     return min(max(number, -(1 << 63)), (1 << 63) - 1)
 
 
@@ -85,6 +95,8 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "ceil": lambda value: math.ceil(round(value, 12)),
     "floor": lambda value: math.floor(round(value, 12)),
     "mod": _mod,
+    "fmod": _real("fmod", math.fmod),
+    "quotient": _quotient,
     "sign": lambda value: (value > 0) - (value < 0),
     "pow": _real("pow", lambda base, power: float(base) ** power),
     "log": _real("log", _log),

@@ -115,7 +115,7 @@ def parse_statements(sql: str) -> tuple[Statement, ...]:
         chunk = tokens[start:end]
         if chunk:
             text = sql[chunk[0].start : chunk[-1].end + 1]
-            if chunk[0].token_type is TokenType.COMMAND:  # its tokens are still one piece of text
+            if chunk[0].text.upper() == "REPLACE":
                 chunk = _tokenize(text)
             statements.append(Statement(text, tuple(chunk)))
         start = end + 1

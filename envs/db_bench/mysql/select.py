@@ -162,13 +162,12 @@ def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
     found: list[tuple[str, Fragment]] = []
     if not table:
         found += list(scope.using.items())
-    for source in sources:
-        for column in source.columns:
-            if table or column.name.lower() not in scope.using:
-                fragment = source.fragments[column.name.lower()]
-                if fragment.sql not in scope.group_sql:
-                    scope.bare.append(BareColumn(source, column.name))
-                found.append((column.name, fragment))
+    for source, column in ((s, c) for s in sources for c in s.columns):
+        if table or column.name.lower() not in scope.using:
+            fragment = source.fragments[column.name.lower()]
+            if fragment.sql not in scope.group_sql:
+                scope.bare.append(BareColumn(source, column.name))
+            found.append((column.name, fragment))
     return found
 
 

@@ -92,7 +92,11 @@ def _cast(node: exp.Expr, scope: Scope) -> Fragment:
     name = target.this.value if isinstance(target.this, exp.DType) else str(target.this)
     sizes = [int(size.name) for size in target.expressions]
     if name in ("BIGINT", "UBIGINT", "INT"):
-        return Fragment(f"my_cast_integer({to_number(value).sql})", INTEGER)
+        if value.type.kind is Kind.TEXT:
+            return Fragment(f"CAST({value.sql} AS INTEGER)", INTEGER)
+        number = to_number(value)
+        is_decimal = int(number.type.kind is Kind.DECIMAL)
+        return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", INTEGER)
     if name == "DECIMAL":
         scale = sizes[1] if len(sizes) > 1 else 0
         return Fragment(
@@ -119,7 +123,11 @@ def _collate(node: exp.Expr, scope: Scope) -> Fragment:
 
 
 @handles(exp.Concat)
-def _adjacent_strings(node: exp.Expr, scope: Scope) -> Fragment:
+def _concat(node: exp.Expr, scope: Scope) -> Fragment:
+    """Strings side by side, and what GROUP_CONCAT joins."""
+    if not all(isinstance(part, exp.Literal) for part in node.expressions):
+        texts = (to_text(compile_expression(part, scope)).sql for part in node.expressions)
+        return Fragment(f"my_concat({', '.join(texts)})", TEXT)
     text = "".join(part.name for part in node.expressions)
     return Fragment(quote_text(text), TEXT, literal=text)
 
