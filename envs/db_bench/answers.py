@@ -24,7 +24,7 @@ _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
     re.DOTALL,
 )
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
 class _UnreadableError(ValueError):
@@ -85,14 +85,19 @@ class _Reader:
         self._at = 0
 
     def read_all(self) -> list[Literal]:
-        """Returns the values up to the end of the line on which the last one closes."""
+        """Returns the values up to the end of the line on which the last one closes.
+
+        Rows such as `('a', 1)` may stand on a line each.
+        """
         values: list[Literal] = []
         while True:
             if not self._text[self._at :].strip():
                 return values
             values.append(self._value(0))
-            rest = self._text[self._at :].partition("\n")[0].strip()
-            if not rest:
+            rest, _, below = self._text[self._at :].partition("\n")
+            if not (rest := rest.strip()):
+                if self._text[0] == "(" and below.lstrip().startswith("("):
+                    continue
                 return values
             if rest[0] != ",":
                 raise _UnreadableError
@@ -108,7 +113,7 @@ class _Reader:
     def _value(self, depth: int) -> Literal:
         kind, token = self._token()
         if kind == "string":
-            return _ESCAPE.sub(_unescape, token[1:-1])
+            return _join_surrogates(_ESCAPE.sub(_unescape, token[1:-1]))
         if kind == "bare":
             return _bare_value(token.strip())
         if kind == "call":
@@ -132,6 +137,11 @@ class _Reader:
                 raise _UnreadableError
             if token == close:
                 return items
+
+
+def _join_surrogates(text: str) -> str:
+    r"""Returns a text with the halves of JSON's `\ud83d\ude00` joined."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from sqlglot.errors import SqlglotError
 
 from agentpeft.envs.db_bench.database import Database, Row, Table, Value
 from agentpeft.envs.db_bench.matching import is_sub_bag
+from agentpeft.envs.db_bench.tasks import DBBenchTask
 
 _MYSQL = sqlglot.Dialect.get_or_raise("mysql")
 
@@ -57,8 +58,10 @@ def compute_gold_rows(sql: str, tables: Sequence[Table], database: Database) -> 
     Raises: EnvFault.
     """
     plan = _plan_query(sql)
-    if plan is None:
-        return None
+    return None if plan is None else _run_plan(plan, tables, database)
+
+
+def _run_plan(plan: _Plan, tables: Sequence[Table], database: Database) -> GoldRows | None:
     session = database.open(tables)
     try:
         result = session.execute(plan.sql)
@@ -73,10 +76,19 @@ def compute_gold_rows(sql: str, tables: Sequence[Table], database: Database) -> 
     return GoldRows(rows, _number_ties(keys), plan.offset, count)
 
 
-def has_free_choice(sql: str) -> bool:
-    """Returns whether the query has an ORDER BY or LIMIT, so that its rows may have ties."""
-    plan = _plan_query(sql)
-    return plan is None or plan.is_ordered or plan.limit is not None
+def compute_choices(task: DBBenchTask, label: tuple[Row, ...], database: Database) -> GoldRows:
+    """Returns what a read task's query could return; `label` alone where the two disagree.
+
+    The label's order counts where the query has one, or cannot be analysed. Raises: EnvFault.
+    """
+    plan = None if task.gold_sql is None else _plan_query(task.gold_sql)
+    if plan is not None and (plan.is_ordered or plan.limit is not None):
+        gold_rows = _run_plan(plan, task.tables, database)
+        if gold_rows is not None and gold_rows.allows(label):
+            return gold_rows
+    is_ordered = task.gold_sql is not None and (plan is None or plan.is_ordered)
+    ties = tuple(range(len(label))) if is_ordered else (0,) * len(label)
+    return GoldRows(label, ties, 0, len(label))
 
 
 def _number_ties(keys: Sequence[tuple[Value, ...]]) -> tuple[int, ...]:
@@ -96,6 +108,8 @@ def _plan_query(sql: str) -> _Plan | None:
         query = sqlglot.parse_one(sql, read=_MYSQL)
     except (SqlglotError, RecursionError):
         return None
+    while isinstance(query, exp.Subquery) and query.is_wrapper:
+        query = query.this
     if not isinstance(query, exp.Query):
         return None
     limit, offset = query.args.get("limit"), query.args.get("offset")
@@ -133,14 +147,14 @@ def _add_keys(query: exp.Query, keys: Sequence[exp.Expression]) -> list[int] | N
 
     Negative numbers count from the end. None where a key is in no column and none can be added.
     """
-    outputs = query.named_selects
+    outputs = [name.lower() for name in query.named_selects]
     added: list[exp.Expression] = []
     columns = []
     for key in keys:
         if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
             columns.append(int(key.name) - 1)
-        elif isinstance(key, exp.Column) and not key.table and outputs.count(key.name) == 1:
-            columns.append(outputs.index(key.name))
+        elif isinstance(key, exp.Column) and not key.table and outputs.count(key.name.lower()) == 1:
+            columns.append(outputs.index(key.name.lower()))
         elif isinstance(query, exp.Select) and not query.args.get("distinct"):
             columns.append(-1 - len(added))
             added.append(_without_aliases(key, query))
@@ -157,12 +171,14 @@ def _add_keys(query: exp.Query, keys: Sequence[exp.Expression]) -> list[int] | N
 def _without_aliases(key: exp.Expression, query: exp.Select) -> exp.Expression:
     """Returns a key with the query's column aliases replaced by what they stand for."""
     aliases = {
-        select.alias: select.this for select in query.expressions if isinstance(select, exp.Alias)
+        select.alias.lower(): select.this
+        for select in query.expressions
+        if isinstance(select, exp.Alias)
     }
 
     def replace(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column) and not node.table and node.name in aliases:
-            return exp.Paren(this=aliases[node.name].copy())
+        if isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
+            return exp.Paren(this=aliases[node.name.lower()].copy())
         return node
 
     return key.copy().transform(replace)

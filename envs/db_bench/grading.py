@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.answers import parse_answer
 from agentpeft.envs.db_bench.database import Database, DatabaseSession, Row, TableContents
-from agentpeft.envs.db_bench.gold import GoldRows, compute_gold_rows, has_free_choice
+from agentpeft.envs.db_bench.gold import GoldRows, compute_choices
 from agentpeft.envs.db_bench.matching import is_same_sequence, is_same_stored_row, is_sub_bag
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import DataError
@@ -46,18 +46,17 @@ class Grader:
         if not text.strip():
             return False
         label = self.gold_label(task)
-        if label and text == str(list(label)):
+        is_single = len(label) == 1 and len(label[0]) == 1
+        if label and text in (str(list(label)), label[0][0] if is_single else None):
             return True
         answer = parse_answer(text, len(label[0]) if label else 1)
         if is_same_sequence(answer, label):
             return True
         if len(answer) != len(label):
             return False
-        if task.gold_sql is None or not has_free_choice(task.gold_sql):
-            return is_sub_bag(answer, label)
         remembered = self._remember(task)
         if remembered.gold_rows is None:
-            remembered.gold_rows = self._compute_choices(task, label)
+            remembered.gold_rows = compute_choices(task, label, self._database)
         return remembered.gold_rows.allows(answer)
 
     def is_right_state(self, task: DBBenchTask, session: DatabaseSession) -> bool:
@@ -105,14 +104,6 @@ class Grader:
             self._memory.popitem(last=False)
         return remembered
 
-    def _compute_choices(self, task: DBBenchTask, label: tuple[Row, ...]) -> GoldRows:
-        """Returns the gold query's choices; the label alone where the two disagree."""
-        if task.gold_sql is not None:
-            gold_rows = compute_gold_rows(task.gold_sql, task.tables, self._database)
-            if gold_rows is not None and gold_rows.allows(label):
-                return gold_rows
-        return GoldRows(label, tuple(range(len(label))), 0, len(label))
-
     def _query_gold(self, task: DBBenchTask) -> tuple[Row, ...]:
         session = self._database.open(task.tables)
         try:
@@ -121,6 +112,9 @@ class Grader:
             session.close()
         if result.error is not None:
             raise DataError(f"task {task.task_id}: gold SQL fails with {result.error}")
+        if result.is_cut:
+            num_rows = len(result.rows)
+            raise DataError(f"task {task.task_id}: gold SQL gives more than {num_rows} rows")
         return result.rows
 
     def _run_gold(self, task: DBBenchTask) -> tuple[TableContents | None, ...]:

@@ -31,6 +31,8 @@ from agentpeft.envs.db_bench.answers import parse_answer
         ("[(datetime.timedelta(seconds=5),)]", 1, ((timedelta(seconds=5),),)),
         ("[\n  ('a', 1),\n  ('b', 2)\n]", 2, (("a", 1), ("b", 2))),
         ("[('a', 1)]\nI hope this helps.", 2, (("a", 1),)),
+        ("('a', 1)\n('b', 2)\nI hope this helps.", 2, (("a", 1), ("b", 2))),
+        (r'["\ud83d\ude00 \u00e9\b"]', 1, (("😀 é\b",),)),
         ("[]", 1, ()),
         ("[('a', 1)] or [('b', 2)]", 2, (("[('a', 1)] or [('b', 2)]",),)),
         ("{'a': 1}", 1, (("{'a': 1}",),)),

@@ -46,6 +46,8 @@ OLDEST = "SELECT name AS n FROM pets ORDER BY age DESC LIMIT 1"
 ANY_TWO = "SELECT name FROM pets LIMIT 2"
 COUNTS = "SELECT kind, COUNT(*) AS c FROM pets GROUP BY kind ORDER BY c DESC, kind"
 AVERAGE = "SELECT AVG(age) FROM pets WHERE age > 1"
+IN_BRACKETS = "(SELECT name FROM pets ORDER BY age DESC LIMIT 2)"
+BY_ALIAS = "SELECT kind, COUNT(*) AS c FROM pets GROUP BY kind ORDER BY C DESC"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,8 @@ AVERAGE = "SELECT AVG(age) FROM pets WHERE age > 1"
         (COUNTS, "[('cat', 2), ('dog', 2), ('emu', 1)]"),
         (AVERAGE, "[(Decimal('4.3333'),)]"),
         (AVERAGE, "4.33333333"),
+        (IN_BRACKETS, "[('Cy',), ('Bo',)]"),
+        (BY_ALIAS, "[('dog', 2), ('cat', 2), ('emu', 1)]"),
     ],
 )
 def test_right_answers(database, sql, answer):
@@ -91,6 +95,10 @@ def test_right_answers(database, sql, answer):
         (COUNTS, "[('emu', 1), ('cat', 2), ('dog', 2)]"),
         (AVERAGE, "4.3"),
         (AVERAGE, "four"),
+        (IN_BRACKETS, "[('Cy',), ('Ada',)]"),
+        ("(SELECT name FROM pets ORDER BY name DESC)", str([(row[0],) for row in PETS.rows])),
+        (BY_ALIAS, "[('emu', 1), ('cat', 2), ('dog', 2)]"),
+        (OLDEST, "('Bo',)\n('Cy',)"),
     ],
 )
 def test_wrong_answers(database, sql, answer):
@@ -102,6 +110,25 @@ def test_a_label_of_the_data_is_honoured_where_the_query_disagrees(database):
     assert grader.is_right_answer(task, "[('Zoe', 9), ('Bo', 5)]")
     assert not grader.is_right_answer(task, "[('Bo', 5), ('Zoe', 9)]")
     assert not grader.is_right_answer(task, "[('Bo', 5), ('Cy', 5)]")
+
+
+def test_a_label_without_an_order_is_a_bag_also_where_the_query_disagrees(database):
+    task = read_task(ANY_TWO, label=(("Zoe",), ("Yan",)))
+    assert Grader(database).is_right_answer(task, "[('Yan',), ('Zoe',)]")
+    assert not Grader(database).is_right_answer(task, "[('Yan',), ('Yan',)]")
+
+
+@pytest.mark.parametrize("text", ["(b. 1970)", "'Heroes'", "1,234", "None", "[1]"])
+def test_a_single_text_may_be_answered_as_it_is(database, text):
+    task = read_task("SELECT name FROM pets LIMIT 1", label=((text,),))
+    assert Grader(database).is_right_answer(task, text)
+
+
+def test_a_gold_result_that_is_cut_is_bad_data():
+    database = open_database("sqlite", DatabaseLimits(max_rows=4))
+    with pytest.raises(DataError, match="gives more than 4 rows"):
+        Grader(database).is_right_answer(read_task("SELECT name FROM pets"), "Ada")
+    database.close()
 
 
 def test_a_label_with_a_query_allows_the_querys_other_ties(database):
