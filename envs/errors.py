@@ -5,6 +5,7 @@ An agent's mistake is none of these: it is an observation, a reward and `info["o
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import isfinite
 
 _MAX_NAMES = 40
 
@@ -39,7 +40,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
+def check_count(setting: str, value: int) -> None:
+    """Raises: SettingsError if a setting's value is no integer above 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SettingsError(f"{setting} must be an integer >= 1, got {value!r:.60}")
+
+
+def check_duration(setting: str, value: float) -> None:
+    """Raises: SettingsError if a setting's value is no finite number above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and isfinite(value) and value > 0):
+        raise SettingsError(f"{setting} must be a number > 0, got {value!r:.60}")
+
+
 def check_choice(setting: str, value: str, known: Iterable[str]) -> None:
     """Raises: SettingsError if a setting's value is none of the known ones."""
     if value not in (names := tuple(known)):
-        raise SettingsError(f"unknown {setting} {value!r}{did_you_mean(str(value), names)}")
+        raise SettingsError(f"unknown {setting} {value!r:.60}{did_you_mean(str(value), names)}")

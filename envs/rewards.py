@@ -103,10 +103,14 @@ class RewardConfig:
                     f"unknown reward preset {value!r}{did_you_mean(value, REWARD_PRESETS)}"
                 )
             return REWARD_PRESETS[value]
+        if not isinstance(value, Mapping):
+            raise SettingsError(
+                f"reward must be a RewardConfig, a preset's name or a mapping, got {value!r:.60}"
+            )
         known = {f.name for f in fields(cls)} | {"preset"}
         for key in value:
             if key not in known:
-                raise SettingsError(f"unknown reward field {key!r}{did_you_mean(key, known)}")
+                raise SettingsError(f"unknown reward field {key!r}{did_you_mean(str(key), known)}")
         settings = dict(value)
         base = cls.of(str(settings.pop("preset"))) if "preset" in settings else cls()
         return replace(base, **settings)  # type: ignore[arg-type]

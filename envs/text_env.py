@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Generic, TypedDict, cast
 import gymnasium
 from gymnasium.error import ResetNeeded
 
-from agentpeft.envs.errors import SettingsError, UnknownTaskError, did_you_mean
+from agentpeft.envs.errors import (
+    SettingsError,
+    UnknownTaskError,
+    check_count,
+    check_duration,
+    did_you_mean,
+)
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.rewards import Episode, RewardConfig, TurnRecord
 from agentpeft.envs.spaces import Unicode
@@ -64,15 +70,12 @@ class EpisodeConfig:
     def __post_init__(self) -> None:
         """Raises: SettingsError on limits that leave no room for an episode."""
         for name in ("max_turns", "max_action_chars", "max_observation_chars"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingsError(f"{name} must be an integer >= 1, got {value!r}")
+            check_count(name, getattr(self, name))
         for name in ("invalid_ends", "timeout_ends"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        timeout_s = self.episode_timeout_s
-        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
-            raise SettingsError(f"episode_timeout_s must be None or > 0, got {timeout_s!r}")
+        if self.episode_timeout_s is not None:
+            check_duration("episode_timeout_s", self.episode_timeout_s)
         if self.render_mode not in (None, "ansi"):
             raise SettingsError(f"render_mode must be None or 'ansi', got {self.render_mode!r}")
 

@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Protocol, TypeAlias
 
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import check_count, check_duration
 
 Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timedelta | None
 Row: TypeAlias = tuple[Value, ...]
@@ -42,10 +42,10 @@ class DatabaseLimits:
     max_statement_chars: int = 20_000
 
     def __post_init__(self) -> None:
-        """Raises: SettingsError on a limit that is not above 0."""
-        for name, value in vars(self).items():
-            if not value > 0:
-                raise SettingsError(f"{name} must be > 0, got {value!r}")
+        """Raises: SettingsError on a limit that is not above 0, or no integer but the time."""
+        check_duration("statement_timeout_s", self.statement_timeout_s)
+        for name in ("max_rows", "max_database_mib", "max_statement_chars"):
+            check_count(name, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`AgentPEFT/DBBench-v0`: SQL tasks played against a real or an embedded MySQL."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, get_args
 
@@ -17,10 +18,12 @@ from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.sources import make_task_source
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import SettingsError, check_count
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.tasks import TaskSource
 from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+
+_MAX_GOLD_ROWS = 10_000
 
 
 class DBBenchEnv(TextEnv[DBBenchTask]):
@@ -94,14 +97,17 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         super().__init__(task_source, options)
         if prompt not in get_args(PromptStyle):
             raise SettingsError(f"prompt must be 'full' or 'compact', got {prompt!r}")
-        self._check_limits(statement_timeout_s, max_result_chars)
-        self.prompt_style = prompt
-        self.max_result_chars = max_result_chars
+        check_count("max_result_rows", max_result_rows)
+        check_count("max_result_chars", max_result_chars)
         limits = DatabaseLimits(
             statement_timeout_s=statement_timeout_s,
-            max_rows=max_result_rows,
+            max_rows=max(max_result_rows, _MAX_GOLD_ROWS),
             max_database_mib=max_database_mib,
         )
+        self._check_limits(statement_timeout_s, max_result_chars)
+        self.prompt_style = prompt
+        self.max_result_rows = max_result_rows
+        self.max_result_chars = max_result_chars
         self._database = open_database(database, limits)
         self.grader = Grader(self._database)
         self._session: DatabaseSession | None = None
@@ -138,6 +144,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             is_right = self._grade(parsed.text)
             return Turn("", Outcome.SUCCESS if is_right else Outcome.FAILURE)
         result = self._open_session.execute(parsed.sql)
+        if len(result.rows) > self.max_result_rows:
+            result = replace(result, rows=result.rows[: self.max_result_rows], is_cut=True)
         text = result.to_text(self.max_result_chars)
         return Turn(text, Outcome.TIMEOUT if result.is_timeout else Outcome.ONGOING)
 
@@ -168,7 +176,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
                 f"episode_timeout_s={episode_timeout_s}, so it would have no effect"
             )
         longest = self.config.max_observation_chars - 100
-        if not 0 < max_result_chars <= longest:
+        if max_result_chars > longest:
             raise SettingsError(
                 f"max_result_chars must be between 1 and {longest} (100 below "
                 f"max_observation_chars), got {max_result_chars}"

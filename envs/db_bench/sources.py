@@ -8,9 +8,9 @@ import numpy as np
 
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.loaders import load_tasks
-from agentpeft.envs.db_bench.skills import SKILLS
+from agentpeft.envs.db_bench.skills import check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import SettingsError
 from agentpeft.envs.tasks import Taskset, TaskSource
 
 SkillMode = Literal["single", "all"]
@@ -39,12 +39,22 @@ def make_task_source(
     """Returns the source of an environment's tasks. Raises: SettingsError, DataError."""
     if skill_mode not in get_args(SkillMode):
         raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
-    for skill in skills or ():
-        if skill not in SKILLS:
-            raise SettingsError(f"unknown skill {skill!r}{did_you_mean(skill, SKILLS)}")
+    if skills is not None:
+        skills = _check_skills(skills)
     if data is None:
         return DBBenchGenerator(skills, skill_mode=skill_mode)
+    if not isinstance(data, str | Path):
+        raise SettingsError(f"data must be a path or None, got {data!r:.60}")
     tasks = load_tasks(data)
     if skills is None:
         return tasks
     return SingleSkillSource(tasks, skills) if skill_mode == "single" else tasks.filter(skills)
+
+
+def _check_skills(skills: Sequence[str] | str) -> tuple[str, ...]:
+    names = [skills] if isinstance(skills, str) else skills
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"skills are names, got {skills!r:.60}")
+    if not names:
+        raise SettingsError("skills must name at least one skill, or be None for all")
+    return check_skills(names)

@@ -107,6 +107,14 @@ def test_a_flood_of_output_is_cut_with_a_note(play):
     assert "cut" in texts[0]
 
 
+def test_more_rows_than_the_agent_may_see_are_graded_all_the_same(play):
+    query, part = operation_action(READ.gold_sql), answer_action("[('Bo',)]")
+    texts, _, outcome = play("read", query, part, max_result_rows=1)
+    assert (texts[0], outcome) == ("[('Bo',)] [cut: only the first 1 rows]", Outcome.FAILURE)
+    whole = answer_action("[('Bo',), ('Cy',)]")
+    assert play("read", whole, max_result_rows=1)[2] is Outcome.SUCCESS
+
+
 ENDLESS = operation_action(
     "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 0 FROM n) SELECT COUNT(*) FROM n"
 )
@@ -168,7 +176,18 @@ def test_prompts_say_tables_task_limit_and_syntax(prompt):
         ({"skills": ["insert", "group_by_single_column"], "skill_mode": "all"}, "insert"),
         ({"statement_timeout_s": 9.0, "episode_timeout_s": 3.0}, "would have no effect"),
         ({"max_result_chars": 10**6}, "max_result_chars must be between"),
-        ({"statement_timeout_s": 0}, "statement_timeout_s must be > 0"),
+        ({"statement_timeout_s": 0}, "statement_timeout_s must be a number > 0, got 0"),
+        ({"statement_timeout_s": "5"}, "statement_timeout_s must be a number > 0, got '5'"),
+        ({"statement_timeout_s": float("inf")}, "statement_timeout_s must be a number > 0"),
+        ({"max_result_rows": 2.5}, "max_result_rows must be an integer >= 1, got 2.5"),
+        ({"max_result_rows": 0}, "max_result_rows must be an integer >= 1, got 0"),
+        ({"max_result_chars": "9"}, "max_result_chars must be an integer >= 1, got '9'"),
+        ({"max_database_mib": None}, "max_database_mib must be an integer >= 1, got None"),
+        ({"skills": "slect"}, "unknown skill 'slect'; did you mean 'select'"),
+        ({"skills": [3]}, r"skills are names, got \[3\]"),
+        ({"skills": 3}, "skills are names, got 3"),
+        ({"skills": []}, "skills must name at least one skill"),
+        ({"data": 3}, "data must be a path or None, got 3"),
         ({"database": "sqlight"}, "did you mean 'sqlite'"),
         ({"max_truns": 3}, "unknown setting 'max_truns'; did you mean 'max_turns'"),
         ({"max_turns": 0}, "max_turns must be an integer >= 1"),

@@ -90,6 +90,8 @@ def test_a_config_is_also_the_mapping_of_its_fields(config):
         ({"reward_fn": ":f"}, "must be 'module:function'"),
         ({"reward_fn": "test_rewards:TASK"}, "is not callable"),
         ({"reward_fn": 3}, "is not callable"),
+        (None, "reward must be a RewardConfig, a preset's name or a mapping, got None"),
+        ({1: 2}, "unknown reward field 1; known: "),
     ],
 )
 def test_wrong_settings_are_refused_at_once(value, message):
