@@ -50,7 +50,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     try:
         if path.suffix == ".parquet":
             return _read_parquet(path)
@@ -65,6 +65,8 @@ def read_records(path: str | Path) -> Iterator[Record]:
 
 
 def _read_json(path: Path, text: str) -> Iterator[Record]:
+    if not text.strip():
+        return
     try:
         data: Json = json.loads(text)
     except json.JSONDecodeError as error:

@@ -8,40 +8,35 @@ Exit status: 0 done; 1 a gold solution fails, or the data set cannot be had; 2 w
 
 import json
 import logging
+import os
 import sys
+import urllib.error
+import urllib.request
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
 
-import gymnasium
-
-from agentpeft.envs import (
-    DataError,
-    EnvFault,
-    Outcome,
-    SettingsError,
-    Task,
-    Taskset,
-    TextEnv,
-    UnknownTaskError,
-)
+from agentpeft.envs import DataError, EnvFault, SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits
-from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.loaders import load_tasks, parse_task, to_entry
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.records import Json, Record
+from agentpeft.launch.gold_validation import validate
 
 HUB_ID = "csyq/LifelongAgentBench"
+_HUB_CHECK_S = 5.0
+_INTERRUPTED = 130
 
 
 class _Parser(ArgumentParser):
@@ -55,20 +50,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns the exit status."""
     args = _make_parser().parse_args(argv)
     try:
+        if "output" in args:
+            _check_output(args.output)
         status: int = args.run(args)
+        sys.stdout.flush()
     except (DataError, SettingsError, UnknownTaskError, EnvFault) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 2
     except OSError as error:
         print(f"error: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return _INTERRUPTED
     return status
+
+
+def _check_output(path: Path) -> None:
+    """Says before the work what would fail after it. Raises: SettingsError."""
+    if path.is_dir():
+        raise SettingsError(f"--output {path} is a folder, a file is needed")
+    if not path.parent.is_dir():
+        raise SettingsError(f"--output {path}: no such folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise SettingsError(f"--output {path}: no right to write into {path.parent}")
 
 
 def generate(args: Namespace) -> int:
     """Writes new tasks as LifelongAgentBench's `entry_dict.json`."""
     if args.num_tasks < 1:
         raise SettingsError(f"--num-tasks must be >= 1, got {args.num_tasks}")
+    if args.seed < 0:
+        raise SettingsError(f"--seed must be >= 0, got {args.seed}")
     source = DBBenchGenerator(
         args.skills,
         skill_mode=args.skill_mode,
@@ -109,17 +125,21 @@ def convert(args: Namespace) -> int:
 
 def download(args: Namespace) -> int:
     """Gets LifelongAgentBench's database tasks from the hub and writes `entry_dict.json`."""
-    try:
-        from datasets import load_dataset
-    except ImportError:
+    if find_spec("datasets") is None:
         print("error: download needs the datasets package: pip install datasets", file=sys.stderr)
         return 1
+    if not _is_hub_reachable():  # else its retries take half a minute; it reads this at import
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    from datasets import load_dataset
+
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are no news
     try:
         rows = load_dataset(HUB_ID, args.config, split=args.split)
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        print(f"error: cannot download {HUB_ID} (network?): {reason}", file=sys.stderr)
+        if os.environ.get("HF_HUB_OFFLINE"):
+            reason = "no network (or HF_HUB_OFFLINE is set), and no copy in the cache"
+        print(f"error: cannot download {HUB_ID}: {reason}", file=sys.stderr)
         return 1
     records = (Record(f"{HUB_ID} row {i}", str(i), dict(row)) for i, row in enumerate(rows))
     tasks = Taskset((parse_task(record, args.config) for record in records), HUB_ID)
@@ -127,77 +147,17 @@ def download(args: Namespace) -> int:
     return 0
 
 
-def validate(args: Namespace) -> int:
-    """Plays every gold solution; the last line on standard output is JSON."""
-    settings = {"data": str(args.path)}
-    if args.database is not None:
-        settings["database"] = args.database
-    with closing(_make_env(args.env, settings)) as env:
-        if not isinstance(env.task_source, Taskset):
-            raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
-        failed = []
-        for task in env.task_source:
-            problem = _find_problem(env, task)
-            if problem:
-                failed.append(task.task_id)
-                print(f"{task.task_id}: {problem}")
-            elif note := _check_md5(env, task):
-                print(f"{task.task_id}: {note}")
-        num_tasks = len(env.task_source)
-    print(json.dumps({"tasks": num_tasks, "succeeded": num_tasks - len(failed), "failed": failed}))
-    return 1 if failed else 0
-
-
-def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
+def _is_hub_reachable() -> bool:
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return False
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **settings).unwrapped
-    except gymnasium.error.Error as error:
-        raise SettingsError(str(error)) from None
-    except (TypeError, SettingsError) as error:
-        raise SettingsError(f"{env_id}: {error}") from None
-    if not isinstance(env, TextEnv):
-        raise SettingsError(f"{env_id} is not a text environment")
-    return env
-
-
-def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
-    """Returns why a task's gold solution does not succeed; None if it does."""
-    try:
-        return _play_gold(env, task) or _check_label(env, task)
-    except DataError as error:
-        return str(error)
-
-
-def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
-    observation = ""
-    env.reset(options={"task": task})
-    for action in env.oracle_actions(task):
-        observation = env.step(action)[0] or observation
-        if env.outcome is not Outcome.ONGOING:
-            break
-    if env.outcome is Outcome.SUCCESS:
-        return None
-    return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
-
-
-def _check_label(env: TextEnv[Task], task: Task) -> str | None:
-    """Returns how the label differs from what the gold SQL gives, where there are both."""
-    if not isinstance(env, DBBenchEnv) or not isinstance(task, DBBenchTask):
-        return None
-    if task.label is None or task.gold_sql is None:
-        return None
-    rows = env.grader.gold_label(replace(task, label=None))
-    if env.grader.is_right_answer(task, str(list(rows))):
-        return None
-    return f"the gold SQL gives {list(rows)!r:.200}, the label is {list(task.label)!r:.200}"
-
-
-def _check_md5(env: TextEnv[Task], task: Task) -> str | None:
-    """Returns a note where a changed table's hash is not the one that the data give."""
-    if not isinstance(env, DBBenchEnv) or not isinstance(task, DBBenchTask) or task.md5 is None:
-        return None
-    md5 = env.grader.gold_md5(task)
-    return None if md5 == task.md5 else f"note: its md5 is {task.md5}, the gold SQL gives {md5}"
+        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        urllib.request.urlopen(endpoint, timeout=_HUB_CHECK_S).close()  # noqa: S310 (your setting)
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _write_entries(path: Path, tasks: Iterable[tuple[str, DBBenchTask]]) -> None:
@@ -218,11 +178,13 @@ def _complete(task: DBBenchTask, grader: Grader) -> DBBenchTask:
 
 
 def _write_json(path: Path, data: Json) -> None:
-    """Writes to a temporary name, then renames. Raises: OSError."""
+    """Writes to a temporary name, then renames. Raises: SettingsError."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
         temporary.replace(path)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -59,7 +59,13 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
     key = (spec, limits)
     with _lock:
         if key not in _shared:
-            _shared[key] = _Shared(_make_database(spec, limits))
+            try:
+                _shared[key] = _Shared(_make_database(spec, limits))
+            except ModuleNotFoundError as error:
+                kind = spec.partition("://")[0]
+                raise SettingsError(
+                    f"database {kind!r} needs the extra 'db' ({error}): pip install 'agentpeft[db]'"
+                ) from None
         shared = _shared[key]
         shared.num_users += 1
         return _Handle(key, shared.database)

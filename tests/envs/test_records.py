@@ -42,6 +42,11 @@ def test_parquet_gives_the_same_rows(tmp_path):
     assert fields(tmp_path / "rows.parquet") == ROWS
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_an_empty_file_has_no_rows(tmp_path, name):
+    assert fields(write(tmp_path / name, "\n")) == []
+
+
 def test_keys_are_names_or_indices_and_places_name_the_line(tmp_path):
     by_name = list(read_records(write(tmp_path / "a.json", json.dumps({"x": {}, "y": {}}))))
     assert [record.key for record in by_name] == ["x", "y"]
@@ -57,7 +62,7 @@ def test_keys_are_names_or_indices_and_places_name_the_line(tmp_path):
         ("a.jsonl", '{"a": 1}\n[1]', r"a\.jsonl:2: expected an object, got \[1\]"),
         ("a.jsonl", '{"a": ' + "9" * 5000 + "}", r"a\.jsonl:1: .*too long"),
         ("a.jsonl", "[" * 200_000, r"a\.jsonl:1: nested too deeply"),
-        ("a.json", "", r"a\.json:1: not JSON"),
+        ("a.json", "{", r"a\.json:1: not JSON"),
         ("a.json", '{"a":\n oops}', r"a\.json:2: not JSON"),
         ("a.json", '{"k": 3}', r"a\.json row k: expected an object, got 3"),
         ("a.json", "3", r"a\.json: expected an array or an object"),
@@ -75,7 +80,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path, name, text, message):
 def test_a_missing_folder_or_binary_file_is_one_clear_line(tmp_path):
     with pytest.raises(DataError, match=r"none\.json: no such file"):
         read_records(tmp_path / "none.json")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="is a folder"):
         read_records(tmp_path)
     (tmp_path / "latin.json").write_bytes(b'["\xff"]')
     with pytest.raises(DataError, match="not UTF-8 text"):

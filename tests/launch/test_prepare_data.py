@@ -1,6 +1,8 @@
 """The data commands: what they write, and one clear line for what is wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from agentpeft.launch.prepare_data import main
 
 ROOT = Path(__file__).parents[2]
 DB_BENCH = "AgentPEFT/DBBench-v0"
+URL = "mysql://root:secret@127.0.0.1:9"
 
 
 def last_json(capsys):
@@ -127,15 +130,23 @@ def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tm
         (["convert", "missing.json"], "error: missing.json: no such file"),
         (["generate", "--skills", "selct"], "unknown skill 'selct'; did you mean 'select'?"),
         (["generate", "--num-tasks", "0"], "--num-tasks must be >= 1, got 0"),
-        (["generate", "--output", "no/such/folder.json", "--num-tasks", "1"], "No such file"),
+        (["generate", "--seed", "-1"], "--seed must be >= 0, got -1"),
+        (["generate", "--output", "no/such/folder.json"], "no such folder no/such"),
+        (["generate", "--output", "."], "--output . is a folder"),
         (
             ["generate", "--skill-mode", "all", "--skills", "insert", "limit_only"],
             "insert and limit_only exclude each other",
         ),
         (["single-skill", "{tasks}", "--min-tasks", "999"], "no skill has 999 tasks"),
-        (["validate", "{tasks}", "--env", "AgentPEFT/DBBnch-v0"], "DBBench"),
-        (["validate", "{tasks}", "--env", "AgentPEFT/Arithmetic-v0"], "Arithmetic"),
-        (["validate", "{tasks}", "--env", "CartPole-v1"], "CartPole"),
+        (
+            ["validate", "{tasks}", "--env", "AgentPEFT/DBBnch-v0"],
+            "did you mean 'AgentPEFT/DBBench-v0'",
+        ),
+        (["validate", "{tasks}", "--env", "AgentPEFT/Arithmetic-v0"], "no setting 'data'"),
+        (["validate", "{tasks}", "--env", "CartPole-v1"], "no setting 'data'"),
+        (["validate", "{tasks}", "--env", "missing_module:Some-v0"], "No module named"),
+        (["validate", "{tasks}", "--env", "AgentPEFT/GSM8K-v0"], "row 0: field 'question' is"),
+        (["validate", "{tasks}", "--env", DB_BENCH, "--database", URL], "127.0.0.1:9"),
         (["validate", "{tasks}", "--env", DB_BENCH, "--database", "sqlit"], "sqlit"),
         (["validate", "{broken}", "--env", DB_BENCH], "broken.json row 0: field 'instruction' is"),
     ],
@@ -151,6 +162,34 @@ def test_wrong_input_is_one_line_and_status_2(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert problem in error
+    assert "secret" not in error
+
+
+def test_an_interrupted_run_is_one_line_and_leaves_no_file(tmp_path):
+    command = [sys.executable, "-m", "agentpeft.launch.prepare_data", "generate"]
+    settings = ["--num-tasks", "1000000", "--output", str(tmp_path / "entry_dict.json")]
+    running = subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(timeout=5)
+    running.send_signal(signal.SIGINT)
+    assert running.communicate(timeout=30)[1] == "interrupted; nothing was written\n"
+    assert running.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_that_nobody_reads_is_no_traceback(generated):
+    command = [sys.executable, "-m", "agentpeft.launch.prepare_data", "single-skill"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = str(generated.with_name("single.json"))
+    done = subprocess.run(
+        [*command, str(generated), "--output", output],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (2, b"")
 
 
 def test_an_unknown_argument_is_one_line_and_status_2(capsys):
@@ -174,10 +213,11 @@ def test_a_full_disk_leaves_no_half_file(tmp_path):
 
 
 def test_it_runs_as_a_script_and_as_a_module(tmp_path):
-    for start in (["launch/prepare_data.py"], ["-m", "agentpeft.launch.prepare_data"]):
+    script = str(ROOT / "launch" / "prepare_data.py")
+    for start in ([script], ["-m", "agentpeft.launch.prepare_data"]):
         output = tmp_path / "entry_dict.json"
         command = [sys.executable, *start, "generate", "--num-tasks", "2", "--output", str(output)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout == f"2 tasks written to {output}\n", done.stderr
 
 
