@@ -36,7 +36,7 @@ _NUMBER = re.compile(
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _HEADING = re.compile(r"[.):]\s+[^\W\d]")
 _SENTENCE_END = re.compile(r"[.!](?=\s|\Z)")
-_UNIT_PUNCTUATION = frozenset(" \t%°²³'\u2019\"/.()[]{}*$£€¥₹-")
+_UNIT_PUNCTUATION = frozenset(" \t,%°²³'\u2019\"/.()[]{}*$£€¥₹-")
 _HEDGES = re.compile(
     r"\b(?:or|and|not|between|either|maybe|perhaps|possibly|half|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|"
