@@ -22,8 +22,9 @@ class AdaptiveDifficulty:
         """Starts at the lower bound. Raises: SettingsError."""
         if not isinstance(window, int) or window < 1:
             raise SettingsError(f"window must be an integer >= 1, got {window!r}")
-        if not 0 <= lower_at < raise_at <= 1:
-            raise SettingsError(f"needs 0 <= lower_at < raise_at <= 1: {lower_at}, {raise_at}")
+        are_numbers = all(isinstance(rate, int | float) for rate in (raise_at, lower_at))
+        if not (are_numbers and 0 <= lower_at < raise_at <= 1):
+            raise SettingsError(f"needs 0 <= lower_at < raise_at <= 1: {lower_at!r}, {raise_at!r}")
         self.level = bounds[0]
         self._bounds = bounds
         self._rates = (lower_at, raise_at)

@@ -71,6 +71,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         check_choice("format", format, ("plain", "reversed"))
         check_choice("prompt", prompt, ("full", "compact"))
         names = [operations] if isinstance(operations, str) else operations
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise SettingsError(f"operations are names, got {operations!r:.60}")
         low, high = digits = _digit_range(num_digits)
         source = ArithmeticGenerator(
             tuple(get_operation(name) for name in names),
@@ -81,6 +83,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.prompt_style = prompt
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
+        if not isinstance(adaptive, bool | Mapping):
+            raise SettingsError(f"adaptive is True, False or a mapping, got {adaptive!r:.60}")
         if adaptive is not False:
             if low == high:
                 raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")

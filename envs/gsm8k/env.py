@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Unpack
 
 from agentpeft.envs.errors import SettingsError, check_choice
@@ -57,7 +58,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
 
     def __init__(
         self,
-        data: str | None = None,
+        data: str | Path | None = None,
         split: str | None = None,
         prompt: PromptStyle = "full",
         **options: Unpack[EpisodeOptions],
@@ -66,6 +67,8 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         check_choice("prompt", prompt, ("full", "compact"))
         if data is None and split is not None:
             raise SettingsError(f"split={split!r} needs data='hub' or a folder")
+        if data is not None and not isinstance(data, str | Path):
+            raise SettingsError(f"data must be a path, 'hub' or None, got {data!r:.60}")
         source: TaskSource[GSM8KTask] = WordProblems() if data is None else load_gsm8k(data, split)
         super().__init__(source, options)
         self.prompt_style: PromptStyle = prompt

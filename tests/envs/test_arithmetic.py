@@ -112,6 +112,8 @@ def test_an_operation_is_added_in_one_call(monkeypatch):
     [
         ({"operations": ["adition"]}, "unknown operation 'adition'; did you mean 'addition'"),
         ({"operations": []}, "at least one operation"),
+        ({"operations": 3}, "operations are names, got 3"),
+        ({"operations": [3]}, "operations are names, got "),
         ({"num_digits": 0}, "num_digits must be 1 to"),
         ({"num_digits": (3, 2)}, "num_digits must be 1 to"),
         ({"num_digits": (1, 2, 3)}, "an integer or"),
@@ -123,6 +125,8 @@ def test_an_operation_is_added_in_one_call(monkeypatch):
         ({"adaptive": True}, "adaptive needs num_digits=\\(fewest, most\\), got 2"),
         ({"adaptive": {"windw": 3}, "num_digits": (1, 3)}, "did you mean 'window'"),
         ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be an integer >= 1"),
+        ({"adaptive": "yes", "num_digits": (1, 3)}, "adaptive is True, False or a mapping, got"),
+        ({"adaptive": {"raise_at": "1"}, "num_digits": (1, 3)}, "lower_at < raise_at"),
         ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at < raise_at"),
         ({"max_turn": 2}, "unknown setting 'max_turn'; did you mean 'max_turns'"),
     ],

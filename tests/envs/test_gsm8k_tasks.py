@@ -65,6 +65,11 @@ def test_a_split_needs_a_folder_or_the_hub(tmp_path):
             GSM8KEnv(data=data, split="test")
 
 
+def test_data_is_a_path():
+    with pytest.raises(SettingsError, match="data must be a path, 'hub' or None, got 3"):
+        GSM8KEnv(data=3)
+
+
 def test_the_hub_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(SettingsError, match="needs the datasets package"):
