@@ -47,7 +47,7 @@ Task: {instruction}"""
 _COMPACT = """\
 {schema}
 {instruction}
-{turns}: "Action: Operation" with a ```sql block, or "Action: Answer" with "Final Answer: [rows]"\
+{turns}: "Action: Operation" with a ```sql block, or "Action: Answer" with "Final Answer: {answer}"\
 """
 
 
@@ -56,7 +56,10 @@ def render_prompt(task: DBBenchTask, style: PromptStyle, max_turns: int, invalid
     turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
     if style == "compact":
         schema = "\n".join(_compact_table(table) for table in task.tables)
-        return _COMPACT.format(schema=schema, instruction=task.instruction, turns=turns)
+        answer = "done" if task.is_write else "[(value, ...), ...]"
+        return _COMPACT.format(
+            schema=schema, instruction=task.instruction, turns=turns, answer=answer
+        )
     return _FULL.format(
         turns=turns,
         invalid="ends the episode in failure" if invalid_ends else "costs a turn",

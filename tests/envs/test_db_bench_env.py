@@ -167,6 +167,13 @@ def test_prompts_say_tables_task_limit_and_syntax(prompt):
     env.close()
 
 
+def test_the_compact_prompt_shows_the_answer_to_write():
+    env = DBBenchEnv(task_source=TASKS, prompt="compact")
+    assert '"Final Answer: [(value, ...), ...]"' in env.reset(options={"task": "read"})[0]
+    assert '"Final Answer: done"' in env.reset(options={"task": "write"})[0]
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
