@@ -4,7 +4,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import collated, to_number, to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression, handles
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.types import (
@@ -75,7 +75,7 @@ def _call(name: str, node: exp.Expr, scope: Scope) -> tuple[str, SqlType, bool]:
     if name == "COUNT" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
         return "count(*)", INTEGER, False
     if not arguments or (len(arguments) > 1 and not (name == "COUNT" and distinct)):
-        raise Mistake.SYNTAX(f"{name})", 1)
+        raise Misplaced(f"{name})")
     values = [compile_expression(argument, scope) for argument in arguments]
     value = values[0]
     if name == "COUNT":
@@ -128,7 +128,7 @@ def _window(node: exp.Expr, scope: Scope) -> Fragment:
     call = node.this
     name = _function_name(call)
     if name not in AGGREGATES and name not in WINDOW_FUNCTIONS and name != "GROUP_CONCAT":
-        raise Mistake.SYNTAX(f"OVER {node.sql('mysql').replace(MARK, '')}", 1)
+        raise Misplaced(f"OVER {node.sql('mysql').replace(MARK, '')}")
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
     if name in WINDOW_FUNCTIONS:

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import STRICT, to_number
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression, handles
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.mysql.temporal import DATE_UNITS, UNITS
 from agentpeft.envs.db_bench.mysql.types import (
@@ -116,7 +116,7 @@ def shifted_date(value: exp.Expr, interval: exp.Expr, sign: int, scope: Scope) -
     """Returns a date plus or minus an INTERVAL."""
     unit = interval.args["unit"].name.upper() if interval.args.get("unit") else ""
     if unit not in UNITS:
-        raise Mistake.SYNTAX(unit, 1)
+        raise Misplaced(unit)
     base = compile_expression(value, scope)
     amount = compile_expression(interval.this, scope)
     kind = base.type

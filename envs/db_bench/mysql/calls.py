@@ -10,7 +10,7 @@ from agentpeft.envs.db_bench.mysql.arithmetic import shifted_date
 from agentpeft.envs.db_bench.mysql.call_types import BUILDERS
 from agentpeft.envs.db_bench.mysql.coercion import to_number, to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression, handles
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.temporal import UNITS
 from agentpeft.envs.db_bench.mysql.types import (
@@ -98,7 +98,7 @@ def _call(node: exp.Expr, scope: Scope) -> Fragment:
     if name == "VALUES" and len(arguments) == 1:
         return scope.find_column(name_of(arguments[0]), "new row")
     if name in WINDOW_FUNCTIONS:
-        raise Mistake.SYNTAX(")", 1)
+        raise Misplaced(")")
     if name in _DENIED:
         raise Mistake.PRIVILEGE("FILE" if name == "LOAD_FILE" else "SUPER")
     return _call_by_name(name, arguments, scope)
@@ -143,7 +143,7 @@ def _shifted(arguments: Sequence[exp.Expr], sign: int, scope: Scope) -> Fragment
 def _by_unit(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
     unit = arguments[0].name.upper().removeprefix("SQL_TSI_")
     if unit not in UNITS:
-        raise Mistake.SYNTAX(unit, 1)
+        raise Misplaced(unit)
     if name == "TIMESTAMPADD":
         interval = exp.Interval(this=arguments[1], unit=exp.Var(this=unit))
         return shifted_date(arguments[2], interval, 1, scope)
@@ -198,5 +198,5 @@ def _extract(node: exp.Expr, scope: Scope) -> Fragment:
     if unit == "YEAR_MONTH":
         return Fragment(f"(my_year({value}) * 100 + my_month({value}))", INTEGER)
     if unit not in UNITS or unit not in _PLAIN:
-        raise Mistake.SYNTAX(unit, 1)
+        raise Misplaced(unit)
     return Fragment(f"my_{unit.lower()}({value})", INTEGER)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.collation import like
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import OutputColumn, Query, name_of
 from agentpeft.envs.db_bench.mysql.types import (
     INTEGER,
@@ -83,7 +83,7 @@ def show(node: exp.Expr, schema: Schema) -> Query:
         return _table(("Level", "Code", "Message"), [])
     if kind in ("VARIABLES", "STATUS", "SESSION VARIABLES"):
         return _table(("Variable_name", "Value"), [])
-    raise Mistake.SYNTAX(kind, 1)
+    raise Misplaced(kind)
 
 
 def _target(node: exp.Expr, schema: Schema) -> TableSchema:

@@ -4,7 +4,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import collated
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.select import compile_limit
 from agentpeft.envs.db_bench.mysql.sources import compile_joins, find_table
@@ -23,7 +23,7 @@ def _limited(node: exp.Expr, table: str, where: str, scope: Scope) -> str:
     if not node.args.get("order") and not node.args.get("limit"):
         return where
     if node.args.get("offset"):
-        raise Mistake.SYNTAX(f", {node.args['limit'].expression.name}", 1)
+        raise Misplaced(f", {node.args['limit'].expression.name}")
     scope.clause = "order clause"
     terms = []
     for ordered in node.args["order"].expressions if node.args.get("order") else ():
@@ -54,11 +54,12 @@ def _aliased(node: exp.Expr, scope: Scope) -> tuple[str, TableSchema]:
 
 def compile_update(node: exp.Expr, state: StatementState) -> list[str]:
     """Translates UPDATE of one table or several. Raises: MySQLError."""
-    root = Scope(state)
-    scope = Scope(state, root)
+    scope = Scope(state, Scope(state))
+    if not node.expressions:
+        raise Misplaced("")
     joins = node.this.args.pop("joins", None) or []
     if node.args.get("from_"):
-        raise Mistake.SYNTAX("FROM", 1)
+        raise Misplaced("FROM")
     sql, tables = _open_tables(node.this, joins, scope)
     state.target = next(iter(tables.values())).name
     sets = assignments(node.expressions, scope, tables)
@@ -95,6 +96,8 @@ def _update_joined(
 def compile_delete(node: exp.Expr, state: StatementState) -> list[str]:
     """Translates DELETE from one table or several. Raises: MySQLError."""
     scope = Scope(state, Scope(state))
+    if not isinstance(node.this, exp.Table):
+        raise Misplaced("")
     using = node.args.get("using") or []
     first = using[0] if using else node.this
     joins = first.args.pop("joins", None) or []

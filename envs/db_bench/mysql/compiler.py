@@ -6,7 +6,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import to_number
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Query, Scope
 
 Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
@@ -27,6 +27,10 @@ def compile_expression(node: exp.Expr, scope: Scope) -> Fragment:
     """Returns an expression as SQLite text with its type. Raises: MySQLError."""
     handler = _HANDLERS.get(type(node))
     if handler is None:
+        if isinstance(node, exp.Star):
+            raise Misplaced("*")
+        if isinstance(node, exp.Tuple):
+            raise Mistake.OPERAND(1)
         raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
     mark = len(scope.bare)
     fragment = handler(node, scope)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.stored import store
@@ -129,7 +129,7 @@ def _column(node: exp.Expr, state: StatementState) -> tuple[ColumnSchema, bool, 
     """Returns (column, whether it is the primary key, whether it is unique)."""
     kind = node.args.get("kind")
     if kind is None:
-        raise Mistake.SYNTAX("", 1)
+        raise Misplaced("")
     declared = kind.sql("mysql").replace(", ", ",")
     column = ColumnSchema(name_of(node.this), declared, parse_type(declared))
     is_primary = is_unique = False

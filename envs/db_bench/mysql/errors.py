@@ -16,6 +16,15 @@ class MySQLError(Exception):
         return f"{self.number} ({self.sqlstate}): {self.message}"
 
 
+class Misplaced(Exception):  # noqa: N818 (it becomes a MySQLError where the text is known)
+    """A word that MySQL's grammar does not have there; `start`: its place in the whole text."""
+
+    def __init__(self, word: str, start: int | None = None) -> None:
+        super().__init__(word)
+        self.word = word
+        self.start = start
+
+
 class Mistake(Enum):
     """The mistakes that this package can report, each with MySQL's number, state and text."""
 
@@ -93,6 +102,7 @@ class Mistake(Enum):
     BAD_TEMPORAL = (1292, "22007", "Incorrect {} value: '{}' for column '{}' at row {}")
     TRUNCATED_NUMBER = (1292, "22007", "Truncated incorrect DOUBLE value: '{}'")
     NO_FUNCTION = (1305, "42000", "FUNCTION {}.{} does not exist")
+    BAD_DOUBLE = (1367, "22007", "Illegal double '{}' value found during parsing")
     DIVISION_BY_ZERO = (1365, "22012", "Division by 0")
     NO_DEFAULT = (1364, "HY000", "Field '{}' doesn't have a default value")
     BAD_NUMBER = (1366, "HY000", "Incorrect {} value: '{}' for column '{}' at row {}")

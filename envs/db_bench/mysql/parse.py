@@ -6,6 +6,7 @@ their tokens are marked before sqlglot sees them, so that none is rewritten into
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -14,12 +15,13 @@ from sqlglot import Dialect, exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 
 MAX_CHARS = 100_000
 MAX_NESTING = 60
 MAX_CHAIN = 60
 """Most operators in a row, AND and OR apart (they are not nested when they are translated)."""
+MAX_DIGITS = 81
 MARK = "#"
 """Stands before the name of a function call in the parsed tree."""
 
@@ -44,6 +46,12 @@ _REPEATING = _token_types("UNION JOIN EXCEPT INTERSECT")
 _CHAINING = _token_types(
     "PLUS DASH STAR SLASH MOD DIV NOT TILDE EQ NEQ NULLSAFE_EQ LT GT LTE GTE AMP PIPE CARET STRING"
 )
+_FOREIGN = _token_types(
+    "DCOLON L_BRACKET L_BRACE PLACEHOLDER COLON ILIKE QUALIFY RETURNING TABLE_SAMPLE FETCH PIVOT "
+    "UNPIVOT"
+)
+_BEFORE_TABLES = _token_types("FROM JOIN UPDATE INTO TABLE")
+_AFTER_NO_COMMA = _token_types("STAR FROM WHERE R_PAREN COMMA GROUP_BY ORDER_BY LIMIT")
 _CALLABLE = _token_types(
     "VAR LEFT RIGHT REPLACE FORMAT DATE TIME TIMESTAMP TIMESTAMPTZ DATETIME YEAR TRUNCATE DATABASE "
     "SCHEMA INSERT MOD CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP "
@@ -137,6 +145,7 @@ def parse(statement: Statement) -> exp.Expr:
     _check_first_words(statement)
     tokens = _marked(statement)
     _check_nesting(statement)
+    _check_grammar(statement)
     try:
         tree = _DIALECT.parser().parse(tokens, statement.text)[0]
     except ParseError as error:
@@ -151,6 +160,15 @@ def parse(statement: Statement) -> exp.Expr:
 def syntax_error(text: str, offset: int) -> MySQLError:
     """Returns error 1064 with the text from `offset` on, as MySQL cites it."""
     return Mistake.SYNTAX(text[offset:][:80], text.count("\n", 0, offset) + 1)
+
+
+def locate(statement: Statement, error: Misplaced) -> MySQLError:
+    """Returns error 1064 at a misplaced word."""
+    if error.start is not None:
+        return syntax_error(statement.text, error.start - statement.tokens[0].start)
+    places = [t.start for t in statement.tokens if t.text.upper() == error.word.upper()]
+    offset = places[0] - statement.tokens[0].start if places else len(statement.text)
+    return syntax_error(statement.text, offset)
 
 
 def _offset(statement: Statement, index: int) -> int:
@@ -223,6 +241,8 @@ def _check_nesting(statement: Statement) -> None:
     num_repeated = 0
     for token in statement.tokens:
         kind = token.token_type
+        if kind is TokenType.NUMBER and len(token.text) > MAX_DIGITS:
+            raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:MAX_DIGITS])
         if kind in _CHAINING:
             chains[-1] += 1
         elif kind in _OPENING:
@@ -237,6 +257,27 @@ def _check_nesting(statement: Statement) -> None:
             continue
         if chains[-1] > MAX_CHAIN or len(chains) > MAX_NESTING or num_repeated > MAX_NESTING:
             raise Mistake.STACK()
+
+
+def _is_table(tokens: Sequence[Token], index: int) -> bool:
+    """Returns whether a token stands where a table's name does (not so in TRIM(x FROM 'y'))."""
+    is_last_argument = tokens[index + 1 : index + 2] and tokens[index + 1].text == ")"
+    return tokens[index - 1].token_type in _BEFORE_TABLES and not is_last_argument
+
+
+def _check_grammar(statement: Statement) -> None:
+    """Raises: MySQLError (1064) for what sqlglot reads and MySQL does not."""
+    tokens = statement.tokens
+    for index, (before, token) in enumerate(pairwise(tokens)):
+        kind = token.token_type
+        if (
+            kind in _FOREIGN
+            or (kind is TokenType.STRING and _is_table(tokens, index + 1))
+            or (before.token_type is TokenType.COMMA and kind in _AFTER_NO_COMMA)
+            or (before.token_type is TokenType.SELECT and kind is TokenType.FROM)
+            or (kind is TokenType.EQ and token.text == "==")
+        ):
+            raise syntax_error(statement.text, _offset(statement, index + 1))
 
 
 def _to_mysql(error: ParseError, statement: Statement) -> MySQLError:

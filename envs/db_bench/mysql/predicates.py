@@ -13,6 +13,8 @@ from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.mysql.types import INTEGER, NUMBERS, Kind, quote_text
 
+_CHAIN = 30
+
 
 @handles(exp.And, exp.Or)
 def _connector(node: exp.Expr, scope: Scope) -> Fragment:
@@ -25,9 +27,11 @@ def _connector(node: exp.Expr, scope: Scope) -> Fragment:
         current = current.this
     parts.append(current)
     word = " AND " if kind is exp.And else " OR "
-    return Fragment(
-        f"({word.join(compile_condition(part, scope) for part in reversed(parts))})", INTEGER
-    )
+    conditions = [compile_condition(part, scope) for part in reversed(parts)]
+    while len(conditions) > _CHAIN:  # SQLite limits the depth of a tree: make it a flat one
+        chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
+        conditions = [f"({word.join(chunk)})" for chunk in chunks]
+    return Fragment(f"({word.join(conditions)})", INTEGER)
 
 
 @handles(exp.Xor)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.parse import MARK
+from agentpeft.envs.db_bench.mysql.reserved import RESERVED_WORDS
 from agentpeft.envs.db_bench.mysql.types import Schema, SqlType, quote_name
 
 
@@ -175,6 +176,18 @@ class Scope:
         return source.fragments[name]
 
 
-def name_of(node: exp.Expr | None) -> str:
-    """Returns an identifier's name, "" for none; names taken for calls lose their mark."""
-    return node.name.removeprefix(MARK) if node is not None else ""
+def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
+    """Returns an identifier's name, "" for none; names taken for calls lose their mark.
+
+    Raises: Misplaced for a reserved word, which only a name before it and a dot allow.
+    """
+    if node is None:
+        return ""
+    name = node.name.removeprefix(MARK)
+    if (
+        name.upper() in RESERVED_WORDS
+        and isinstance(node, exp.Identifier)
+        and not (is_qualified or node.args.get("quoted"))
+    ):
+        raise Misplaced(name, node.meta.get("start"))
+    return name

@@ -5,7 +5,7 @@ from sqlglot import exp
 from agentpeft.envs.db_bench.mysql.aggregates import compile_windows, window_names
 from agentpeft.envs.db_bench.mysql.coercion import collated
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.grouping import check_full_group_by, constant_columns
 from agentpeft.envs.db_bench.mysql.parse import MARK
 from agentpeft.envs.db_bench.mysql.scopes import (
@@ -267,6 +267,6 @@ def compile_limit(node: exp.Expr) -> str:
     parts = [limit.expression, *([offset.expression] if offset else [])]
     for part in parts:
         if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
-            raise Mistake.SYNTAX(part.sql("mysql").replace(MARK, ""), 1)
+            raise Misplaced(part.sql("mysql").replace(MARK, ""))
     numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"

@@ -5,7 +5,7 @@ from sqlglot import exp
 from agentpeft.envs.db_bench.mysql.catalog import information_schema
 from agentpeft.envs.db_bench.mysql.coercion import align
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, OutputColumn, Scope, Source, name_of
 from agentpeft.envs.db_bench.mysql.types import Kind, TableSchema, quote_name
 
@@ -37,7 +37,7 @@ def compile_joins(first: exp.Expr, joins: list[exp.Expr], scope: Scope) -> str:
         elif side == "LEFT":
             sql = f"{sql} LEFT JOIN {table}{condition}"
         elif side == "FULL":
-            raise Mistake.SYNTAX("FULL JOIN", 1)
+            raise Misplaced("FULL JOIN")
         else:
             sql = f"{sql} JOIN {table}{condition}"
     scope.visible_from = 0

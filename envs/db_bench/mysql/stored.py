@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.storage import stored_value
@@ -70,7 +70,7 @@ def assignments(
     scope.clause = "field list"
     for node in nodes:
         if not isinstance(node, exp.EQ) or not isinstance(node.this, exp.Column):
-            raise Mistake.SYNTAX(node.sql("mysql"), 1)
+            raise Misplaced(node.sql("mysql"))
         name, table = name_of(node.this.this), name_of(node.this.args.get("table"))
         given, scope.select_list = scope.select_list, {}
         fragment = scope.find_column(name, table)

@@ -23,9 +23,9 @@ from agentpeft.envs.db_bench.mysql.definitions import (
     compile_create,
     compile_drop,
 )
-from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.inserts import compile_insert
-from agentpeft.envs.db_bench.mysql.parse import Statement, parse
+from agentpeft.envs.db_bench.mysql.parse import Statement, locate, parse
 from agentpeft.envs.db_bench.mysql.queries import compile_query
 from agentpeft.envs.db_bench.mysql.scopes import Query, Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.sources import find_table
@@ -77,6 +77,8 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
         return _dispatch(parse(statement), statement, state)
     except MySQLError as error:
         return error
+    except Misplaced as error:
+        return locate(statement, error)
     except RecursionError:
         return Mistake.STACK()
     finally:
@@ -147,6 +149,8 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
     terms = []
     for item in node.expressions:
         target = item.this.this if isinstance(item.this, exp.EQ) else None
+        if isinstance(target, exp.SessionParameter) and target.text("kind").upper() == "GLOBAL":
+            raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
         if isinstance(target, exp.Parameter):
             value = compile_expression(item.this.expression, Scope(state))
             terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")

@@ -1,10 +1,12 @@
 """Columns, literals, CASE and casts as SQLite text with types."""
 
+import math
+
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import align, choose, to_number, to_temporal, to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression, handles
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.types import (
     BLOB,
@@ -20,13 +22,24 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_text,
 )
 
+_SETTINGS = {
+    "version": "8.0.36",
+    "version_comment": "MySQL Community Server - GPL",
+    "autocommit": "1",
+    "sql_mode": "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
+    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
+    "character_set_database": "utf8mb4",
+    "collation_database": "utf8mb4_0900_ai_ci",
+    "lower_case_table_names": "0",
+}
+
 
 @handles(exp.Column)
 def _column(node: exp.Expr, scope: Scope) -> Fragment:
     if isinstance(node.this, exp.Star):
-        raise Mistake.SYNTAX("*", 1)
+        raise Misplaced("*")
     table = name_of(node.args.get("table"))
-    return scope.find_column(name_of(node.this), table)
+    return scope.find_column(name_of(node.this, is_qualified=bool(table)), table)
 
 
 @handles(exp.Literal)
@@ -35,6 +48,8 @@ def _literal(node: exp.Expr, scope: Scope) -> Fragment:
     if node.is_string:
         return Fragment(quote_text(text), TEXT, literal=text)
     if "e" in text.lower():
+        if math.isinf(float(text)):
+            raise Mistake.BAD_DOUBLE(text)
         return Fragment(text, DOUBLE, literal=text)
     if "." in text:
         scale = len(text.split(".")[1])
@@ -91,7 +106,9 @@ def _cast(node: exp.Expr, scope: Scope) -> Fragment:
     target = node.args["to"]
     name = target.this.value if isinstance(target.this, exp.DType) else str(target.this)
     sizes = [int(size.name) for size in target.expressions]
-    if name in ("BIGINT", "UBIGINT", "INT"):
+    if name in ("INT", "VARCHAR", "TEXT", "BOOLEAN"):
+        raise Misplaced(name)
+    if name in ("BIGINT", "UBIGINT"):
         if value.type.kind is Kind.TEXT:
             return Fragment(f"CAST({value.sql} AS INTEGER)", INTEGER)
         number = to_number(value)
@@ -149,6 +166,14 @@ def _bits(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(str(int(node.name, 2)), INTEGER)
 
 
+@handles(exp.SessionParameter)
+def _setting(node: exp.Expr, scope: Scope) -> Fragment:
+    name = node.name.lower()
+    if name not in _SETTINGS:
+        raise Mistake.UNKNOWN_VARIABLE(name)
+    return Fragment(quote_text(_SETTINGS[name]), TEXT)
+
+
 @handles(exp.Parameter)
 def _variable(node: exp.Expr, scope: Scope) -> Fragment:
     return Fragment(f"my_get({quote_text(node.name.lower())})", UNKNOWN)
@@ -157,6 +182,6 @@ def _variable(node: exp.Expr, scope: Scope) -> Fragment:
 @handles(exp.PropertyEQ)
 def _assignment(node: exp.Expr, scope: Scope) -> Fragment:
     if not isinstance(node.this, exp.Parameter):
-        raise Mistake.SYNTAX(":=", 1)
+        raise Misplaced(":=")
     value = compile_expression(node.expression, scope)
     return Fragment(f"my_set({quote_text(node.this.name.lower())}, {value.sql})", value.type)
