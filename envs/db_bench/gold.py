@@ -1,5 +1,6 @@
 """All the answers that a gold query allows: ties, missing orders, and limits that cut them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,13 +32,12 @@ class GoldRows:
         """Returns whether some execution of the query could have given `answer`."""
         if len(answer) != self.count:
             return False
-        window = self.ties[self.offset : self.offset + self.count]
-        for tie in dict.fromkeys(window):
-            answered = [row for row, own in zip(answer, window, strict=True) if own == tie]
-            possible = [row for row, own in zip(self.rows, self.ties, strict=True) if own == tie]
-            if not is_sub_bag(answered, possible):
-                return False
-        return True
+        answered, possible = defaultdict(list), defaultdict(list)
+        for tie, row in zip(self.ties[self.offset :], answer, strict=False):
+            answered[tie].append(row)
+        for tie, row in zip(self.ties, self.rows, strict=True):
+            possible[tie].append(row)
+        return all(is_sub_bag(rows, possible[tie]) for tie, rows in answered.items())
 
 
 @dataclass(frozen=True)

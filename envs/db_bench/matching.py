@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
@@ -122,17 +123,43 @@ def _can_pair(
     answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
 ) -> bool:
     """Returns whether all answered rows have partners (Kuhn's bipartite matching, iterative)."""
-    partner_of_gold: dict[int, int] = {}
+    near = defaultdict(list)
+    for index, row in enumerate(gold):
+        key, number = _neighbourhood(row)
+        near[key].append((number, index))
+    for group in near.values():
+        group.sort()
     candidates = []
     for row in answer:
-        fitting = [index for index, other in enumerate(gold) if is_same(row, other)]
+        key, number = _neighbourhood(row)
+        group, slack = near.get(key, []), 1e-3 + 1e-5 * abs(number)
+        start, end = (bisect_left(group, (edge, 0)) for edge in (number - slack, number + slack))
+        fitting = [index for _, index in group[start:end] if is_same(row, gold[index])]
         if not fitting:
             return False
         candidates.append(fitting)
-    return all(_augment(index, candidates, partner_of_gold) for index in range(len(answer)))
+    partner_of_gold: dict[int, int] = {}
+    partner_of_answer: dict[int, int] = {}
+    return all(
+        _augment(index, candidates, partner_of_gold, partner_of_answer)
+        for index in range(len(answer))
+    )
 
 
-def _augment(start: int, candidates: list[list[int]], partner_of_gold: dict[int, int]) -> bool:
+def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
+    """Returns a row without its numbers, and the first of them: rows that agree are near there."""
+    texts = [_number_text(value) for value in row]
+    number = next((float(text) for text in texts if text is not None), 0.0)
+    key = (_plain(value) if text is None else 0 for value, text in zip(row, texts, strict=True))
+    return tuple(key), number
+
+
+def _augment(
+    start: int,
+    candidates: list[list[int]],
+    partner_of_gold: dict[int, int],
+    partner_of_answer: dict[int, int],
+) -> bool:
     """Finds a partner for answer `start` by breadth-first search, moving others where needed."""
     came_from: dict[int, int] = {}
     queue = [start]
@@ -147,8 +174,8 @@ def _augment(start: int, candidates: list[list[int]], partner_of_gold: dict[int,
             current: int | None = gold
             while current is not None:
                 owner = came_from[current]
-                previous = next((g for g, a in partner_of_gold.items() if a == owner), None)
-                partner_of_gold[current] = owner
-                current = previous if owner != start else None
+                previous = partner_of_answer.get(owner)
+                partner_of_gold[current], partner_of_answer[owner] = owner, current
+                current = previous
             return True
     return False

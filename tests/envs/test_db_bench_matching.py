@@ -1,11 +1,13 @@
 from datetime import date, timedelta
 from decimal import Decimal
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentpeft.envs.db_bench.matching import (
+    is_same_row,
     is_same_stored_row,
     is_same_value,
     is_sub_bag,
@@ -82,7 +84,27 @@ def test_pairing_moves_partners_where_tolerance_overlaps():
     assert not is_sub_bag([(1.0000018,), (1.0000018,)], [(1.000001,), (1.0,)])
 
 
+near_values = st.sampled_from(
+    [None, "", "a", 1, "1.0000009", 1.000001, Decimal("1.0000018"), "0.9995", Decimal("1.000"), -1]
+)
+near_rows = st.lists(st.tuples(near_values, near_values), max_size=4)
+
+
+@given(near_rows, near_rows)
+def test_pairing_agrees_with_trying_every_order(answer, gold):
+    expected = any(
+        all(map(is_same_row, answer, order)) for order in permutations(gold, len(answer))
+    )
+    assert is_sub_bag(answer, gold) == expected
+
+
 def test_stored_text_is_compared_exactly():
     assert is_same_stored_row((1, "a", 0.1), (1, "a", 0.1 + 1e-9))
     assert not is_same_stored_row(("5.0",), ("5",))
     assert not is_same_stored_row((None,), ("",))
+
+
+def test_twenty_thousand_quoted_numbers_are_paired_at_once():
+    gold = [(f"n{number}", number / 7) for number in range(20_000)]
+    assert is_sub_bag([(name, str(number)) for name, number in reversed(gold)], gold)
+    assert not is_sub_bag([(name, str(number + 1)) for name, number in gold], gold)
