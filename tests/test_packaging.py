@@ -111,3 +111,13 @@ def test_extras_hold_what_their_names_say():
     assert set(extras) == {"db", "os", "train", "vllm", "all", "dev"}
     assert "vllm" not in "".join(extras["all"] + extras["dev"])
     assert "torch" not in "".join(SETTINGS["project"]["dependencies"] + extras["dev"])
+
+
+@pytest.mark.parametrize("database", ["mysql://root@127.0.0.1:9", "docker"])
+def test_a_database_without_its_extra_says_what_to_install(empty_python, tmp_path, database):
+    code = (
+        "import gymnasium as gym\ntry:\n"
+        f"    gym.make('agentpeft.envs:AgentPEFT/DBBench-v0', database={database!r})\n"
+        "except ValueError as error:\n    print(error)"
+    )
+    assert "pip install 'agentpeft[db]'" in run(empty_python, "-c", code, cwd=tmp_path)
