@@ -56,6 +56,8 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
     "mysql://user:password@host:port", "docker" or "docker://image". The same spec and limits give
     the same backend. Raises: SettingsError, EnvFault (no server).
     """
+    if not isinstance(spec, str):
+        raise SettingsError(f"database must be a name or a URL, got {spec!r:.60}")
     key = (spec, limits)
     with _lock:
         if key not in _shared:

@@ -1,0 +1,19 @@
+"""Fixtures that the tests of several files share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import Database, DatabaseLimits
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mysql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A backend, shared by the tests of a file."""
+    is_mysql = request.param == "mysql"
+    spec = request.getfixturevalue("mysql_url") if is_mysql else request.param
+    limits = DatabaseLimits(statement_timeout_s=1.0, max_rows=100, max_database_mib=4)
+    backend = open_database(spec, limits)
+    yield backend
+    backend.close()
