@@ -3,10 +3,11 @@
 import math
 import re
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
 
 from agentpeft.envs.db_bench.database import Row, Value
 
@@ -105,45 +106,74 @@ def is_sub_bag(
 ) -> bool:
     """Returns whether every answered row can be paired with a gold row of its own.
 
-    With equal lengths this is equality of the bags. Equal rows are paired first, the rest by
-    augmenting paths, since agreement within a tolerance is not transitive.
+    With equal lengths this is equality of the bags. Rows that are written alike are paired first,
+    the rest by augmenting paths, since agreement within a tolerance is not transitive.
     """
-    spare = Counter(gold)
-    rest = []
-    for row in answer:
-        if spare[row] > 0:
-            spare[row] -= 1
-        else:
-            rest.append(row)
-    free = list(spare.elements())
-    return len(rest) <= len(free) and _can_pair(rest, free, is_same)
+    return len(answer) <= len(gold) and _Pairing(answer, gold, is_same).is_complete()
 
 
-def _can_pair(
-    answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
-) -> bool:
-    """Returns whether all answered rows have partners (Kuhn's bipartite matching, iterative)."""
-    near = defaultdict(list)
-    for index, row in enumerate(gold):
+class _Pairing:
+    """Kuhn's bipartite matching, iterative; who fits whom is found where it is asked."""
+
+    def __init__(
+        self, answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
+    ) -> None:
+        self._answer, self._gold, self._is_same = answer, gold, is_same
+        self._partner_of_gold: dict[int, int] = {}
+        self._partner_of_answer: dict[int, int] = {}
+        spare = defaultdict(list)
+        for index, row in enumerate(gold):
+            spare[repr(row)].append(index)
+        for index, row in enumerate(answer):
+            if alike := spare.get(repr(row)):
+                self._pair(index, alike.pop())
+
+    def is_complete(self) -> bool:
+        return all(
+            index in self._partner_of_answer or self._augment(index)
+            for index in range(len(self._answer))
+        )
+
+    def _pair(self, answer: int, gold: int) -> None:
+        self._partner_of_answer[answer], self._partner_of_gold[gold] = gold, answer
+
+    def _augment(self, start: int) -> bool:
+        """Finds a partner for answer `start` by breadth-first search, moving others if needed."""
+        came_from: dict[int, int] = {}
+        queue = [start]
+        for answer in queue:
+            for gold in self._fitting(answer):
+                if gold in came_from:
+                    continue
+                came_from[gold] = answer
+                if gold in self._partner_of_gold:
+                    queue.append(self._partner_of_gold[gold])
+                    continue
+                current: int | None = gold
+                while current is not None:
+                    owner = came_from[current]
+                    previous = self._partner_of_answer.get(owner)
+                    self._pair(owner, current)
+                    current = previous
+                return True
+        return False
+
+    def _fitting(self, answer: int) -> Iterator[int]:
+        row = self._answer[answer]
         key, number = _neighbourhood(row)
-        near[key].append((number, index))
-    for group in near.values():
-        group.sort()
-    candidates = []
-    for row in answer:
-        key, number = _neighbourhood(row)
-        group, slack = near.get(key, []), 1e-3 + 1e-5 * abs(number)
+        group, slack = self._near.get(key, []), 1e-3 + 1e-5 * abs(number)
         start, end = (bisect_left(group, (edge, 0)) for edge in (number - slack, number + slack))
-        fitting = [index for _, index in group[start:end] if is_same(row, gold[index])]
-        if not fitting:
-            return False
-        candidates.append(fitting)
-    partner_of_gold: dict[int, int] = {}
-    partner_of_answer: dict[int, int] = {}
-    return all(
-        _augment(index, candidates, partner_of_gold, partner_of_answer)
-        for index in range(len(answer))
-    )
+        return (index for _, index in group[start:end] if self._is_same(row, self._gold[index]))
+
+    @cached_property
+    def _near(self) -> dict[tuple[Hashable, ...], list[tuple[float, int]]]:
+        near = defaultdict(list)
+        for index, row in enumerate(self._gold):
+            key, number = _neighbourhood(row)
+            near[key].append((number, index))
+        for group in near.values():
+            group.sort()
+        return near
 
 
 def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
@@ -152,30 +182,3 @@ def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
     number = next((float(text) for text in texts if text is not None), 0.0)
     key = (_plain(value) if text is None else 0 for value, text in zip(row, texts, strict=True))
     return tuple(key), number
-
-
-def _augment(
-    start: int,
-    candidates: list[list[int]],
-    partner_of_gold: dict[int, int],
-    partner_of_answer: dict[int, int],
-) -> bool:
-    """Finds a partner for answer `start` by breadth-first search, moving others where needed."""
-    came_from: dict[int, int] = {}
-    queue = [start]
-    for answer in queue:
-        for gold in candidates[answer]:
-            if gold in came_from:
-                continue
-            came_from[gold] = answer
-            if gold in partner_of_gold:
-                queue.append(partner_of_gold[gold])
-                continue
-            current: int | None = gold
-            while current is not None:
-                owner = came_from[current]
-                previous = partner_of_answer.get(owner)
-                partner_of_gold[current], partner_of_answer[owner] = owner, current
-                current = previous
-            return True
-    return False

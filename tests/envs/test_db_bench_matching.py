@@ -3,7 +3,7 @@ from decimal import Decimal
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentpeft.envs.db_bench.matching import (
@@ -85,11 +85,13 @@ def test_pairing_moves_partners_where_tolerance_overlaps():
 
 
 near_values = st.sampled_from(
-    [None, "", "a", 1, "1.0000009", 1.000001, Decimal("1.0000018"), "0.9995", Decimal("1.000"), -1]
+    [None, "a", 1, "1.0000009", 1.000001, Decimal("1.0000018"), "0.9995", Decimal("1.000")]
 )
 near_rows = st.lists(st.tuples(near_values, near_values), max_size=4)
 
 
+@example([(1, Decimal("1.0000018"))], [(1, 1), (1, Decimal("1.000"))])
+@example([(1, "1.0000009"), (1, 1.0000018)], [(1, "1.0000009"), (1, 1)])
 @given(near_rows, near_rows)
 def test_pairing_agrees_with_trying_every_order(answer, gold):
     expected = any(
