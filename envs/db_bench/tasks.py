@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.database import Row, Table
+from agentpeft.envs.errors import DataError
 from agentpeft.envs.tasks import Task
 
 
@@ -21,3 +22,8 @@ class DBBenchTask(Task):
     gold_sql: str | None = None
     label: tuple[Row, ...] | None = None
     md5: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: DataError where nothing says what is right."""
+        if self.gold_sql is None and (self.is_write or self.label is None):
+            raise DataError(f"task {self.task_id} needs gold SQL, or a label if it is a question")

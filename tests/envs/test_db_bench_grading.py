@@ -124,6 +124,12 @@ def test_a_single_text_may_be_answered_as_it_is(database, text):
     assert Grader(database).is_right_answer(task, text)
 
 
+@pytest.mark.parametrize(("is_write", "label"), [(False, None), (True, None), (True, ((1,),))])
+def test_a_task_without_a_solution_is_bad_data(is_write, label):
+    with pytest.raises(DataError, match="task 7 needs gold SQL"):
+        DBBenchTask(task_id="7", instruction="?", tables=(PETS,), is_write=is_write, label=label)
+
+
 def test_a_gold_result_that_is_cut_is_bad_data():
     database = open_database("sqlite", DatabaseLimits(max_rows=4))
     with pytest.raises(DataError, match="gives more than 4 rows"):
