@@ -101,16 +101,17 @@ def _call(node: exp.Expr, scope: Scope) -> Fragment:
         raise Misplaced(")")
     if name in _DENIED:
         raise Mistake.PRIVILEGE("FILE" if name == "LOAD_FILE" else "SUPER")
-    return _call_by_name(name, arguments, scope)
+    return _call_by_name(name_of(node), arguments, scope)
 
 
-def _call_by_name(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
+def _call_by_name(written: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
     """Returns a function call. Raises: MySQLError (1305, 1582)."""
+    name = written.upper()
     known = _ALIASES.get(name, name)
     if known in _PLAIN:
         return _plain_call(known, arguments, scope)
     if known not in BUILDERS:
-        raise Mistake.NO_FUNCTION(scope.statement.schema.name, name)
+        raise Mistake.NO_FUNCTION(scope.statement.schema.name, written)
     least, most, builder = BUILDERS[known]
     if not least <= len(arguments) <= most:
         raise Mistake.ARGUMENTS(name)

@@ -26,7 +26,7 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
     from_sql = compile_from(node, scope) if args.get("from_") else ""
     for projection in node.expressions:
         if isinstance(projection, exp.Alias):
-            scope.aliases.setdefault(projection.alias.lower(), []).append(projection.this)
+            scope.aliases.setdefault(_alias_of(projection).lower(), []).append(projection.this)
     scope.clause = "where clause"
     scope.windows = window_names(node)
     where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
@@ -144,9 +144,13 @@ def _compile_projections(
     return projections, bare
 
 
+def _alias_of(projection: exp.Expr) -> str:
+    return name_of(projection.args["alias"])
+
+
 def _name_of_projection(projection: exp.Expr) -> str:
     if isinstance(projection, exp.Alias):
-        return projection.alias
+        return _alias_of(projection)
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
     if isinstance(projection, exp.Literal):

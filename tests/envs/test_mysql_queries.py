@@ -1,0 +1,248 @@
+"""MySQL queries on SQLite: values as mysql-connector returns them from a MySQL server."""
+
+# ruff: noqa: E501 (a table of statements has one a line)
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from translated_mysql import TranslatedMySQL
+
+
+@pytest.fixture(scope="module")
+def mysql():
+    return TranslatedMySQL()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 / 3", Decimal("0.3333")),
+        ("2 / 3 * 3", Decimal("2.0000")),
+        ("5 / 2.50", Decimal("2.0000")),
+        ("1.00 / 3", Decimal("0.333333")),
+        ("1 / 0", None),
+        ("7 DIV 2", 3),
+        ("-7 DIV 2", -3),
+        ("-10 % 3", -1),
+        ("5.5 % 2", Decimal("1.5")),
+        ("0.1 + 0.2", Decimal("0.3")),
+        ("1.50 * 2.00", Decimal("3.0000")),
+        ("3 - 1.55", Decimal("1.45")),
+        ("1e0 / 4", 0.25),
+        ("'3.7abc' + 1", 4.7),
+        ("5 || 0", 1),
+        ("1 XOR 1", 0),
+        ("!1", 0),
+        ("NULL <=> NULL", 1),
+        ("2 NOT IN (1, NULL)", None),
+        ("-5", -5),
+        ("9223372036854775807", 9223372036854775807),
+        ("TRUE", 1),
+        ("1 = '1.0'", 1),
+        ("'a' = 0", 1),
+        ("'10' > '9'", 0),
+        ("(1, 'a') = (1, 'A')", 1),
+    ],
+)
+def test_arithmetic_has_the_types_of_mysql(mysql, expression, value):
+    [(got,)] = mysql.rows(f"SELECT {expression}")
+    assert repr(got) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("ROUND(2.345, 2)", Decimal("2.35")),
+        ("ROUND(2.5), ", Decimal("3")),
+        ("ROUND(-1.5)", Decimal("-2")),
+        ("ROUND(2.5e0)", 2.0),
+        ("ROUND(1234.5, -2)", Decimal("1200")),
+        ("ROUND(7, 1)", 7),
+        ("TRUNCATE(-1.999, 1)", Decimal("-1.9")),
+        ("CEIL(1.2)", 2),
+        ("FLOOR(-2.5)", -3),
+        ("POW(2, 3)", 8.0),
+        ("SQRT(-1)", None),
+        ("GREATEST(1, 2.5)", Decimal("2.5")),
+        ("LEAST('b', 'A')", "A"),
+        ("IF(1 > 2, 'x', 2.50)", "2.50"),
+        ("IFNULL(NULL, 7)", 7),
+        ("NULLIF('a', 'A')", None),
+        ("COALESCE(NULL, NULL, 1.5)", Decimal("1.5")),
+        ("CASE WHEN 0 THEN 1 ELSE 2.5 END", Decimal("2.5")),
+        ("CAST('3.456' AS DECIMAL(5,2))", Decimal("3.46")),
+        ("CAST(1.5 AS SIGNED)", 2),
+        ("CAST('1.9' AS SIGNED)", 1),
+        ("CAST(12.50 AS CHAR)", "12.50"),
+        ("FORMAT(1234567.891, 2)", "1,234,567.89"),
+    ],
+)
+def test_functions_of_numbers(mysql, expression, value):
+    [(got,)] = mysql.rows(f"SELECT {expression.rstrip(', ')}")
+    assert repr(got) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("CONCAT('a', 1, 2.50, NULL)", None),
+        ("CONCAT('a', 1, 2.50)", "a12.50"),
+        ("CONCAT_WS('|', 'a', NULL, 'b')", "a|b"),
+        ("SUBSTRING('abcdef', 2, 3)", "bcd"),
+        ("SUBSTRING('abcdef', -2)", "ef"),
+        ("SUBSTRING('abcdef', 0)", ""),
+        ("SUBSTRING('abcdef' FROM 2 FOR 1)", "b"),
+        ("SUBSTRING_INDEX('a.b.c', '.', -1)", "c"),
+        ("LEFT('abc', 2)", "ab"),
+        ("RIGHT('abc', 2)", "bc"),
+        ("LPAD('5', 3, '0')", "005"),
+        ("LPAD('abcdef', 3, 'x')", "abc"),
+        ("RPAD('ab', 5, 'xy')", "abxyx"),
+        ("TRIM(BOTH 'x' FROM 'xxaxx')", "a"),
+        ("TRIM(LEADING 'x' FROM 'xax')", "ax"),
+        ("REPLACE('banana', 'a', 'o')", "bonono"),
+        ("REVERSE('abc')", "cba"),
+        ("REPEAT('ab', 3)", "ababab"),
+        ("LOCATE('A', 'banana', 3)", 4),
+        ("INSTR('banana', 'nan')", 3),
+        ("POSITION('na' IN 'banana')", 3),
+        ("LENGTH('é')", 2),
+        ("CHAR_LENGTH('é')", 1),
+        ("UPPER('é')", "É"),
+        ("FIELD('B', 'a', 'b')", 2),
+        ("FIND_IN_SET('b', 'a,b')", 2),
+        ("MD5('a')", "0cc175b9c0f1b6a831c399e269772661"),
+        ("HEX(255)", "FF"),
+        ("'it''s' 'x'", "it'sx"),
+        (r"'a\'b\\c\n\%'", "a'b\\c\n\\%"),
+        ('"double"', "double"),
+        ("'abc' REGEXP '^A.c$'", 1),
+        ("REGEXP_REPLACE('abc', '(b)', '[$1]')", "a[b]c"),
+    ],
+)
+def test_functions_of_texts(mysql, expression, value):
+    assert mysql.rows(f"SELECT {expression}") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("DATE_ADD('2020-01-31', INTERVAL 1 MONTH)", "2020-02-29"),
+        ("DATE_ADD(DATE('2020-01-01'), INTERVAL 1 DAY)", date(2020, 1, 2)),
+        ("DATE('2020-01-01') + INTERVAL 90 MINUTE", datetime(2020, 1, 1, 1, 30)),
+        ("DATE_ADD('2020-01-01', INTERVAL '1 2' DAY_HOUR)", "2020-01-02 02:00:00"),
+        ("DATEDIFF('2020-03-01', '2020-02-28')", 2),
+        ("TIMESTAMPDIFF(MONTH, '2020-01-31', '2020-02-29')", 0),
+        ("TIMESTAMPDIFF(YEAR, '2020-02-29', '2021-02-28')", 0),
+        ("DATE_FORMAT('2020-01-02 15:04:05', '%W %D %M %y %l:%i %p')", "Thursday 2nd January 20 3:04 PM"),
+        ("STR_TO_DATE('01,5,2013', '%d,%m,%Y')", date(2013, 5, 1)),
+        ("YEAR('2020-05-06')", 2020),
+        ("DAYNAME('2020-02-29')", "Saturday"),
+        ("DAYOFWEEK('2020-03-01')", 1),
+        ("WEEK('2020-01-05')", 1),
+        ("WEEK('2020-12-31', 3)", 53),
+        ("LAST_DAY('2020-02-01')", date(2020, 2, 29)),
+        ("EXTRACT(YEAR_MONTH FROM '2020-05-06')", 202005),
+        ("TIMEDIFF('10:00:00', '08:30:00')", timedelta(hours=1, minutes=30)),
+        ("DATE('garbage')", None),
+        ("CAST('2020-1-5' AS DATE)", date(2020, 1, 5)),
+    ],
+)  # fmt: skip
+def test_functions_of_dates(mysql, expression, value):
+    assert mysql.rows(f"SELECT {expression}") == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT name FROM staff WHERE team = 'SALES'", [("Alice",), ("bob",)]),
+        ("SELECT id FROM staff WHERE name = 'eve'", [(5,)]),
+        ("SELECT id FROM staff WHERE name LIKE 'E%'", [(5,)]),
+        ("SELECT id FROM staff WHERE name LIKE '_ob'", [(2,)]),
+        ("SELECT id FROM staff WHERE note = 12", [(3,)]),
+        ("SELECT id FROM staff WHERE age > '29' AND pay >= '5000'", [(1,), (3,)]),
+        ("SELECT id FROM staff WHERE hired > '2019-6-30'", [(1,), (5,)]),
+        ("SELECT id FROM staff WHERE score = 3.5", [(1,)]),
+        ("SELECT id FROM staff WHERE score = 4.1", []),
+        ("SELECT id FROM staff WHERE pay = 4200.50", [(2,)]),
+        ("SELECT id FROM staff WHERE NOT age > 30", [(1,), (2,)]),
+        ("SELECT id FROM staff WHERE age IN (25, '41')", [(2,), (3,)]),
+        ("SELECT id FROM staff WHERE (team, age) IN (('hr', 41), ('IT', 35))", [(3,), (5,)]),
+        ("SELECT id FROM staff ORDER BY age, id LIMIT 1, 2", [(2,), (1,)]),
+        ("SELECT name FROM staff ORDER BY name DESC LIMIT 2", [("Éve",), ("dave",)]),
+        ("SELECT team t FROM staff GROUP BY t ORDER BY t", [("HR",), ("IT",), ("Sales",)]),
+        ("SELECT COUNT(DISTINCT team) FROM staff", [(3,)]),
+        ("SELECT DISTINCT UPPER(team) AS u FROM staff ORDER BY u", [("HR",), ("IT",), ("SALES",)]),
+        ("SELECT id FROM staff e WHERE pay > (SELECT AVG(pay) FROM staff x WHERE x.team = e.team)", [(1,)]),
+        ("SELECT id FROM staff WHERE age >= ALL (SELECT age FROM staff WHERE age > 1)", [(3,)]),
+        ("SELECT id FROM staff WHERE age = ANY (SELECT 25 UNION SELECT 41)", [(2,), (3,)]),
+        ("SELECT id FROM staff WHERE age NOT IN (SELECT age FROM staff)", []),
+        ("SELECT e.id, t.boss FROM staff e LEFT JOIN team t ON e.team = t.label WHERE t.boss IS NULL", [(5, None)]),
+        ("SELECT e.id, t.label FROM staff e RIGHT JOIN team t ON e.team = t.label WHERE e.id IS NULL", [(None, "Legal")]),
+        ("SELECT d.t, d.n FROM (SELECT team t, COUNT(*) n FROM staff GROUP BY team) d WHERE n = 1", [("IT", 1)]),
+        ("WITH c(x) AS (SELECT id FROM staff) SELECT MAX(x) FROM c", [(5,)]),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 4) SELECT SUM(i) FROM n", [(Decimal(10),)]),
+        ("SELECT boss FROM team UNION SELECT 'Alice' ORDER BY 1", [("Alice",), ("Carol",), ("Zed",)]),
+        ("(SELECT id FROM staff ORDER BY id DESC LIMIT 1) UNION ALL SELECT 9", [(5,), (9,)]),
+        ("SELECT id, RANK() OVER (ORDER BY pay DESC) FROM staff WHERE age < 31", [(1, 1), (2, 2)]),
+        ("SELECT `COUNT(*)` FROM (SELECT COUNT(*) FROM staff) x", [(5,)]),
+        ("SELECT 1 FROM DUAL", [(1,)]),
+        ("SELECT shop.staff.id FROM shop.staff WHERE staff.id = 1", [(1,)]),
+        ("SELECT COUNT(*) FROM staff HAVING COUNT(*) > 9", []),
+    ],
+)  # fmt: skip
+def test_queries(mysql, sql, rows):
+    assert mysql.rows(sql) == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("AVG(age)", Decimal("32.7500")),
+        ("SUM(age)", Decimal("131")),
+        ("SUM(pay)", Decimal("21402.00")),
+        ("AVG(pay)", Decimal("5350.500000")),
+        ("ROUND(AVG(age), 1)", Decimal("32.8")),
+        ("MAX(pay) - MIN(pay)", Decimal("1900.25")),
+        ("SUM(age) / COUNT(*)", Decimal("26.2000")),
+        ("SUM(age > 30)", Decimal("2")),
+        ("SUM(score)", 8.799999929964542),
+        ("MAX(score)", 4.1),
+        ("STDDEV(age)", 5.931905258852336),
+        ("VAR_SAMP(age)", 46.916666666666664),
+        ("MIN(hired)", date(2018, 11, 5)),
+        ("COUNT(DISTINCT team, age)", 4),
+        ("SUM(NULL)", None),
+        ("GROUP_CONCAT(DISTINCT team ORDER BY team DESC SEPARATOR '/')", "Sales/IT/HR"),
+        ("GROUP_CONCAT(name, '-', age ORDER BY id)", "Alice-30,bob-25,Carol-41,Éve-35"),
+    ],
+)
+def test_aggregates_have_the_types_of_mysql(mysql, expression, value):
+    [(got,)] = mysql.rows(f"SELECT {expression} FROM staff")
+    assert repr(got) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SHOW TABLES", [("staff",), ("team",)]),
+        ("SHOW TABLES LIKE 't%'", [("team",)]),
+        ("DESCRIBE team", [("label", "varchar(20)", "YES", "", None, ""), ("boss", "varchar(20)", "YES", "", None, ""), ("budget", "int", "YES", "", None, "")]),
+        ("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY 1", [("staff",), ("team",)]),
+        ("SELECT column_name FROM information_schema.columns WHERE table_name = 'team' AND data_type = 'int'", [("budget",)]),
+        ("SELECT @@version", [("8.0.36",)]),
+    ],
+)  # fmt: skip
+def test_the_catalog_shows_the_schema(mysql, sql, rows):
+    assert mysql.rows(sql) == rows
+
+
+def test_a_variable_keeps_its_value(mysql):
+    assert mysql.rows("SET @limit = 30; SELECT id FROM staff WHERE age > @limit") == [(3,), (5,)]
+
+
+@pytest.mark.parametrize("operator", ["AND", "OR"])
+def test_thousands_of_conditions_are_no_recursion(mysql, operator):
+    sql = f"SELECT id FROM staff WHERE {f' {operator} '.join(['age = 25'] * 4000)}"
+    assert mysql.rows(sql) == [(2,)]
