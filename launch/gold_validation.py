@@ -19,6 +19,8 @@ from agentpeft.envs.errors import did_you_mean
 
 def validate(args: Namespace) -> int:
     """Plays every gold solution; the last line on standard output is JSON."""
+    if not args.path.exists():
+        raise DataError(f"{args.path}: no such file")
     settings = {"data": str(args.path)}
     if args.database is not None:
         settings["database"] = args.database

@@ -130,6 +130,7 @@ def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tm
         (["convert", "missing.json"], "error: missing.json: no such file"),
         (["generate", "--skills", "selct"], "unknown skill 'selct'; did you mean 'select'?"),
         (["generate", "--num-tasks", "0"], "--num-tasks must be >= 1, got 0"),
+        (["validate", "hub", "--env", "AgentPEFT/GSM8K-v0"], "error: hub: no such file"),
         (["generate", "--seed", "-1"], "--seed must be >= 0, got -1"),
         (["generate", "--output", "no/such/folder.json"], "no such folder no/such"),
         (["generate", "--output", "."], "--output . is a folder"),
