@@ -44,9 +44,10 @@ def _plain(value: Value) -> int | float | Decimal | str | bytes | None:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, timedelta):
-        seconds = int(value.total_seconds())
-        sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
-        return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        sign, value = ("-", -value) if value < timedelta() else ("", value)
+        seconds, fraction = value.days * 86400 + value.seconds, value.microseconds
+        clock = f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f"{clock}.{fraction:06}" if fraction else clock
     return value
 
 

@@ -28,6 +28,7 @@ from agentpeft.envs.db_bench.matching import (
         (0.3333333, "0.333"),
         ("2020-01-02", date(2020, 1, 2)),
         ("26:00:05", timedelta(days=1, hours=2, seconds=5)),
+        ("-00:00:01.500000", timedelta(seconds=-1.5)),
         (None, None),
         ("Ann", "Ann"),
         ("5.0", "5"),
@@ -55,6 +56,7 @@ def test_values_that_agree(answer, gold):
         ("nan", 5),
         (True, "True"),
         ("2020-01-03", date(2020, 1, 2)),
+        ("00:00:01", timedelta(seconds=1.5)),
         ("1e999", 5),
     ],
 )
