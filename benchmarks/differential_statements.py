@@ -53,7 +53,7 @@ def _plain(rng: Random) -> Statement:
     shown = [
         rng.choice((e.number, e.text, e.day, e.condition))(rng.choice((0, 1, 2))) for _ in "ab"
     ]
-    sql = f"SELECT {e.prefix}id, {shown[0]} AS first_value, {shown[1]} FROM {ORDERS} {alias}"
+    sql = f"SELECT {e.prefix}id, {shown[0]} AS shown, {shown[1]} FROM {ORDERS} {alias}"
     return Statement(f"{sql} WHERE {e.condition(2)}" if rng.random() < 0.7 else sql)
 
 
