@@ -167,9 +167,13 @@ def test_wrong_input_is_one_line_and_status_2(
 
 
 def test_an_interrupted_run_is_one_line_and_leaves_no_file(tmp_path):
-    command = [sys.executable, "-m", "agentpeft.launch.prepare_data", "generate"]
+    code = (  # a job in the background of a shell begins with SIGINT ignored
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from agentpeft.launch.prepare_data import main; sys.exit(main())"
+    )
     settings = ["--num-tasks", "1000000", "--output", str(tmp_path / "entry_dict.json")]
-    running = subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", code, "generate", *settings]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with pytest.raises(subprocess.TimeoutExpired):
         running.wait(timeout=5)
     running.send_signal(signal.SIGINT)
