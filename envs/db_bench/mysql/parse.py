@@ -7,7 +7,6 @@ their tokens are marked before sqlglot sees them, so that none is rewritten into
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
@@ -16,12 +15,9 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.grammar import check_nesting, find_foreign, token_types
 
 MAX_CHARS = 100_000
-MAX_NESTING = 60
-MAX_CHAIN = 60
-"""Most operators in a row, AND and OR apart (they are not nested when they are translated)."""
-MAX_DIGITS = 81
 MARK = "#"
 """Stands before the name of a function call in the parsed tree."""
 
@@ -35,29 +31,12 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _token_types(names: str) -> frozenset[TokenType]:
-    return frozenset(TokenType[name] for name in names.split())
-
-
-_OPENING = _token_types("L_PAREN CASE")
-_CLOSING = _token_types("R_PAREN END")
-_SEPARATING = _token_types("COMMA AND OR SELECT WHEN")
-_REPEATING = _token_types("UNION JOIN EXCEPT INTERSECT")
-_CHAINING = _token_types(
-    "PLUS DASH STAR SLASH MOD DIV NOT TILDE EQ NEQ NULLSAFE_EQ LT GT LTE GTE AMP PIPE CARET STRING"
-)
-_FOREIGN = _token_types(
-    "DCOLON L_BRACKET L_BRACE PLACEHOLDER COLON ILIKE QUALIFY RETURNING TABLE_SAMPLE FETCH PIVOT "
-    "UNPIVOT"
-)
-_BEFORE_TABLES = _token_types("FROM JOIN UPDATE INTO TABLE")
-_AFTER_NO_COMMA = _token_types("STAR FROM WHERE R_PAREN COMMA GROUP_BY ORDER_BY LIMIT")
-_CALLABLE = _token_types(
+_CALLABLE = token_types(
     "VAR LEFT RIGHT REPLACE FORMAT DATE TIME TIMESTAMP TIMESTAMPTZ DATETIME YEAR TRUNCATE DATABASE "
     "SCHEMA INSERT MOD CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP "
     "SESSION_USER CURRENT_USER"
 )
-_BEFORE_NAMES = _token_types(
+_BEFORE_NAMES = token_types(
     "VAR NUMBER STRING IDENTIFIER R_PAREN INTO TABLE INDEX KEY REFERENCES ALIAS WITH UNIQUE"
 )
 _OWN_SYNTAX = _words(
@@ -89,12 +68,31 @@ _PRIVATE_OBJECTS = {
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # an agent's SQL is no reason for log lines
 
 
-@dataclass(frozen=True)
 class Statement:
     """One statement of the agent's text; equal to another if the text is the same."""
 
-    text: str
-    tokens: tuple[Token, ...] = field(compare=False, repr=False)
+    __slots__ = ("_tokens", "text")
+
+    def __init__(self, text: str, tokens: Sequence[Token] = ()) -> None:
+        self.text = text
+        self._tokens = tuple(tokens)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statement) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The text's tokens, read when they are asked for."""
+        if not self._tokens:
+            self._tokens = tuple(_tokenize(self.text))
+        return self._tokens
+
+    def forget_tokens(self) -> None:
+        """Gives the tokens' memory back: caches keep statements for long."""
+        self._tokens = ()
 
     @property
     def words(self) -> list[str]:
@@ -125,7 +123,7 @@ def parse_statements(sql: str) -> tuple[Statement, ...]:
             text = sql[chunk[0].start : chunk[-1].end + 1]
             if chunk[0].text.upper() == "REPLACE":
                 chunk = _tokenize(text)
-            statements.append(Statement(text, tuple(chunk)))
+            statements.append(Statement(text, chunk))
         start = end + 1
     if not statements:
         raise Mistake.EMPTY_QUERY()
@@ -144,8 +142,10 @@ def parse(statement: Statement) -> exp.Expr:
     """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
     _check_first_words(statement)
     tokens = _marked(statement)
-    _check_nesting(statement)
-    _check_grammar(statement)
+    check_nesting(statement.tokens)
+    foreign = find_foreign(statement.tokens)
+    if foreign is not None:
+        raise syntax_error(statement.text, _offset(statement, foreign))
     try:
         tree = _DIALECT.parser().parse(tokens, statement.text)[0]
     except ParseError as error:
@@ -233,51 +233,6 @@ def _with_space(statement: Statement, index: int) -> MySQLError:
     if statement.tokens[index + 2 :][:1] and statement.tokens[index + 2].text == "*":
         return syntax_error(statement.text, _offset(statement, index + 2))
     return Mistake.FUNCTION_SPACE("db", statement.tokens[index].text)
-
-
-def _check_nesting(statement: Statement) -> None:
-    """Raises: MySQLError (1436) where parentheses, CASE or operators nest too deeply."""
-    chains = [0]
-    num_repeated = 0
-    for token in statement.tokens:
-        kind = token.token_type
-        if kind is TokenType.NUMBER and len(token.text) > MAX_DIGITS:
-            raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:MAX_DIGITS])
-        if kind in _CHAINING:
-            chains[-1] += 1
-        elif kind in _OPENING:
-            chains.append(0)
-        elif kind in _SEPARATING:
-            chains[-1] = 0
-        elif kind in _CLOSING and len(chains) > 1:
-            chains.pop()
-        elif kind in _REPEATING:
-            num_repeated += 1
-        else:
-            continue
-        if chains[-1] > MAX_CHAIN or len(chains) > MAX_NESTING or num_repeated > MAX_NESTING:
-            raise Mistake.STACK()
-
-
-def _is_table(tokens: Sequence[Token], index: int) -> bool:
-    """Returns whether a token stands where a table's name does (not so in TRIM(x FROM 'y'))."""
-    is_last_argument = tokens[index + 1 : index + 2] and tokens[index + 1].text == ")"
-    return tokens[index - 1].token_type in _BEFORE_TABLES and not is_last_argument
-
-
-def _check_grammar(statement: Statement) -> None:
-    """Raises: MySQLError (1064) for what sqlglot reads and MySQL does not."""
-    tokens = statement.tokens
-    for index, (before, token) in enumerate(pairwise(tokens)):
-        kind = token.token_type
-        if (
-            kind in _FOREIGN
-            or (kind is TokenType.STRING and _is_table(tokens, index + 1))
-            or (before.token_type is TokenType.COMMA and kind in _AFTER_NO_COMMA)
-            or (before.token_type is TokenType.SELECT and kind is TokenType.FROM)
-            or (kind is TokenType.EQ and token.text == "==")
-        ):
-            raise syntax_error(statement.text, _offset(statement, index + 1))
 
 
 def _to_mysql(error: ParseError, statement: Statement) -> MySQLError:

@@ -83,6 +83,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
         return Mistake.STACK()
     finally:
         STRICT.reset(strict)
+        statement.forget_tokens()
 
 
 _QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values)
