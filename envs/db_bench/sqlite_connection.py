@@ -201,6 +201,7 @@ class GuardedConnection:
 
     @variables.setter
     def variables(self, values: Variables) -> None:
+        """Replaces them all."""
         if values:
             self._functions = self._functions or install_functions(self._connection)
         if self._functions:

@@ -126,7 +126,7 @@ def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLite
     if sql_type.kind is Kind.DECIMAL:
         scale = sql_type.scale
         limit = 10.0 ** (min(sql_type.length or 10, 15) - scale)
-        numbers = [float(value) for value in values if type(value) in (float, Decimal)]
+        numbers = [float(value) for value in values if isinstance(value, float | Decimal)]
         return [value for value in numbers if 0 <= value < limit and round(value, scale) == value]
     if sql_type.kind is Kind.DATE:
         return [value.isoformat() for value in values if type(value) is date]

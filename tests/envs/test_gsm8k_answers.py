@@ -172,8 +172,8 @@ PIECES += ["9", "1,", "1,111", "9 ", "9/", "$", "*", r"\frac{1}{", r"\text{a", "
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("start", ["", "#### ", r"\boxed{", "answer is ", r"\frac{", r"\text{"])
 def test_hostile_texts_take_linear_time(start, piece):
-    """A bound far above the usual 15 ms that quadratic work on 64 kB would still miss by far."""
+    """Usually 15 ms; the bound leaves room for a busy machine, and none for quadratic work."""
     text = (start + piece * 65_536)[:65_536]
-    begin = time.process_time()
+    begin_s = time.thread_time()
     find_final_answer(text)
-    assert time.process_time() - begin < 0.5
+    assert time.thread_time() - begin_s < 3
