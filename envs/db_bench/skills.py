@@ -126,7 +126,7 @@ def _conditions(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _having_skills(having: exp.Having) -> Iterator[str]:
-    condition = _without_aliases(having)
+    condition = _own_condition(having)
     if not condition.find(exp.AggFunc):
         return
     is_single = not any(isinstance(node, exp.Connector) for node in _conditions(condition))
@@ -135,20 +135,22 @@ def _having_skills(having: exp.Having) -> Iterator[str]:
         yield "having_aggregate_calculation"
 
 
-def _without_aliases(having: exp.Having) -> exp.Expr:
-    """Returns the condition of a HAVING with selected expressions in place of their aliases."""
+def _own_condition(having: exp.Having) -> exp.Expr:
+    """Returns a HAVING's own condition: no subqueries, and no aliases of selected expressions."""
     select = having.parent
     selected = select.expressions if isinstance(select, exp.Select) else []
     aliases = {e.alias.lower(): e.this for e in selected if isinstance(e, exp.Alias)}
 
-    def replace_alias(node: exp.Expr) -> exp.Expr:
+    def replace(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Query):
+            return exp.Null()
         if isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
             replaced: exp.Expr = aliases[node.name.lower()].copy()
             return replaced
         return node
 
     condition: exp.Expr = having.this
-    return condition.copy().transform(replace_alias)
+    return condition.copy().transform(replace)
 
 
 def _order_skill(order: exp.Order) -> str:

@@ -15,6 +15,13 @@ CASES = {
         "delete where_single_condition order_by_single_column limit_only"
     ),
     "SELECT a FROM t WHERE a BETWEEN 1 AND 2": "select where_single_condition",
+    "SELECT a FROM t WHERE ((a NOT IN (1, 2)))": "select where_single_condition",
+    "SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND b LIKE 'x OR y'": (
+        "select where_multiple_conditions"
+    ),
+    "SELECT a FROM t WHERE NOT (a = 1 AND (b = 2 OR c = 3))": "select where_nested_conditions",
+    "SELECT t.a FROM t JOIN s ON t.i = s.i AND t.b = 2": "select",
+    "UPDATE t JOIN s ON t.i = s.i SET t.a = 1 WHERE s.b = 2": "update where_single_condition",
     "SELECT a FROM t WHERE (a = 1 AND b = 2 AND c = 3)": "select where_multiple_conditions",
     "SELECT a FROM t WHERE NOT (a = 1 OR b = 2)": "select where_multiple_conditions",
     "SELECT a FROM t WHERE a = 1 AND (b = 2 OR c = 3)": "select where_nested_conditions",
@@ -38,7 +45,23 @@ CASES = {
         "select group_by_single_column having_single_condition_with_aggregate "
         "having_aggregate_calculation"
     ),
+    "SELECT a, SUM(b)/COUNT(*) m FROM t GROUP BY a HAVING M > 3": (
+        "select group_by_single_column having_single_condition_with_aggregate "
+        "having_aggregate_calculation column_alias"
+    ),
+    "SELECT a FROM t GROUP BY a HAVING SUM(b) > 2 * 3": (
+        "select group_by_single_column having_single_condition_with_aggregate"
+    ),
+    "SELECT a FROM t GROUP BY a HAVING SUM(b) > (SELECT AVG(b) * 2 FROM t)": (
+        "select group_by_single_column having_single_condition_with_aggregate subquery_single"
+    ),
+    "SELECT a FROM t GROUP BY a HAVING a > (SELECT AVG(b) FROM t)": (
+        "select group_by_single_column subquery_single"
+    ),
     "SELECT a FROM t ORDER BY a DESC": "select order_by_single_column",
+    "SELECT a FROM t ORDER BY a ASC, b": "select order_by_multiple_columns_same_direction",
+    "SELECT ROW_NUMBER() OVER (ORDER BY a, b DESC) FROM t": "select",
+    "(SELECT a FROM t LIMIT 1) UNION (SELECT b FROM s LIMIT 1)": "select limit_only",
     "SELECT a FROM t ORDER BY a DESC, b DESC": "select order_by_multiple_columns_same_direction",
     "SELECT a FROM t ORDER BY a, b DESC": "select order_by_multiple_columns_different_directions",
     "SELECT GROUP_CONCAT(a ORDER BY b, c) FROM t": "select",
@@ -64,6 +87,13 @@ CASES = {
     "SELECT a FROM t WHERE a > (SELECT AVG(a) FROM t WHERE b = (SELECT MAX(b) FROM t))": (
         "select where_single_condition subquery_nested"
     ),
+    "SELECT a FROM t WHERE b IN (SELECT b FROM s AS x WHERE x.c = 1)": (
+        "select where_single_condition table_alias subquery_single"
+    ),
+    "DELETE FROM t WHERE a IN (SELECT a FROM (SELECT a FROM t) AS x)": (
+        "select delete where_single_condition table_alias subquery_nested"
+    ),
+    "UPDATE t SET a = (SELECT MAX(b) FROM s)": "select update subquery_single",
     "WITH x AS (SELECT a FROM t) SELECT a FROM x": "select",
 }
 
