@@ -1,5 +1,6 @@
 """What generated DB-bench queries select: columns, aggregates and calculations with them."""
 
+import re
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -87,11 +88,9 @@ def add_alias(scene: Scene, outputs: list[Output]) -> tuple[list[Output], list[s
         if any("(" in out.sql for out in outputs):
             index = next(i for i, out in enumerate(outputs) if "(" in out.sql)
         chosen = outputs[index]
-        core = chosen.sql.removeprefix(scene.prefix).lower()
-        core = "".join(c if c.isalnum() else "_" for c in core).strip("_").replace("__", "_")
-        alias = scene.rng.choice(("{}_value", "result_{}", "{}_shown", "my_{}")).format(
-            core.replace("count", "num_rows")
-        )
+        core = chosen.sql.replace(scene.prefix, "").replace("COUNT(*)", "num_rows").lower()
+        core = re.sub(r"\W+", "_", core).strip("_")
+        alias = scene.rng.choice(("{}_value", "result_{}", "{}_shown", "my_{}")).format(core)
         outputs = [*outputs[:index], replace(chosen, alias=alias), *outputs[index + 1 :]]
         words.append(scene.say("column_alias", c=f"the {chosen.words}", alias=f"`{alias}`"))
     if scene.prefix:

@@ -245,7 +245,7 @@ def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[tuple[str | float, 
     parts = [clause.sql for clause in clauses]
     rows = _run(connection, parts)
     keys = clauses[4].keys
-    if not rows or None in rows[0]:
+    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
         raise NoTaskHereError
     if keys:
         with_keys = parts[0].replace(" FROM ", f", {', '.join(keys)} FROM ")

@@ -42,8 +42,8 @@ class Field:
 
     @property
     def words(self) -> str:
-        """The name as words: "hire date"."""
-        return self.name.replace("_", " ")
+        """The name as words: "hire date"; `num_pages` is "number of pages"."""
+        return self.name.replace("num_", "number of ").replace("_", " ")
 
     @property
     def is_number(self) -> bool:

@@ -1,6 +1,7 @@
 """Generated tasks have the skills asked for, and every part of their gold SQL matters."""
 
 import itertools
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits
 from agentpeft.envs.db_bench.generator import DBBenchGenerator, curriculum, find_conflict
+from agentpeft.envs.db_bench.generator_phrases import _PHRASES
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 
 UNAVOIDABLE = {
@@ -169,6 +171,28 @@ def test_one_phrasing_says_a_thing_in_one_way_and_all_in_several():
 
     assert openings(1) == {"Return"}
     assert len(openings(None)) >= 4
+
+
+def test_each_thing_is_said_in_at_least_four_ways_that_use_the_same_words():
+    for name, phrases in _PHRASES.items():
+        assert len(set(phrases)) >= 4, name
+        blanks = [Counter(re.findall(r"{\w+}", phrase)).keys() for phrase in phrases]
+        assert all(blank == blanks[0] for blank in blanks), name
+
+
+@pytest.mark.parametrize("skill", [s for s in SKILLS if "order_by" in s or "limit" in s])
+def test_an_ordered_answer_is_not_the_same_backwards(skill):
+    for task in Taskset.generate(DBBenchGenerator([skill]), 60, seed=11):
+        assert len(task.label) == 1 or task.label != task.label[::-1]
+
+
+def test_an_instruction_has_a_word_for_each_selected_column():
+    for task in Taskset.generate(DBBenchGenerator(["column_alias", "select"]), 60, seed=12):
+        for column in sqlglot.parse_one(task.gold_sql, read="mysql").find_all(exp.Column):
+            spoken = column.name.replace("num_", "number of ").replace("_", " ")
+            assert f"the {spoken}" in task.instruction
+            if column.parent.alias:
+                assert column.name in column.parent.alias
 
 
 def test_tasks_vary():
