@@ -7,6 +7,7 @@ not read).
 """
 
 import ast
+import re
 from collections.abc import Sequence
 from datetime import date, timedelta
 from decimal import Decimal
@@ -21,6 +22,7 @@ from agentpeft.envs.records import Json, Record
 from agentpeft.envs.tasks import Taskset
 
 _MAX_LITERAL_CHARS = 1_000_000
+_FIRST_WORD = re.compile(r"(?:[\s(]|/\*.*?\*/|(?:--|#)[^\n]*\n)*+([a-zA-Z]+)", re.DOTALL)
 _NESTED_FIELDS = ("answer_info", "table_info", "skill_list")
 
 
@@ -110,7 +112,10 @@ def _parse_lab(record: Record) -> DBBenchTask:
     record = _read_literals(record)
     answer = record.child("answer_info")
     sql = answer.get("sql", str).strip()
-    is_write = sql[:6].upper() != "SELECT"
+    first_word = _FIRST_WORD.match(sql)
+    if not first_word:
+        raise answer.error("sql", f"must be a statement, got {sql!r:.60}")
+    is_write = first_word[1].upper() not in ("SELECT", "WITH")
     wanted, other = ("md5", "direct") if is_write else ("direct", "md5")
     for name, is_null in ((wanted, False), (other, True)):
         if (answer.fields.get(name) is None) != is_null:
@@ -137,6 +142,7 @@ def _parse_agentbench(record: Record, stem: str) -> DBBenchTask:
     )
     parsed = _parse_table(flat, "table_name", "columns", "rows")
     label = record.get("label", list)
+    md5 = None if record.fields.get("answer_md5") is None else record.get("answer_md5", str)
     kind = str(record.get("type", list)[:1]).strip("[]'").lower()
     is_write = kind in ("insert", "update", "delete")
     gold_sql = str(label[0]).strip() if is_write and label else None
@@ -151,7 +157,7 @@ def _parse_agentbench(record: Record, stem: str) -> DBBenchTask:
         is_write=is_write,
         gold_sql=gold_sql,
         label=None if is_write else tuple((_to_value(record, "label", v),) for v in label),
-        md5=record.get("answer_md5", str).strip("[](),'") if is_write else None,
+        md5=md5.strip("[](),'") if is_write and md5 else None,
     )
 
 

@@ -135,6 +135,17 @@ def test_what_has_no_answer_makes_no_entry():
         to_entry(task)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["WITH x AS (SELECT 1 AS a) SELECT a FROM x", "(SELECT 1) UNION (SELECT 2)",
+     "/* rows */ -- all\n select a FROM t", " SELECT 1;"],
+)  # fmt: skip
+def test_a_question_is_told_from_a_change_whatever_its_gold_query_begins_with(sql, tmp_path):
+    entry = {**READ, "answer_info": {"direct": [[1, -2.5, None]], "sql": sql}}
+    (task,) = load_tasks(write(tmp_path / "entry_dict.json", {"0": entry}))
+    assert (task.is_write, task.label) == (False, ((1, -2.5, None),))
+
+
 def changed(field, value):
     """Returns READ with one field replaced; "a.b" is a nested one."""
     outer, _, inner = field.partition(".")
@@ -153,6 +164,9 @@ def changed(field, value):
         (changed("table_info", "[" + "1," * 999_999), "'table_info' has 1999999 characters"),
         (changed("answer_info.md5", "ab"), "field 'answer_info': field 'md5' must be null for"),
         (changed("answer_info.direct", None), "field 'direct' must not be null for a SELECT"),
+        (changed("answer_info.sql", "-- none"), "field 'sql' must be a statement, got '-- none'"),
+        (changed("answer_info", {**READ["answer_info"], "direct": None}), "must not be null"),
+        (changed("answer_info", {**WRITE["answer_info"], "md5": None}), "'md5' must not be null"),
         (changed("answer_info.direct", [5]), r"field 'direct\[0\]' must be a list of values"),
         (changed("answer_info.sql", "UPDATE pets SET age = 1"), "null for a change"),
         (changed("table_info.row_list", [["Rex"]]), r"'row_list\[0\]' has 1 values for 2 columns"),
@@ -186,6 +200,18 @@ AGENTBENCH = {
         "table_info": {"columns": [{"name": "a", "type": "INT"}], "rows": [["1"]]},
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "md5"),
+    [({}, None), ({"answer_md5": None}, None), ({"answer_md5": "[('ab',)]", "sql": {}}, "ab")],
+)
+def test_an_agentbench_change_has_its_md5_where_the_split_gives_one(fields, md5, tmp_path):
+    change = {"type": ["DELETE"], "label": ["DELETE FROM t"], "add_description": "It is t."}
+    path = write(tmp_path / "standard.jsonl", {**AGENTBENCH, **change, **fields})
+    (task,) = load_tasks(path)
+    assert (task.task_id, task.is_write, task.md5) == ("standard#0", True, md5)
+    assert task.skills == ("delete",)
 
 
 @pytest.mark.parametrize(
