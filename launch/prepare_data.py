@@ -7,16 +7,12 @@ Exit status: 0 done; 1 a gold solution fails, or the data set cannot be had; 2 w
 """
 
 import json
-import logging
 import os
 import sys
-import urllib.error
-import urllib.request
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,11 +27,11 @@ from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.loaders import load_tasks, parse_task, to_entry
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.records import Json, Record
+from agentpeft.envs.hub import load_hub_rows
+from agentpeft.envs.records import Json
 from agentpeft.launch.gold_validation import validate
 
 HUB_ID = "csyq/LifelongAgentBench"
-_HUB_CHECK_S = 5.0
 _INTERRUPTED = 130
 
 
@@ -125,39 +121,14 @@ def convert(args: Namespace) -> int:
 
 def download(args: Namespace) -> int:
     """Gets LifelongAgentBench's database tasks from the hub and writes `entry_dict.json`."""
-    if find_spec("datasets") is None:
-        print("error: download needs the datasets package: pip install datasets", file=sys.stderr)
-        return 1
-    if not _is_hub_reachable():  # else its retries take half a minute; it reads this at import
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    from datasets import load_dataset
-
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are no news
     try:
-        rows = load_dataset(HUB_ID, args.config, split=args.split)
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        if os.environ.get("HF_HUB_OFFLINE"):
-            reason = "no network (or HF_HUB_OFFLINE is set), and no copy in the cache"
-        print(f"error: cannot download {HUB_ID}: {reason}", file=sys.stderr)
+        records = load_hub_rows(HUB_ID, args.config, args.split)
+    except (DataError, SettingsError) as error:
+        print(f"error: cannot download: {error}", file=sys.stderr)
         return 1
-    records = (Record(f"{HUB_ID} row {i}", str(i), dict(row)) for i, row in enumerate(rows))
     tasks = Taskset((parse_task(record, args.config) for record in records), HUB_ID)
     _write_entries(args.output, ((task.task_id, task) for task in tasks))
     return 0
-
-
-def _is_hub_reachable() -> bool:
-    if os.environ.get("HF_HUB_OFFLINE"):
-        return False
-    try:
-        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        urllib.request.urlopen(endpoint, timeout=_HUB_CHECK_S).close()  # noqa: S310 (your setting)
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _write_entries(path: Path, tasks: Iterable[tuple[str, DBBenchTask]]) -> None:

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from agentpeft.envs.errors import DataError, SettingsError
+from agentpeft.envs.errors import SettingsError
 from agentpeft.envs.gsm8k.answers import parse_number
+from agentpeft.envs.hub import load_hub_rows
 from agentpeft.envs.records import Record
 from agentpeft.envs.tasks import Task, Taskset
 
@@ -58,31 +59,15 @@ def load_gsm8k(data: str | Path, split: str | None = None) -> Taskset[GSM8KTask]
     `split` None is "train". Raises: DataError, SettingsError.
     """
     if data == HUB:
-        return _load_from_hub(split or DEFAULT_SPLIT)
+        split = split or DEFAULT_SPLIT
+        rows = load_hub_rows(HUB_DATASET, "main", split)
+        return Taskset(parse_gsm8k(row, split) for row in rows)
     path = Path(data)
     if path.is_dir():
         path /= f"{split or DEFAULT_SPLIT}.jsonl"
     elif split is not None:
         raise SettingsError(f"split={split!r} needs data='hub' or a folder, got file {str(path)!r}")
     return Taskset.load(path, partial(parse_gsm8k, source=path.stem))
-
-
-def _load_from_hub(split: str) -> Taskset[GSM8KTask]:
-    try:
-        import datasets
-    except ImportError:
-        raise SettingsError(
-            "data='hub' needs the datasets package (pip install datasets); or give a JSONL file"
-        ) from None
-    try:
-        rows = list(datasets.load_dataset(HUB_DATASET, "main", split=split))
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"{HUB_DATASET} split {split!r} cannot be loaded: {reason}") from None
-    return Taskset(
-        parse_gsm8k(Record(f"{HUB_DATASET} {split} row {index}", str(index), row), split)
-        for index, row in enumerate(rows)
-    )
 
 
 def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int = 1) -> str:

@@ -1,8 +1,12 @@
 """GSM8K's files, templates and training rows."""
 
 import json
+import os
 import re
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.machinery import ModuleSpec
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -77,7 +81,9 @@ def test_the_hub_needs_its_package(monkeypatch):
 
 
 class FakeHub:
-    """Stands for the datasets package, with or without a network."""
+    """Stands for the datasets package, with or without a copy in the cache."""
+
+    __spec__ = ModuleSpec("datasets", None)
 
     def __init__(self, rows):
         self.rows = rows
@@ -90,6 +96,7 @@ class FakeHub:
 
 
 def test_hub_rows_become_tasks(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setitem(sys.modules, "datasets", FakeHub({"train": [GOOD], "test": [GOOD] * 2}))
     assert [task.task_id for task in load_gsm8k("hub", "test")] == ["test#0", "test#1"]
     assert load_gsm8k("hub").get("train#0").answer == "2"
@@ -97,8 +104,23 @@ def test_hub_rows_become_tasks(monkeypatch):
 
 def test_without_a_network_the_hub_says_so_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", FakeHub(None))
-    with pytest.raises(DataError, match=r"cannot be loaded: Couldn't reach the Hub$"):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # set by the call, unset after the test
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"'train' cannot be loaded: no network .*cache$"):
         load_gsm8k("hub")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_what_the_hub_refuses_is_said_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", FakeHub(None))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(DataError, match=r"cannot be loaded: Couldn't reach the Hub$"):
+            load_gsm8k("hub")
+        thread.join()
 
 
 def test_the_same_records_are_chat_rows_and_prompt_rows(tmp_path):
