@@ -22,6 +22,7 @@ Variables = dict[str, SQLiteValue]
 
 FUNCTION_PREFIX = "my_"
 MAX_VALUE_BYTES = 256 * 1024
+_MAX_VARIABLES_BYTES = 1024 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
 _OPERATIONS_BETWEEN_CHECKS = 1000
@@ -76,12 +77,14 @@ class Job:
     """Statements for SQLite, all or none; the result is the last one's.
 
     `is_ddl`: they may change the schema. `timeout_s` is for all, on the connection's clock.
+    `max_value_bytes` bounds each value, and so the time that one function call takes.
     """
 
     sql: tuple[str, ...]
     is_ddl: bool
     timeout_s: float
     max_rows: int
+    max_value_bytes: int = MAX_VALUE_BYTES
 
 
 @dataclass(frozen=True)
@@ -152,10 +155,16 @@ class GuardedConnection:
         self._is_ddl = job.is_ddl
         self._deadline_s = self._clock() + job.timeout_s
         self._is_trusted = False
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, job.max_value_bytes)
         try:
             for sql in job.sql:
                 cursor.execute(sql)
-            return _fetch(cursor, job.max_rows)
+            result = _fetch(cursor, job.max_rows)
+            self._check_variables(variables)
+            return result
+        except sqlite3.DataError:  # the statement may start again where there is more room
+            self.variables = variables
+            raise
         except sqlite3.OperationalError as error:
             if vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
@@ -163,8 +172,16 @@ class GuardedConnection:
             raise (self._functions and self._functions.take()) or error from None
         finally:
             self._is_trusted = True
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             self._deadline_s = float("inf")
             cursor.close()
+
+    def _check_variables(self, before: Variables) -> None:
+        """Raises: MemoryError where the variables are too large; they are as before then."""
+        texts = [value for value in self.variables.values() if isinstance(value, str | bytes)]
+        if sum(map(len, texts)) > _MAX_VARIABLES_BYTES:
+            self.variables = before
+            raise MemoryError
 
     def read(self, sql: str) -> list[SqliteRow]:
         """Returns all rows of a query of the grader's, without a limit."""

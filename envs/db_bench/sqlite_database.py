@@ -7,6 +7,7 @@ not end by then, or cannot be interrupted, starts again in a worker process unde
 import contextlib
 import logging
 import math
+import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_name,
 )
 from agentpeft.envs.db_bench.sqlite_connection import (
+    MAX_VALUE_BYTES,
     RUN_ERRORS,
     GuardedConnection,
     Job,
@@ -40,6 +42,7 @@ _LOGGER = logging.getLogger(__name__)
 _DATABASE_NAME = "db"
 _COMMITTING = (StatementKind.BEGIN, StatementKind.COMMIT, StatementKind.DEFINITION)
 _FAST_LANE_S = 0.05
+_FAST_LANE_VALUE_BYTES = 16 * 1024
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 """What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
 
@@ -155,17 +158,27 @@ class SqliteSession:
     def _run_translation(self, translation: Translation, deadline_s: float) -> JobResult:
         """Runs a statement in the lane that it needs. Raises: MySQLError, EnvFault."""
         is_ddl = translation.kind is StatementKind.DEFINITION
-        job = Job(translation.sql, is_ddl, _FAST_LANE_S, self._limits.max_rows)
+        job = Job(
+            translation.sql,
+            is_ddl,
+            _FAST_LANE_S,
+            self._limits.max_rows,
+            _FAST_LANE_VALUE_BYTES,
+        )
         try:
-            if not (translation.needs_worker or any(map(_may_multiply, job.sql))):
-                with contextlib.suppress(StatementInterrupted):
+            if not (translation.needs_worker or any(map(_may_hang, job.sql))):
+                with contextlib.suppress(StatementInterrupted, sqlite3.DataError):
                     return self._connection.run(job)
             return self._run_in_worker(job, deadline_s)
         except RUN_ERRORS as error:
             raise self._explain(error, job) from None
 
     def _run_in_worker(self, job: Job, deadline_s: float) -> JobResult:
-        job = replace(job, timeout_s=max(deadline_s - time.monotonic(), 0.001))
+        job = replace(
+            job,
+            timeout_s=max(deadline_s - time.monotonic(), 0.001),
+            max_value_bytes=MAX_VALUE_BYTES,
+        )
         connection = self._connection
         image = connection.image()
         reply = self._workers.run(
@@ -190,12 +203,14 @@ class SqliteSession:
         return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
 
 
-def _may_multiply(sql: str) -> bool:
-    """Returns whether preparing a statement might take long, which nothing interrupts.
+def _may_hang(sql: str) -> bool:
+    """Returns whether a statement might sleep, or take long to prepare: no deadline stops either.
 
     SQLite copies a common table expression wherever it is named, so that n of them in `size`
     characters make up to (size / 4n) ** n copies. "AS (" stands in other places too, harmlessly.
     """
+    if "my_sleep(" in sql:
+        return True
     num_expressions = sql.count(" AS (")
     if num_expressions < 2:
         return False

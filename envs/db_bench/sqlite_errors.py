@@ -45,6 +45,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
     ),
     (re.compile(r"(integer overflow)"), lambda _: Mistake.NUMBER_RANGE("BIGINT", "expression")),
     (re.compile(r"(Could not decode)"), lambda _: _BAD_TEXT),
+    (re.compile(r"(query string is too large)"), lambda _: PACKET_TOO_BIG),
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),
     (re.compile(r'near "(.*)": syntax error', re.DOTALL), lambda near: Mistake.SYNTAX(near, 1)),
     (re.compile(r"incomplete input()"), lambda near: Mistake.SYNTAX(near, 1)),

@@ -240,28 +240,6 @@ def test_workers_serve_many_threads_at_once(pool):
     assert [result.rows for result in results] == [[(10,)]] * 8
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab' REGEXP '^(a+)+$'",
-        "SELECT SLEEP(30)",
-        "SELECT LENGTH(REPEAT('x', 4000000000))",
-        "SELECT REPLACE(REPEAT('x', 200000), 'x', REPEAT('y', 200000))",
-        "SELECT LPAD('x', 4000000000, 'y')",
-        "SELECT SPACE(4000000000)",
-        "SELECT HEX(REPEAT('x', 4000000000))",
-        f"{DOUBLING} SELECT COUNT(*) FROM c29",
-    ],
-)
-def test_an_agents_bombs_end_in_time(database, sql):
-    session = database.open([SHOP])
-    start_s = time.monotonic()
-    session.execute(sql)
-    assert time.monotonic() - start_s < 4
-    assert session.execute("SELECT item FROM shop").rows == (("pen",),)
-    session.close()
-
-
 def test_a_slow_write_ends_in_the_worker_with_its_effect(database):
     session = database.open([SHOP])
     session.execute(

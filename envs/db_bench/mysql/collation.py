@@ -8,21 +8,28 @@ from functools import lru_cache
 _PUNCTUATION = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$"
 _ORDER = {character: chr(index + 1) for index, character in enumerate("\t\n\r" + _PUNCTUATION)}
 _TABLE = str.maketrans(_ORDER)
+_MAX_KEPT_CHARS = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9 ,.'\-]")
 _EXPANSIONS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d"})
 
 
-@lru_cache(maxsize=8192)
 def collation_key(text: str) -> str:
     """Returns a text that sorts and compares as MySQL sorts `text`.
 
     >>> collation_key("Émile") == collation_key("emile")
     True
     """
+    return _kept_key(text) if len(text) <= _MAX_KEPT_CHARS else _key(text)
+
+
+def _key(text: str) -> str:
     if not text.isascii():
         parts = unicodedata.normalize("NFKD", text.casefold())
         text = "".join(c for c in parts if not unicodedata.combining(c)).translate(_EXPANSIONS)
     return text.lower().translate(_TABLE)
+
+
+_kept_key = lru_cache(maxsize=8192)(_key)
 
 
 def needs_collation(text: str) -> bool:
@@ -92,7 +99,6 @@ def _segments(pattern: str, escape: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(part, re.DOTALL) for part in [*segments, current])
 
 
-@lru_cache(maxsize=8192)
 def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()

@@ -11,6 +11,7 @@ from agentpeft.envs.db_bench.mysql.scopes import Fragment, Query, Scope
 
 Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
 _HANDLERS: dict[type[exp.Expr], Handler] = {}
+_MAX_CHARS = 256 * 1024
 
 
 def handles(*kinds: type[exp.Expr]) -> Callable[[Handler], Handler]:
@@ -34,9 +35,19 @@ def compile_expression(node: exp.Expr, scope: Scope) -> Fragment:
         raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
     mark = len(scope.bare)
     fragment = handler(node, scope)
+    check_size(len(fragment.sql))
     if scope.group_sql and fragment.sql in scope.group_sql:
         del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
     return fragment
+
+
+def check_size(num_chars: int) -> None:
+    """Refuses an expression that grows out of bounds: one that is copied doubles at each level.
+
+    Raises: MySQLError (1436).
+    """
+    if num_chars > _MAX_CHARS:
+        raise Mistake.STACK()
 
 
 def compile_condition(node: exp.Expr, scope: Scope) -> str:

@@ -4,6 +4,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import align, collated, to_number, to_text
 from agentpeft.envs.db_bench.mysql.compiler import (
+    check_size,
     compile_condition,
     compile_expression,
     compile_subquery,
@@ -149,6 +150,7 @@ def _in(node: exp.Expr, scope: Scope) -> Fragment:
     values = [compile_expression(value, scope) for value in node.expressions]
     kinds = {value.type.kind for value in values} - {Kind.NULL}
     if kinds & NUMBERS and not kinds <= NUMBERS:
+        check_size(len(left.sql) * len(values))
         tests = [" = ".join(align([left, value])) for value in values]
         return Fragment(f"({' OR '.join(tests)})", INTEGER)
     first, *rest = align([left, *values])
@@ -173,6 +175,7 @@ def _row_in(node: exp.Expr, scope: Scope) -> Fragment:
     if node.args.get("query") is not None:
         query = compile_subquery(node.args["query"], scope, len(left))
         return Fragment(f"(({', '.join(collated(v) for v in left)}) IN ({query.sql}))", INTEGER)
+    check_size(sum(len(value.sql) for value in left) * len(node.expressions))
     tests = []
     for row in node.expressions:
         if len(row.expressions) != len(left):
