@@ -1,6 +1,6 @@
 """Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
@@ -19,9 +19,9 @@ from agentpeft.envs.streams import Stage, TaskStream
 _MAX_DRAWS = 10
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
-_WRITES = ("insert", "delete", "update")
+_WRITES = {"insert": make_insert, "delete": make_delete, "update": make_update}
 _EXCLUSIVE = (
-    (_WRITES, "a statement is one of them"),
+    (tuple(_WRITES), "a statement is one of them"),
     (SKILLS[4:7], "one WHERE clause is one of them"),
     (SKILLS[7:9], "a GROUP BY has one column or several"),
     (SKILLS[9:11], "a HAVING has one condition or several"),
@@ -30,11 +30,7 @@ _EXCLUSIVE = (
     (("subquery_single", "subquery_multiple"), "the number of subqueries is one or more"),
     (("subquery_single", "subquery_nested"), "nesting takes two subqueries"),
 )
-_FITS_WRITE = {
-    "insert": ("insert",),
-    "delete": ("delete", *SKILLS[4:7], *SKILLS[12:15], "limit_only"),
-    "update": ("update", *SKILLS[4:7], *SKILLS[12:15], "limit_only"),
-}
+_CHOOSES_ROWS = (*SKILLS[4:7], *SKILLS[12:15], "limit_only")
 
 
 def find_conflict(skills: Sequence[str]) -> str | None:
@@ -46,10 +42,10 @@ def find_conflict(skills: Sequence[str]) -> str | None:
     for write in _WRITES:
         if write not in skills:
             continue
-        for skill in skills:
-            if skill not in _FITS_WRITE[write]:
-                return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
-        if any(skill.startswith("order_by") for skill in skills) and "limit_only" not in skills:
+        fitting = (write,) if write == "insert" else (write, *_CHOOSES_ROWS)
+        for skill in sorted(set(skills).difference(fitting)):
+            return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
+        if "order_by" in str(skills) and "limit_only" not in skills:
             return f"an order changes nothing in {write} without limit_only"
     return None
 
@@ -140,10 +136,11 @@ class DBBenchGenerator:
             chosen: tuple[str, ...] = ()
             for index in rng.permutation(len(self.skills)):
                 together = check_skills((*chosen, self.skills[index]))
-                if find_conflict([*together, "limit_only"]) in (None, find_conflict(together)):
+                conflict = find_conflict(together)
+                if conflict is None and len(together) == self.num_skills:
+                    return together
+                if conflict is None or not find_conflict(check_skills((*together, "limit_only"))):
                     chosen = together
-                if len(chosen) == self.num_skills and find_conflict(chosen) is None:
-                    return chosen
         raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
 
 
@@ -155,15 +152,15 @@ def curriculum(
     max_skills: int = 4,
 ) -> TaskStream[DBBenchTask]:
     """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
-    return TaskStream(list(_stages(skills, tasks_per_stage, max_skills)), seed)
-
-
-def _stages(
-    skills: Sequence[str] | None, tasks_per_stage: int, max_skills: int
-) -> Iterator[Stage[DBBenchTask]]:
-    for number in range(1, max_skills + 1):
-        generator = DBBenchGenerator(skills, skill_mode="all", num_skills=number)
-        yield Stage(f"{number} skill{'s' if number > 1 else ''}", generator, tasks_per_stage)
+    stages = [
+        Stage(
+            f"{number} skill{'s' if number > 1 else ''}",
+            DBBenchGenerator(skills, skill_mode="all", num_skills=number),
+            tasks_per_stage,
+        )
+        for number in range(1, max_skills + 1)
+    ]
+    return TaskStream(stages, seed)
 
 
 def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBenchTask | None:
@@ -173,7 +170,7 @@ def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBench
     for _ in range(_MAX_TABLES):
         sample = make_sample(rng, is_large=len(skills) > 1)
         try:
-            draft = _try_drafts(rng, Speaker(rng, limit), sample, frozenset(skills))
+            draft = _make_draft(rng, Speaker(rng, limit), sample, frozenset(skills))
         finally:
             sample.connection.close()
         if draft is not None:
@@ -189,18 +186,11 @@ def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBench
     return None
 
 
-def _try_drafts(
+def _make_draft(
     rng: Random, speaker: Speaker, sample: Sample, skills: frozenset[str]
 ) -> Draft | None:
+    make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
     for _ in range(_DRAFTS_PER_TABLE):
         with suppress(NoTaskHereError):
-            return _make_draft(Scene(rng, speaker, sample, skills))
+            return make(Scene(rng, speaker, sample, skills))
     return None
-
-
-def _make_draft(scene: Scene) -> Draft:
-    makers = {"insert": make_insert, "delete": make_delete, "update": make_update}
-    for skill, make in makers.items():
-        if skill in scene.skills:
-            return make(scene)
-    return make_read(scene)

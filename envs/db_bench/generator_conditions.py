@@ -18,6 +18,12 @@ _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "float": (">", "<", ">=", "<=", "between"),
     "date": (">", "<", "between"),
 }
+_EXTREMES = (
+    ("AVG", "average_all", "><"),
+    ("AVG", "average_all", "><"),
+    ("MAX", "highest_all", "=<"),
+    ("MIN", "lowest_all", "=>"),
+)
 _DATE_PHRASES = {">": "after", "<": "before"}
 
 
@@ -136,20 +142,17 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
         group = _join(inner, parts[1:])
         return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
 
-    if len(leaves) == 1:
-        phrase = None
-    elif is_nested:
-        phrase = f"{outer}_{inner}".lower()
-    elif len(leaves) == 2:
-        phrase = outer.lower()
-    else:
-        phrase = "all" if outer == "AND" else "any"
     names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
-    shape = "nested" if is_nested else "single" if phrase is None else "multiple"
-    own_skill = f"where_{shape}_condition{'' if phrase is None else 's'}"
+    if is_nested:
+        words, own_skill = scene.say(f"{outer}_{inner}".lower(), **names), "where_nested_conditions"
+    elif len(leaves) > 1:
+        joined = {"AND": "all", "OR": "any"}[outer] if len(leaves) > 2 else outer.lower()
+        words, own_skill = scene.say(joined, **names), "where_multiple_conditions"
+    else:
+        words, own_skill = leaves[0].words, "where_single_condition"
     return Clause(
         f" WHERE {render([leaf.sql for leaf in leaves])}",
-        names["a"] if phrase is None else scene.say(phrase, **names),
+        words,
         tuple(f" WHERE {text}" if text else "" for text in _weaken(leaves, render)),
         frozenset({own_skill, *(scene.skills & {"subquery_multiple"})}).union(
             *(leaf.skills for leaf in leaves)
@@ -191,15 +194,8 @@ def _plain_subquery(scene: Scene) -> Clause:
         words = scene.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
         return Clause(f"{head} WHERE {inner.sql})", words, (f"{head})",), skills)
-    column = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
-    function, phrase, operators = scene.rng.choice(
-        (
-            ("AVG", "average_all", (">", "<")),
-            ("AVG", "average_all", (">", "<")),
-            ("MAX", "highest_all", ("=", "<")),
-            ("MIN", "lowest_all", ("=", ">")),
-        )
-    )
+    column = scene.pick(scene.sample.numbers)
+    function, phrase, operators = scene.rng.choice(_EXTREMES)
     operator = scene.rng.choice(operators)
     words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {scene.table})"
@@ -207,8 +203,8 @@ def _plain_subquery(scene: Scene) -> Clause:
 
 
 def _nested_subquery(scene: Scene) -> Clause:
-    outer = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
-    inner = scene.pick(c for c in scene.sample.of_kind("int", "float", "decimal") if c != outer)
+    outer = scene.pick(scene.sample.numbers)
+    inner = scene.pick(c for c in scene.sample.numbers if c != outer)
     operators = [scene.rng.choice("<>") for _ in range(2)]
     average = scene.say("average_all", c=inner.words)
     inner_words = scene.say(operators[1], c=inner.words, v=average)
@@ -224,7 +220,7 @@ def _nested_subquery(scene: Scene) -> Clause:
 
 
 def _neither_extreme(scene: Scene) -> Clause:
-    column = scene.pick(scene.sample.of_kind("int", "float", "decimal"))
+    column = scene.pick(scene.sample.numbers)
     ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
     return Clause(
         f"{scene.ref(column)} NOT IN ({', '.join(ends)})",

@@ -49,11 +49,10 @@ def make_aggregates(scene: Scene) -> list[Output]:
 
 def make_aggregate(scene: Scene) -> Output:
     """Returns an aggregate."""
-    numbers = scene.sample.of_kind("int", "decimal", "float")
     function = scene.rng.choice(("COUNT", "SUM", "AVG", "MAX", "MIN"))
     if function == "COUNT":
         return Output("COUNT(*)", scene.say("count"), "int")
-    column = scene.rng.choice(numbers)
+    column = scene.rng.choice(scene.sample.numbers)
     kind: str | int = 2 if column.kind == "decimal" else column.kind
     if function == "SUM" and kind == "int":
         kind = 0
@@ -65,7 +64,7 @@ def make_aggregate(scene: Scene) -> Output:
 
 def make_calculation(scene: Scene) -> Output:
     """Returns a calculation with aggregates. Raises: NoTaskHereError on too few numbers."""
-    numbers = scene.sample.of_kind("int", "decimal", "float")
+    numbers = scene.sample.numbers
     if len(numbers) < 2:
         raise NoTaskHereError
     column, other = scene.rng.sample(numbers, 2)

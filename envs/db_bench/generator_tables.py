@@ -70,9 +70,14 @@ class Sample:
         num_rows = len(self.table.rows)
         return [field for field in self.fields if len(self.distinct(field)) < num_rows]
 
-    def of_kind(self, *kinds: Kind) -> list[Field]:
-        """Returns the columns of some kinds."""
-        return [field for field in self.fields if field.kind in kinds]
+    @property
+    def numbers(self) -> list[Field]:
+        """The columns that can be summed."""
+        return [field for field in self.fields if field.is_number]
+
+    def of_kind(self, kind: Kind) -> list[Field]:
+        """Returns the columns of a kind."""
+        return [field for field in self.fields if field.kind == kind]
 
 
 def make_sample(rng: Random, *, is_large: bool) -> Sample:

@@ -69,6 +69,13 @@ def test_a_task_for_two_skills_has_both(pair):
     assert set(pair) <= set(task.skills)
 
 
+def test_sets_of_skills_have_every_skill_that_goes_with_others():
+    generator = DBBenchGenerator(skill_mode="all", num_skills=2)
+    tasks = Taskset.generate(generator, 600, seed=13)
+    drawn = {skill for task in tasks for skill in task.task_id.split("/")[0].split("+")}
+    assert drawn == set(SKILLS) - {"insert"}
+
+
 @pytest.mark.parametrize("skill", SKILLS)
 def test_the_label_is_what_the_gold_sql_gives_with_types(skill, database):
     for task in Taskset.generate(DBBenchGenerator([skill]), 15, seed=2):
