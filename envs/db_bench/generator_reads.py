@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from agentpeft.envs.db_bench.database import Row
-from agentpeft.envs.db_bench.generator_conditions import (
-    Clause,
-    NoTaskHereError,
-    Scene,
-    make_where,
-)
+from agentpeft.envs.db_bench.generator_conditions import Clause, NoTaskHereError, Scene, make_where
 from agentpeft.envs.db_bench.generator_outputs import (
     Output,
     add_alias,

@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from agentpeft.envs.errors import SettingsError, check_choice
-from agentpeft.envs.gsm8k.answers import (
-    NoAnswer,
-    find_final_answer,
-    is_same_number,
-    parse_number,
-)
+from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_same_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.outcomes import Outcome
