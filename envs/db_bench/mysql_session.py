@@ -88,7 +88,7 @@ class MySQLSession:
             result = self._run(client, sql)
         if result.is_cut or guard.reason:
             self._absorb_kill()
-        if guard.reason:
+        if guard.reason and not result.is_cut:
             return _result_of_kill(guard)
         is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
         if is_slow_write and self._is_over_size():
