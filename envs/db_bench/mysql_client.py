@@ -6,7 +6,7 @@ for small results a statement costs 0.1 ms either way.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -46,7 +46,7 @@ class Address:
     """Where a server is and who logs in. `unix_socket` None is TCP."""
 
     user: str
-    password: str
+    password: str = field(repr=False)
     host: str
     port: int
     unix_socket: str | None = None

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentpeft.envs.db_bench.database import DatabaseLimits
 from agentpeft.envs.db_bench.mysql_client import (
@@ -38,7 +38,7 @@ class Slot:
     """One episode's schema and account (both called `name`), and the account's password."""
 
     name: str
-    password: str
+    password: str = field(repr=False)
 
 
 class MySQLServer:

@@ -14,6 +14,7 @@ from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.db_bench.database import Column, Table
 from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient, MySQLError
 from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
+from agentpeft.envs.db_bench.mysql_server import Slot
 from agentpeft.envs.db_bench.mysql_session import MySQLSession
 
 
@@ -256,6 +257,11 @@ def test_unreachable_server_says_what_to_start() -> None:
     assert "mysql://root@127.0.0.1:1" in str(error.value)
     assert "start" in str(error.value)
     assert "secret" not in str(error.value)
+
+
+def test_no_representation_tells_a_password() -> None:
+    assert "secret" not in repr(Address.parse("mysql://root:secret@localhost"))
+    assert "secret" not in repr(Slot("name", "secret"))
 
 
 def test_wrong_password_is_a_settings_error(mysql_url: str) -> None:
