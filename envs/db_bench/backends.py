@@ -12,7 +12,7 @@ URL_VARIABLE = "AGENTPEFT_MYSQL_URL"
 DEFAULT_IMAGE = "mysql:8.4"
 _BACKENDS = ("sqlite", "mysql", "docker")
 
-_Key = tuple[str, DatabaseLimits]
+_Key = tuple[int, str, DatabaseLimits]
 
 
 @dataclass
@@ -58,7 +58,7 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
     """
     if not isinstance(spec, str):
         raise SettingsError(f"database must be a name or a URL, got {spec!r:.60}")
-    key = (spec, limits)
+    key = (os.getpid(), spec, limits)  # a forked child cannot use its parent's connections
     with _lock:
         if key not in _shared:
             try:

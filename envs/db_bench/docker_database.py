@@ -79,6 +79,7 @@ class _Container:
         """Raises: SettingsError, EnvFault."""
         self.image = image
         self.num_users = 0
+        self._owner_pid = os.getpid()
         self._docker = _connect()
         _remove_leftovers(self._docker)
         _need_image(self._docker, image)
@@ -125,8 +126,10 @@ class _Container:
                 self.remove()
 
     def remove(self) -> None:
-        """Kills and removes the container; idempotent."""
+        """Kills and removes the container; idempotent. In a forked child it does nothing."""
         atexit.unregister(self.remove)
+        if os.getpid() != self._owner_pid:
+            return
         with suppress(NotFound):
             self._container.remove(force=True, v=True)
 

@@ -19,6 +19,7 @@ that is prepared, abandoned and in the way of dropping a schema is rolled back, 
 
 import atexit
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ class MySQLDatabase:
         self._names_lock = threading.Lock()
         self._backlog = threading.Semaphore(_MAX_BACKLOG)
         self._is_closed = False
+        self._owner_pid = os.getpid()
         try:
             self._ready.append(self._make())
         except EnvFault as error:
@@ -84,8 +86,11 @@ class MySQLDatabase:
         raise EnvFault(f"lost the database server {self._server.address} while making tables")
 
     def close(self) -> None:
-        """Removes every schema and account of this backend; idempotent."""
-        if self._is_closed:
+        """Removes every schema and account of this backend; idempotent.
+
+        In a forked child it does nothing: they are the parent's.
+        """
+        if self._is_closed or os.getpid() != self._owner_pid:
             return
         self._is_closed = True
         atexit.unregister(self.close)

@@ -9,10 +9,15 @@ from agentpeft.envs.db_bench.database import Database, DatabaseLimits
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mysql"])
-def database(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A backend, shared by the tests of a file."""
+def spec(request: pytest.FixtureRequest) -> str:
+    """What names a backend."""
     is_mysql = request.param == "mysql"
-    spec = request.getfixturevalue("mysql_url") if is_mysql else request.param
+    return str(request.getfixturevalue("mysql_url") if is_mysql else request.param)
+
+
+@pytest.fixture(scope="module")
+def database(spec: str) -> Iterator[Database]:
+    """A backend, shared by the tests of a file."""
     limits = DatabaseLimits(statement_timeout_s=1.0, max_rows=100, max_database_mib=4)
     backend = open_database(spec, limits)
     yield backend
