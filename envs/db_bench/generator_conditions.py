@@ -187,7 +187,7 @@ def _make_subqueries(scene: Scene) -> list[Clause]:
 
 
 def _plain_subquery(scene: Scene) -> Clause:
-    kind = frozenset({"subquery_single"} if "subquery_single" in scene.skills else ())
+    kind = scene.skills & {"subquery_single"}
     if scene.rng.random() < 0.3:
         column, inner = scene.pick(scene.sample.of_kind("category")), make_condition(scene, "")
         head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"

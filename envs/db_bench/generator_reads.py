@@ -19,6 +19,8 @@ from agentpeft.envs.db_bench.generator_outputs import (
 from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
 from agentpeft.envs.db_bench.generator_tables import Field, to_literal
 
+_OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -78,20 +80,20 @@ def make_order(
         raise NoTaskHereError
     directions = [scene.rng.choice(("ASC", "DESC"))] * num_keys
     if kind.endswith("different_directions"):
-        directions[1] = "DESC" if directions[0] == "ASC" else "ASC"
+        directions[1] = _OPPOSITE[directions[0]]
     first = scene.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
     keys = [first, *(scene.rng.sample(others, num_keys - 1))]
 
     def render(chosen: Sequence[str]) -> str:
         parts = [
-            f"{key.alias or key.sql}{' DESC' if direction == 'DESC' else ''}"
+            f"{key.alias or key.sql} {direction}".removesuffix(" ASC")
             for key, direction in zip(keys, chosen, strict=True)
         ]
         return f" ORDER BY {', '.join(parts)}"
 
     reversed_one = [
-        render([*directions[:i], "DESC" if directions[i] == "ASC" else "ASC", *directions[i + 1 :]])
+        render([*directions[:i], _OPPOSITE[directions[i]], *directions[i + 1 :]])
         for i in range(num_keys)
     ]
     words = [

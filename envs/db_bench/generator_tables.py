@@ -9,7 +9,7 @@ plain ASCII letters and spaces, which every collation sorts alike; there are no 
 """
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -114,9 +114,8 @@ def to_literal(value: Value) -> str:
 def _connect(table: Table, fields: list[Field]) -> sqlite3.Connection:
     """Numbers are REAL there, so that division is MySQL's; text compares regardless of case."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    columns = ", ".join(
-        f"{field.name} {'REAL' if field.is_number else 'TEXT COLLATE NOCASE'}" for field in fields
-    )
+    types = ("TEXT COLLATE NOCASE", "REAL")
+    columns = ", ".join(f"{field.name} {types[field.is_number]}" for field in fields)
     connection.execute(f"CREATE TABLE {table.name} ({columns})")
     marks = ", ".join("?" * len(fields))
     connection.executemany(
@@ -170,10 +169,10 @@ def _make_table_name(rng: Random, names: list[str]) -> str:
 
 def _with_type(rng: Random, field: Field) -> Field:
     if field.kind == "float":
-        return Field(field.name, field.kind, field.spec, rng.choice(("FLOAT", "DOUBLE")))
+        return replace(field, type=rng.choice(("FLOAT", "DOUBLE")))
     if field.kind in ("name", "category"):
-        text = rng.choice(("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)"))
-        return Field(field.name, field.kind, field.spec, text)
+        types = ("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)")
+        return replace(field, type=rng.choice(types))
     return field
 
 
