@@ -31,7 +31,7 @@ def mysql():
         ("SELECT 'abc", "'abc", 1),
         ("SELECT * FROM staff WHERE id = = 3", "= 3", 1),
         ("SELECT COUNT (*) FROM staff", "*) FROM staff", 1),
-        ("SELECT rank FROM staff", "rank FROM staff", 1),
+        ("SELECT key FROM staff", "key FROM staff", 1),
         ("SELECT id AS order FROM staff", "order FROM staff", 1),
         ('SELECT * FROM "staff" WHERE 1', '"staff" WHERE 1', 1),
         ("SELECT id::int FROM staff", "::int FROM staff", 1),

@@ -246,3 +246,27 @@ def test_a_variable_keeps_its_value(mysql):
 def test_thousands_of_conditions_are_no_recursion(mysql, operator):
     sql = f"SELECT id FROM staff WHERE {f' {operator} '.join(['age = 25'] * 4000)}"
     assert mysql.rows(sql) == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT DISTINCT s.team FROM staff s ORDER BY s.team", [("HR",), ("IT",), ("Sales",)]),
+        (
+            "SELECT team FROM staff WHERE id = 2 UNION SELECT label FROM team WHERE budget = 100",
+            [("sales",)],
+        ),
+        ("SELECT age AS rank FROM staff WHERE id = 1", [(30,)]),
+        ("SELECT CAST(hired AS CHAR) FROM staff WHERE id = 1", [("2020-01-15",)]),
+        ("SELECT id FROM staff WHERE hired > 20200101", [(1,), (5,)]),
+        ("SELECT CAST(1e10 AS DECIMAL(5,2)), FLOOR(1e20), -0e0", [(Decimal("999.99"), 1e20, 0.0)]),
+        (
+            "SELECT CONCAT(1e-7), CONCAT(15e14), CONCAT(ROUND(0.5e0, 2))",
+            [("0.0000001", "1.5e15", "0.50")],
+        ),
+        ("SELECT FORMAT(0.125e0, 2), FORMAT(0.125, 2), REPEAT('a', -1)", [("0.12", "0.13", "")]),
+        ("SELECT MAKETIME(1, 2, 3), OCT(8), BIT_COUNT(7)", [(timedelta(seconds=3723), "10", 3)]),
+    ],
+)
+def test_rows_are_those_of_the_server(mysql, sql, rows):
+    assert repr(mysql.rows(sql)) == repr(rows)

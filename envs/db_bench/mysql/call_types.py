@@ -59,7 +59,14 @@ def _least(values: list[Fragment], scope: Scope) -> Fragment:
 @_builds("ABS", 1)
 def _abs(values: list[Fragment], scope: Scope) -> Fragment:
     value = to_number(values[0])
-    return Fragment(f"abs({value.sql})", value.type)
+    kind = DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    return Fragment(f"abs({value.sql})", kind)
+
+
+@_builds("FORMAT", 2)
+def _format(values: list[Fragment], scope: Scope) -> Fragment:
+    rounded = _rounded("my_round", values).sql
+    return Fragment(f"my_format({rounded}, {to_number(values[1]).sql})", TEXT)
 
 
 @_builds("MOD", 2)
@@ -81,11 +88,11 @@ def _rounded(function: str, values: list[Fragment]) -> Fragment:
     value = to_number(values[0])
     places = to_number(values[1]) if len(values) > 1 else Fragment("0", INTEGER, literal="0")
     kind = DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind is Kind.DECIMAL:
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
         digits = kind.scale
         if places.literal is not None:
             digits = min(max(int(float(places.literal)), 0), MAX_SCALE)
-        kind = SqlType(Kind.DECIMAL, digits)
+        kind = SqlType(kind.kind, digits)
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"{function}({value.sql}, {places.sql}, {is_decimal})", kind)
 

@@ -27,18 +27,18 @@ from agentpeft.envs.db_bench.mysql.types import (
 _PLAIN_TEXTS = {
     TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(tn) right(tn) reverse(t) lpad(tnt)
         substring_index(ttn) rpad(tnt) ltrim(t) rtrim(t) replace(ttt) repeat(tn) insert(tnnt)
-        hex(a) bin(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) format(nn) dayname(a) monthname(a)
+        hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) dayname(a) monthname(a)
         date_format(at) regexp_replace(ttt) regexp_substr(tt) substring(tnn?)""",
     INTEGER: """char_length(t) octet_length(t) locate(ttn?) ascii(t) crc32(t) find_in_set(tt)
         strcmp(tt) sign(n) datediff(aa) to_days(a) unix_timestamp(a?) time_to_sec(a) week(an?)
         yearweek(an?) regexp_like(ttt?) regexp_instr(tt) last_insert_id() row_count() sleep(n)
         isnull(a) year(a) month(a) day(a) dayofweek(a) dayofyear(a) weekday(a) hour(a) minute(a)
-        second(a) microsecond(a) quarter(a) weekofyear(a)""",
+        second(a) microsecond(a) quarter(a) weekofyear(a) bit_count(n)""",
     DOUBLE: """sqrt(n) pow(nn) exp(n) log(nn?) log2(n) log10(n) pi() sin(n) cos(n) tan(n)
-        radians(n) degrees(n) rand(n?)""",
+        asin(n) acos(n) atan(nn?) cot(n) radians(n) degrees(n) rand(n?)""",
     DATE: "curdate() last_day(a) makedate(nn) from_days(n)",
     DATETIME: "now(n?) from_unixtime(n)",
-    TIME: "curtime(n?) sec_to_time(n) timediff(aa)",
+    TIME: "curtime(n?) sec_to_time(n) timediff(aa) maketime(nnn)",
 }
 _PLAIN = {
     match[1].upper(): (match[2], kind)
@@ -62,6 +62,7 @@ _ALIASES = {
     "ORD": "ASCII",
     "SHA": "SHA1",
     "POWER": "POW",
+    "ATAN2": "ATAN",
     "LN": "LOG",
     "DAYOFMONTH": "DAY",
     "TIME_FORMAT": "DATE_FORMAT",

@@ -1,5 +1,6 @@
 """SHOW, DESCRIBE and information_schema, answered from the schema."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
@@ -17,6 +18,12 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_text,
 )
 
+_SYNONYMS = {
+    **dict.fromkeys(("boolean", "bool"), "tinyint(1)"),
+    **dict.fromkeys(("double precision", "real"), "double"),
+    **dict.fromkeys(("numeric", "dec", "fixed"), "decimal"),
+    "integer": "int",
+}
 Cell = str | int | None
 
 
@@ -44,11 +51,19 @@ def _key(column: ColumnSchema, table: TableSchema) -> str:
     return "UNI" if any(key == (column.name,) for _, key in table.unique_keys) else ""
 
 
+def _declared(column: ColumnSchema) -> str:
+    declared = column.declared.lower()
+    for name, written in _SYNONYMS.items():
+        if re.fullmatch(rf"{name}(\(.*)?", declared):
+            return declared.replace(name, written, 1)
+    return declared
+
+
 def _described(table: TableSchema) -> list[tuple[Cell, ...]]:
     return [
         (
             column.name,
-            column.declared.lower(),
+            _declared(column),
             "YES" if column.is_nullable else "NO",
             _key(column, table),
             None if column.default is None else column.default.strip("'"),
@@ -115,7 +130,7 @@ def _listed(names: Iterable[str]) -> str:
 def _create_table(table: TableSchema) -> str:
     lines = []
     for column in table.columns:
-        text = f"  `{column.name}` {column.declared.lower()}"
+        text = f"  `{column.name}` {_declared(column)}"
         if not column.is_nullable:
             text += " NOT NULL"
         if column.default is not None:
@@ -157,11 +172,9 @@ def information_schema(name: str, schema: Schema) -> tuple[list[OutputColumn], s
 def _column_rows(schema: Schema) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for table in schema.tables:
-        for number, (column, row) in enumerate(
-            zip(table.columns, _described(table), strict=True), start=1
-        ):
+        for number, row in enumerate(_described(table), start=1):
             field, declared, null, key, default, extra = row
-            kind = column.declared.lower().split("(")[0]
+            kind = str(declared).split("(")[0]
             rows.append(
                 (schema.name, table.name, field, number, default, null, kind, declared, key, extra)
             )

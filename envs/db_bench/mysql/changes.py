@@ -114,18 +114,16 @@ def compile_delete(node: exp.Expr, state: StatementState) -> list[str]:
             raise Mistake.UNKNOWN_TABLE_IN(target)
     if len(targets) == 1:
         row = f"{quote_name(targets[0])}.rowid"
-        return [f"{_delete_rows(tables[targets[0]])} (SELECT {row} FROM {sql}{where})"]
+        table = quote_name(tables[targets[0]].name)
+        return [f"DELETE FROM {table} WHERE rowid IN (SELECT {row} FROM {sql}{where})"]
     slots = [quote_text(f".{name}") for name in targets]  # no name of an agent's own variable
-    rows = [f"json_group_array({quote_name(name)}.rowid)" for name in targets]
+    rows = [f"',' || group_concat(DISTINCT {quote_name(name)}.rowid) || ','" for name in targets]
     keep = (f"my_set({slot}, {found})" for slot, found in zip(slots, rows, strict=True))
     return [  # all rows are found before the first one goes
         f"SELECT {', '.join(keep)} FROM {sql}{where}",
         *(
-            f"{_delete_rows(tables[name])} (SELECT value FROM json_each(my_get({slot})))"
+            f"DELETE FROM {quote_name(tables[name].name)} "
+            f"WHERE instr(my_get({slot}), ',' || rowid || ',')"
             for name, slot in zip(targets, slots, strict=True)
         ),
     ]
-
-
-def _delete_rows(table: TableSchema) -> str:
-    return f"DELETE FROM {quote_name(table.name)} WHERE rowid IN"

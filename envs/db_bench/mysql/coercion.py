@@ -22,6 +22,7 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_text,
 )
 
+_DATES = frozenset({Kind.DATE, Kind.DATETIME})
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292)."""
@@ -57,13 +58,13 @@ def to_number(value: Fragment) -> Fragment:
 def to_text(value: Fragment) -> Fragment:
     """Returns a value as MySQL prints it."""
     kind = value.type.kind
-    if kind is Kind.DECIMAL:
+    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale):
         return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", TEXT)
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", TEXT)
     if kind in (Kind.INTEGER, Kind.UNKNOWN):
         return Fragment(f"CAST({value.sql} AS TEXT)", TEXT)
-    return value
+    return value._replace(type=TEXT) if kind in TEMPORALS else value
 
 
 def to_temporal(value: Fragment, kind: Kind) -> Fragment:
@@ -110,9 +111,16 @@ def align(values: Sequence[Fragment]) -> list[str]:
         if any(value.is_collated for value in values[:1]):
             return [value.sql for value in values]
         return [f"{values[0].sql} COLLATE NOCASE", *(value.sql for value in values[1:])]
-    if kinds & NUMBERS:
+    if kinds & NUMBERS and not (kinds & _DATES and all(map(_may_be_date, values))):
         return [to_number(value).sql for value in values]
     return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
+
+
+def _may_be_date(value: Fragment) -> bool:
+    """Returns whether a value is no number, or one such as 20220131."""
+    if value.type.kind not in NUMBERS:
+        return True
+    return value.literal is not None and normalize(value.literal, Kind.DATETIME) is not None
 
 
 def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:

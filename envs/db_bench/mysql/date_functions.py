@@ -123,6 +123,7 @@ DATE_FUNCTIONS: dict[str, Callable[..., SQLiteValue]] = {
     "from_unixtime": _from_unixtime,
     "time_to_sec": lambda value: _time_to_sec(str(value)),
     "sec_to_time": _sec_to_time,
+    "maketime": lambda hour, minute, second: _sec_to_time(hour * 3600 + minute * 60 + second),
     "timediff": lambda left, right: _timediff(str(left), str(right)),
     "week": _week,
     "yearweek": _yearweek,

@@ -1,6 +1,7 @@
 """MySQL's functions of numbers in Python."""
 
 import math
+import re
 from collections.abc import Callable
 from decimal import ROUND_DOWN, Context, Decimal
 
@@ -39,6 +40,10 @@ def _truncate(value: float, places: float, _is_decimal: int) -> float | int:
         return value
     result = Decimal(repr(value)).quantize(decimal_unit(scale), rounding=ROUND_DOWN)
     return int(result) if isinstance(value, int) else float(result)
+
+
+def _whole(number: int) -> float | int:
+    return number if abs(number) < 1 << 63 else float(number)
 
 
 def _mod(left: float, right: float) -> float | None:
@@ -90,20 +95,24 @@ def _cast_integer(value: float, is_decimal: int) -> int:
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "format": _format,
     "bin": lambda value: f"{round(value) & (1 << 64) - 1:b}",
+    "oct": lambda value: f"{round(value) & (1 << 64) - 1:o}",
+    "bit_count": lambda value: (round(value) & (1 << 64) - 1).bit_count(),
     "round": _round,
     "truncate": _truncate,
-    "ceil": lambda value: math.ceil(round(value, 12)),
-    "floor": lambda value: math.floor(round(value, 12)),
+    "ceil": lambda value: _whole(math.ceil(round(value, 12))),
+    "floor": lambda value: _whole(math.floor(round(value, 12))),
     "mod": _mod,
     "fmod": _real("fmod", math.fmod),
     "quotient": _quotient,
     "sign": lambda value: (value > 0) - (value < 0),
     "pow": _real("pow", lambda base, power: float(base) ** power),
     "log": _real("log", _log),
+    "atan": _real("atan", lambda y, x=1: math.atan2(y, x)),
+    "cot": _real("cot", lambda angle: 1 / math.tan(angle)),
     **{
         name: _real(name, function)
         for name, function in vars(math).items()
-        if name in ("sqrt", "exp", "log2", "log10", "sin", "cos", "tan", "radians", "degrees")
+        if re.fullmatch("sqrt|exp|log2|log10|a?sin|a?cos|tan|radians|degrees", name)
     },
     "pi": lambda: math.pi,
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),

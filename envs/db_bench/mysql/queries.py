@@ -7,7 +7,7 @@ from agentpeft.envs.db_bench.mysql.compiler import compile_expression
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, OutputColumn, Query, Scope, name_of
 from agentpeft.envs.db_bench.mysql.select import compile_limit, compile_select, order_term
-from agentpeft.envs.db_bench.mysql.types import merge_types, quote_name
+from agentpeft.envs.db_bench.mysql.types import Kind, merge_types, quote_name
 
 _SET_OPERATIONS: dict[type[exp.Expr], str] = {
     exp.Union: "UNION",
@@ -97,8 +97,20 @@ def _compile_union(node: exp.Expr, scope: Scope) -> Query:
     if type(node.this) in _SET_OPERATIONS and not node.this.args.get("limit"):
         first = _member(left, columns, not node.this.args.get("order"))
     second = _member(right, columns, isinstance(node.expression, exp.Select))
-    sql = f"{first} {word} {second}{_tail(node, columns, scope)}"
+    sql = f"{first} {word} {second}"
+    if (
+        word == "UNION"
+        and not _is_recursive(node)
+        and any(c.type.kind is Kind.TEXT for c in columns)
+    ):
+        sql = f"SELECT DISTINCT * FROM ({first} UNION ALL {second})"  # of 'a' and 'A', the first
+    sql += _tail(node, columns, scope)
     return Query(sql, columns, is_limited=node.args.get("limit") is not None)
+
+
+def _is_recursive(node: exp.Expr) -> bool:
+    with_ = node.parent.parent if isinstance(node.parent, exp.CTE) else None
+    return with_ is not None and bool(with_.args.get("recursive"))
 
 
 def _member(query: Query, columns: list[OutputColumn], is_plain: bool) -> str:

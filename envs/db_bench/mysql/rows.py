@@ -40,7 +40,7 @@ def _to_single(value: SQLiteValue) -> Value:
 
 
 def _to_double(value: SQLiteValue) -> Value:
-    return float(value) if isinstance(value, int) else value
+    return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
 
 
 def _to_text(value: SQLiteValue) -> Value:

@@ -214,13 +214,22 @@ def _compile_order(
             }
             value = compile_expression(ordered.this, scope)
             scope.select_list = {}
-            if node.args.get("distinct") and scope.bare:
-                raise Mistake.DISTINCT_ORDER(number, scope.bare[0].title)
+            if node.args.get("distinct"):
+                _check_distinct_order(value, scope, projections, number)
             sql = collated(value) if value.literal is None else "NULL"
         _check_order_columns(node, scope, number)
         terms.append(sql + (" DESC" if ordered.args.get("desc") else ""))
     scope.aggregates_allowed = scope.windows_allowed = False
     return terms
+
+
+def _check_distinct_order(
+    value: Fragment, scope: Scope, projections: list[tuple[str, Fragment]], number: int
+) -> None:
+    shown = {projection.sql for _, projection in projections}
+    for column in scope.bare if value.sql not in shown else ():
+        if column.source.fragments[column.name.lower()].sql not in shown:
+            raise Mistake.DISTINCT_ORDER(number, column.title)
 
 
 def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:

@@ -54,12 +54,15 @@ def float_text(value: Value) -> str:
     """
     if not isinstance(value, float):
         return str(value)
-    text = repr(value).replace("e+", "e").replace("e-0", "e-")
-    return text.removesuffix(".0")
+    is_long = value and not 1e-15 <= abs(value) < 1e15
+    text = f"{Decimal(repr(value)).normalize():{'e' if is_long else 'f'}}"
+    return text.replace("e+", "e") if value else "0"
 
 
 def _stored_text(value: Value, kind: SqlType, column: str, row: int, is_lenient: bool) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else float_text(value)
+    if kind.is_padded:
+        text = text.rstrip(" ")
     if kind.length is not None and len(text) > kind.length:
         if not is_lenient and text[kind.length :].strip(" "):
             raise Mistake.TOO_LONG(column, row)

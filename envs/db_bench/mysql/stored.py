@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import to_text
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
-from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
+from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.storage import stored_value
@@ -29,6 +29,8 @@ def store(value: Fragment, column: ColumnSchema, row: int = 1, is_lenient: bool 
         if not column.is_nullable and not column.is_auto_increment:
             raise Mistake.NULL_COLUMN(column.name)
         return "NULL"
+    if column.type.kind is Kind.INTEGER and value.type.kind in (Kind.FLOAT, Kind.DOUBLE):
+        value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
     if value.literal is not None:
         stored = stored_value(
             _python_value(value), column.type, column.name, row, is_lenient=is_lenient
@@ -55,11 +57,15 @@ def _python_value(value: Fragment) -> int | float | str | Decimal:
 
 def stored(node: exp.Expr, column: ColumnSchema, row: int, scope: Scope, is_lenient: bool) -> str:
     """Returns the SQL of a value of INSERT or SET, DEFAULT among them."""
-    if isinstance(node, exp.Var) and node.name.upper() == "DEFAULT":
+    if isinstance(node, exp.Var | exp.Column) and node.sql().upper() == "DEFAULT":
         if column.default is None and not column.is_nullable and not column.is_auto_increment:
             raise Mistake.NO_DEFAULT(column.name)
         return column.default or "NULL"
-    return store(compile_expression(node, scope), column, row, is_lenient)
+    value = compile_expression(node, scope)
+    try:
+        return store(value, column, row, is_lenient)
+    except MySQLError:  # is one only where there is a row to change
+        return store(value._replace(literal=None), column, row, is_lenient)
 
 
 def assignments(

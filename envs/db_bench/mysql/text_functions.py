@@ -63,7 +63,7 @@ def _locate(part: str, text: str, start: int = 1) -> int:
 
 
 def _repeat(text: str, count: float) -> str | None:
-    return text * round(count) if 0 <= len(text) * count <= MAX_TEXT_CHARS else None
+    return text * round(count) if len(text) * count <= MAX_TEXT_CHARS else None
 
 
 def _trim(text: str, removed: str, position: str) -> str:

@@ -38,6 +38,7 @@ class SqlType:
     """A type. `length` is bits of an integer, digits of a decimal, most characters of a text.
 
     `scale`: decimals. `is_exact` False: SQLite's value has more decimals than `scale` (AVG, `/`).
+    `is_padded`: a CHAR, which loses the spaces at its end.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class SqlType:
     length: int | None = None
     is_unsigned: bool = False
     is_exact: bool = True
+    is_padded: bool = False
 
 
 INTEGER = SqlType(Kind.INTEGER, length=64)
@@ -67,7 +69,7 @@ _INTEGER_BITS = {
 _OTHER_TYPES = {
     "FLOAT": SqlType(Kind.FLOAT),
     **dict.fromkeys(("DOUBLE", "REAL", "DOUBLE PRECISION"), DOUBLE),
-    "CHAR": SqlType(Kind.TEXT, length=1),
+    "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
     **dict.fromkeys(("ENUM", "SET", "JSON", "LONGTEXT", "MEDIUMTEXT"), TEXT),
     "TEXT": SqlType(Kind.TEXT, length=65535),
     "TINYTEXT": SqlType(Kind.TEXT, length=255),
@@ -225,6 +227,8 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     kinds = {t.kind for t in known}
     if len(kinds) == 1:
         first = known[0]
+        if first.kind is Kind.DOUBLE:
+            return DOUBLE
         scale = max(t.scale for t in known)
         return replace(first, scale=scale, is_exact=all(t.is_exact for t in known))
     if Kind.UNKNOWN in kinds:

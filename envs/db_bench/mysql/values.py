@@ -5,7 +5,12 @@ import math
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.coercion import align, choose, to_number, to_temporal, to_text
-from agentpeft.envs.db_bench.mysql.compiler import compile_condition, compile_expression, handles
+from agentpeft.envs.db_bench.mysql.compiler import (
+    check_size,
+    compile_condition,
+    compile_expression,
+    handles,
+)
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, name_of
 from agentpeft.envs.db_bench.mysql.types import (
@@ -79,6 +84,7 @@ def _paren(node: exp.Expr, scope: Scope) -> Fragment:
 def _case(node: exp.Expr, scope: Scope) -> Fragment:
     operand = node.this and compile_expression(node.this, scope)
     branches = node.args["ifs"]
+    check_size(len(operand.sql) * len(branches) if operand else 0)
     default = node.args.get("default")
     values = [compile_expression(branch.args["true"], scope) for branch in branches]
     values.append(compile_expression(default, scope) if default else Fragment("NULL", NULL))
@@ -115,10 +121,10 @@ def _cast(node: exp.Expr, scope: Scope) -> Fragment:
         is_decimal = int(number.type.kind is Kind.DECIMAL)
         return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", INTEGER)
     if name == "DECIMAL":
-        scale = sizes[1] if len(sizes) > 1 else 0
-        return Fragment(
-            f"my_round({to_number(value).sql}, {scale}, 1)", SqlType(Kind.DECIMAL, scale)
-        )
+        digits, scale = (*sizes, 10, 0)[:2] if len(sizes) != 1 else (sizes[0], 0)
+        most = f"{'9' * (digits - scale) or '0'}.{'9' * scale or '0'}"
+        rounded = f"my_round({to_number(value).sql}, {scale}, 1)"
+        return Fragment(f"max(min({rounded}, {most}), -{most})", SqlType(Kind.DECIMAL, scale))
     if name in ("FLOAT", "DOUBLE"):
         return Fragment(f"CAST({to_number(value).sql} AS REAL)", parse_type(name))
     if name in ("DATE", "DATETIME", "TIME", "TIMESTAMP"):

@@ -1,0 +1,54 @@
+"""Statements as agents and benchmarks write them: the embedded MySQL against a server."""
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+from agentpeft.envs.db_bench.backends import open_database
+from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
+
+_TEXT = Path(__file__).with_name("mysql_statements.sql").read_text(encoding="utf-8")
+_SETUP, _, _STATEMENTS = _TEXT.partition("\n\n")
+TABLES = ("emp", "dept", "sales", "tags")
+READS = re.compile(r"SELECT|WITH|SHOW|DESC|EXPLAIN|\(")
+
+
+def run(session: DatabaseSession, sql: str) -> object:
+    """Returns what came out: rows in any order, an error's number or the changed tables."""
+    result = session.execute(sql)
+    if result.error is not None:
+        return result.error.split()[0]
+    if READS.match(sql) or ";" in sql.rstrip(";"):
+        return sorted(map(printed, result.rows))
+    tables = [session.read_table(name) for name in TABLES]
+    return [sorted(map(printed, table.rows)) if table else None for table in tables]
+
+
+def printed(row: tuple[object, ...]) -> str:
+    """Returns a row with its doubles to 12 digits."""
+    return str([float(f"{v:.12g}") if isinstance(v, float) else v for v in row])
+
+
+def answers(database: str) -> list[object]:
+    """Returns what each statement gives; each change begins with fresh tables."""
+    found: list[object] = []
+    session: DatabaseSession | None = None
+    with closing(open_database(database, DatabaseLimits())) as backend:
+        for sql in _STATEMENTS.splitlines():
+            if session is None:
+                session = backend.open(())
+                assert session.execute(_SETUP).error is None
+            found.append(run(session, sql))
+            if not READS.match(sql):
+                session.close()
+                session = None
+    return found
+
+
+def test_statements_give_what_a_server_gives(mysql_url: str) -> None:
+    pairs = zip(answers("sqlite"), answers(mysql_url), _STATEMENTS.splitlines(), strict=True)
+    assert [sql for embedded, served, sql in pairs if embedded != served] == []
+
+
+def test_no_statement_is_beyond_the_embedded_mysql() -> None:
+    assert not {"1105", "1235"} & {answer for answer in answers("sqlite") if type(answer) is str}
