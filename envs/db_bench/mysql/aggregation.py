@@ -1,8 +1,11 @@
 """MySQL's aggregates that SQLite lacks, usable as window functions too."""
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
+from functools import partial, reduce
 
 from agentpeft.envs.db_bench.mysql.collation import collation_key
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
@@ -34,8 +37,10 @@ class _Window(ABC):
 
 
 class _Spread(_Window):
-    is_sample = False
-    is_root = False
+    def __init__(self, is_sample: bool, is_root: bool) -> None:
+        super().__init__()
+        self.is_sample = is_sample
+        self.is_root = is_root
 
     def value(self) -> SQLiteValue:
         """Returns the variance or the standard deviation, by Welford's recurrence as MySQL."""
@@ -50,23 +55,6 @@ class _Spread(_Window):
         if divisor <= 0:
             return None
         return math.sqrt(total / divisor) if self.is_root else total / divisor
-
-
-class _VarPop(_Spread):
-    pass
-
-
-class _VarSamp(_Spread):
-    is_sample = True
-
-
-class _StddevPop(_Spread):
-    is_root = True
-
-
-class _StddevSamp(_Spread):
-    is_sample = True
-    is_root = True
 
 
 class _GroupConcat(_Window):
@@ -94,40 +82,24 @@ def _sort_key(value: SQLiteValue) -> tuple[int, object]:
 
 
 class _Bits(_Window):
-    start = 0
+    def __init__(self, combine: Callable[[int, int], int], start: int) -> None:
+        super().__init__()
+        self.combine = combine
+        self.start = start
 
     def value(self) -> SQLiteValue:
         """Returns the bits of all rows combined."""
-        result = self.start
-        for (number,) in self.rows:
-            if number is not None:
-                result = self.combine(result, round(float(number)))
-        return result
-
-    def combine(self, left: int, right: int) -> int:
-        """Returns two numbers combined."""
-        return left | right
+        numbers = (round(float(number)) for (number,) in self.rows if number is not None)
+        return reduce(self.combine, numbers, self.start)
 
 
-class _BitXor(_Bits):
-    def combine(self, left: int, right: int) -> int:
-        return left ^ right
-
-
-class _BitAnd(_Bits):
-    start = -1
-
-    def combine(self, left: int, right: int) -> int:
-        return left & right
-
-
-AGGREGATE_CLASSES: dict[str, type[_Window]] = {
-    "var_pop": _VarPop,
-    "var_samp": _VarSamp,
-    "stddev_pop": _StddevPop,
-    "stddev_samp": _StddevSamp,
+AGGREGATES: dict[str, Callable[[], _Window]] = {
+    "var_pop": partial(_Spread, False, False),
+    "var_samp": partial(_Spread, True, False),
+    "stddev_pop": partial(_Spread, False, True),
+    "stddev_samp": partial(_Spread, True, True),
     "group_concat": _GroupConcat,
-    "bit_or": _Bits,
-    "bit_xor": _BitXor,
-    "bit_and": _BitAnd,
+    "bit_or": partial(_Bits, operator.or_, 0),
+    "bit_xor": partial(_Bits, operator.xor, 0),
+    "bit_and": partial(_Bits, operator.and_, -1),
 }

@@ -46,16 +46,6 @@ def _nullif(values: list[Fragment], scope: Scope) -> Fragment:
     return Fragment(f"(CASE WHEN {test} THEN NULL ELSE {values[0].sql} END)", values[0].type)
 
 
-@_builds("GREATEST", 2, 64)
-def _greatest(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"max({', '.join(align(values))})", merge_types(v.type for v in values))
-
-
-@_builds("LEAST", 2, 64)
-def _least(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"min({', '.join(align(values))})", merge_types(v.type for v in values))
-
-
 @_builds("ABS", 1)
 def _abs(values: list[Fragment], scope: Scope) -> Fragment:
     value = to_number(values[0])
@@ -69,21 +59,6 @@ def _format(values: list[Fragment], scope: Scope) -> Fragment:
     return Fragment(f"my_format({rounded}, {to_number(values[1]).sql})", TEXT)
 
 
-@_builds("MOD", 2)
-def _mod(values: list[Fragment], scope: Scope) -> Fragment:
-    return modulo(to_number(values[0]), to_number(values[1]))
-
-
-@_builds("ROUND", 1, 2)
-def _round(values: list[Fragment], scope: Scope) -> Fragment:
-    return _rounded("my_round", values)
-
-
-@_builds("TRUNCATE", 2)
-def _truncate(values: list[Fragment], scope: Scope) -> Fragment:
-    return _rounded("my_truncate", values)
-
-
 def _rounded(function: str, values: list[Fragment]) -> Fragment:
     value = to_number(values[0])
     places = to_number(values[1]) if len(values) > 1 else Fragment("0", INTEGER, literal="0")
@@ -95,16 +70,6 @@ def _rounded(function: str, values: list[Fragment]) -> Fragment:
         kind = SqlType(kind.kind, digits)
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"{function}({value.sql}, {places.sql}, {is_decimal})", kind)
-
-
-@_builds("CEIL", 1)
-def _ceil(values: list[Fragment], scope: Scope) -> Fragment:
-    return _whole("my_ceil", values)
-
-
-@_builds("FLOOR", 1)
-def _floor(values: list[Fragment], scope: Scope) -> Fragment:
-    return _whole("my_floor", values)
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
@@ -126,26 +91,6 @@ def _instr(values: list[Fragment], scope: Scope) -> Fragment:
     return Fragment(f"my_locate({part}, {text})", INTEGER)
 
 
-@_builds("SPACE", 1)
-def _space(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"my_repeat(' ', {to_number(values[0]).sql})", TEXT)
-
-
-@_builds("DATE", 1)
-def _date(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"my_temporal({values[0].sql}, 'date')", DATE)
-
-
-@_builds("TIMESTAMP", 1)
-def _timestamp(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"my_temporal({values[0].sql}, 'datetime')", DATETIME)
-
-
-@_builds("TIME", 1)
-def _time(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(f"my_temporal({values[0].sql}, 'time')", TIME)
-
-
 @_builds("STR_TO_DATE", 2)
 def _str_to_date(values: list[Fragment], scope: Scope) -> Fragment:
     kind = DATETIME
@@ -158,16 +103,26 @@ def _str_to_date(values: list[Fragment], scope: Scope) -> Fragment:
     )
 
 
-@_builds("USER", 0)
-def _user(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment("'agent@%'", TEXT)
+def _moment(value: Fragment, kind: SqlType) -> Fragment:
+    return Fragment(f"my_temporal({value.sql}, '{kind.kind}')", kind)
 
 
-@_builds("DATABASE", 0)
-def _database(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment(quote_text(scope.statement.schema.name), TEXT)
+def _extreme(function: str, values: list[Fragment]) -> Fragment:
+    return Fragment(f"{function}({', '.join(align(values))})", merge_types(v.type for v in values))
 
 
-@_builds("VERSION", 0)
-def _version(values: list[Fragment], scope: Scope) -> Fragment:
-    return Fragment("'8.0.36'", TEXT)
+BUILDERS |= {
+    "GREATEST": (2, 64, lambda values, _: _extreme("max", values)),
+    "LEAST": (2, 64, lambda values, _: _extreme("min", values)),
+    "MOD": (2, 2, lambda values, _: modulo(to_number(values[0]), to_number(values[1]))),
+    "ROUND": (1, 2, lambda values, _: _rounded("my_round", values)),
+    "TRUNCATE": (2, 2, lambda values, _: _rounded("my_truncate", values)),
+    "CEIL": (1, 1, lambda values, _: _whole("my_ceil", values)),
+    "FLOOR": (1, 1, lambda values, _: _whole("my_floor", values)),
+    "DATE": (1, 1, lambda values, _: _moment(values[0], DATE)),
+    "TIMESTAMP": (1, 1, lambda values, _: _moment(values[0], DATETIME)),
+    "TIME": (1, 1, lambda values, _: _moment(values[0], TIME)),
+    "USER": (0, 0, lambda _values, _: Fragment("'agent@%'", TEXT)),
+    "VERSION": (0, 0, lambda _values, _: Fragment("'8.0.36'", TEXT)),
+    "DATABASE": (0, 0, lambda _, scope: Fragment(quote_text(scope.statement.schema.name), TEXT)),
+}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import wraps
 
-from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATE_CLASSES
+from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATES
 from agentpeft.envs.db_bench.mysql.collation import collation_key
 from agentpeft.envs.db_bench.mysql.date_functions import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
@@ -109,8 +109,8 @@ def install_functions(connection: sqlite3.Connection) -> FunctionErrors:
 
     for name, function in _ALL.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
-    for name, kind in AGGREGATE_CLASSES.items():
-        connection.create_window_function(f"my_{name}", -1, kind)
+    for name, aggregate in AGGREGATES.items():
+        connection.create_window_function(f"my_{name}", -1, aggregate)
     connection.create_function("my_get", 1, errors.variables.get)
     connection.create_function("my_set", 2, errors.set_variable)
     return errors

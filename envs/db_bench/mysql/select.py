@@ -124,6 +124,7 @@ def _compile_projections(
     scope.aggregates_allowed = scope.windows_allowed = True
     projections: list[tuple[str, Fragment]] = []
     bare: list[tuple[int, BareColumn]] = []
+    has_names = scope.is_derived or _has_quoted_names(node)
     for projection in node.expressions:
         star = projection.this if isinstance(projection, exp.Column) else projection
         if isinstance(star, exp.Star):
@@ -131,7 +132,7 @@ def _compile_projections(
         else:
             is_alias = isinstance(projection, exp.Alias)
             value = compile_expression(projection.this if is_alias else projection, scope)
-            projections.append((_name_of_projection(projection), value))
+            projections.append((_name_of_projection(projection, has_names), value))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
     scope.aggregates_allowed = scope.windows_allowed = False
@@ -148,14 +149,21 @@ def _alias_of(projection: exp.Expr) -> str:
     return name_of(projection.args["alias"])
 
 
-def _name_of_projection(projection: exp.Expr) -> str:
+def _has_quoted_names(node: exp.Expr) -> bool:
+    """Returns whether a clause after the select list may name an expression of it."""
+    clauses = (node.args.get(name) for name in ("having", "order"))
+    names = (name for clause in clauses if clause for name in clause.find_all(exp.Identifier))
+    return any(name.args.get("quoted") for name in names)
+
+
+def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
     if isinstance(projection, exp.Alias):
         return _alias_of(projection)
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
     if isinstance(projection, exp.Literal):
         return projection.name
-    return projection.sql("mysql").replace(MARK, "")
+    return projection.sql("mysql").replace(MARK, "") if has_name else ""
 
 
 def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:

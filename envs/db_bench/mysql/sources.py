@@ -1,5 +1,7 @@
 """FROM clauses: tables, joins, derived tables and information_schema."""
 
+from functools import lru_cache
+
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.mysql.catalog import information_schema
@@ -132,8 +134,9 @@ def find_table(node: exp.Expr, scope: Scope) -> TableSchema:
     return table
 
 
+@lru_cache(maxsize=2048)
 def table_source(table: TableSchema, alias: str, database: str) -> Source:
-    """Returns a table of the schema as a source."""
+    """Returns a table of the schema as a source, which no scope changes."""
     columns = [
         OutputColumn(column.name, column.type, column.type.kind is not Kind.BLOB)
         for column in table.columns

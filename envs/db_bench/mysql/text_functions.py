@@ -159,6 +159,7 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "rpad": _rpad,
     "reverse": lambda text: text[::-1],
     "repeat": _repeat,
+    "space": lambda count: _repeat(" ", count),
     "locate": _locate,
     "insert": _insert,
     "trim": _trim,

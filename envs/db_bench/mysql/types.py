@@ -148,9 +148,9 @@ class ColumnSchema:
         return " ".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableSchema:
-    """A table. `unique_keys` are (name, columns); the primary key is apart."""
+    """A table, equal only to itself. `unique_keys`: (name, columns); the primary key is apart."""
 
     name: str
     columns: tuple[ColumnSchema, ...]
