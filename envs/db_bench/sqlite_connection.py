@@ -7,7 +7,8 @@ other than by time: see `sqlite_worker`.
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.mysql.collation import install_collation
@@ -76,7 +77,7 @@ RUN_ERRORS = (sqlite3.Error, MySQLError, StatementInterrupted, UnicodeError, Mem
 class Job:
     """Statements for SQLite, all or none; the result is the last one's.
 
-    `is_ddl`: they may change the schema. `timeout_s` is for all, on the connection's clock.
+    `is_ddl`: they may change the schema. `timeout_s` is for all.
     `max_value_bytes` bounds each value, and so the time that one function call takes.
     """
 
@@ -96,17 +97,15 @@ class JobResult:
 
 
 class GuardedConnection:
-    """A database in memory. `clock` is what deadlines are read on, in seconds."""
+    """A database in memory."""
 
-    def __init__(
-        self, max_database_mib: int, clock: Callable[[], float], image: bytes = b""
-    ) -> None:
+    def __init__(self, max_database_mib: int, image: bytes = b"") -> None:
         """`image`: what the database begins as."""
-        self._clock = clock
         self._deadline_s = float("inf")
         self._is_ddl = False
         self._functions: FunctionErrors | None = None
         self._is_trusted = True
+        self._max_value_bytes = MAX_VALUE_BYTES
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
         )
@@ -153,9 +152,9 @@ class GuardedConnection:
         variables = self.variables
         cursor = self._connection.cursor()
         self._is_ddl = job.is_ddl
-        self._deadline_s = self._clock() + job.timeout_s
+        self._deadline_s = time.monotonic() + job.timeout_s
         self._is_trusted = False
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, job.max_value_bytes)
+        self._limit_values(job.max_value_bytes)
         try:
             for sql in job.sql:
                 cursor.execute(sql)
@@ -172,9 +171,13 @@ class GuardedConnection:
             raise (self._functions and self._functions.take()) or error from None
         finally:
             self._is_trusted = True
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             self._deadline_s = float("inf")
             cursor.close()
+
+    def _limit_values(self, max_value_bytes: int) -> None:
+        if max_value_bytes != self._max_value_bytes:
+            self._max_value_bytes = max_value_bytes
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_value_bytes)
 
     def _check_variables(self, before: Variables) -> None:
         """Raises: MemoryError where the variables are too large; they are as before then."""
@@ -185,6 +188,7 @@ class GuardedConnection:
 
     def read(self, sql: str) -> list[SqliteRow]:
         """Returns all rows of a query of the grader's, without a limit."""
+        self._limit_values(MAX_VALUE_BYTES)
         return self._connection.execute(sql).fetchall()
 
     def find_duplicate(self, job: Job, table: str, columns: Sequence[str]) -> SqliteRow | None:
@@ -244,7 +248,7 @@ class GuardedConnection:
         self._connection.close()
 
     def _is_over(self) -> bool:
-        return self._clock() > self._deadline_s
+        return time.monotonic() > self._deadline_s
 
     def _authorize(
         self,

@@ -1,7 +1,7 @@
 """The embedded backend: SQLite in memory that takes MySQL's statements and gives MySQL's answers.
 
-A statement first runs in this process, for a moment (`_FAST_LANE_S` of processor time). What does
-not end by then, or cannot be interrupted, starts again in a worker process under the full limits.
+A statement first runs in this process, for a moment (`_FAST_LANE_S`). What does not end by then, or
+cannot be interrupted, starts again in a worker process under the full limits.
 """
 
 import contextlib
@@ -81,9 +81,7 @@ class SqliteSession:
         self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
         self._before_transaction: tuple[bytes, Schema] | None = None
         image = database.images.find(tables)
-        self._connection = GuardedConnection(
-            self._limits.max_database_mib, time.thread_time, image or b""
-        )
+        self._connection = GuardedConnection(self._limits.max_database_mib, image)
         if not image:
             fill(self._connection, tables)
             database.images.keep(tables, self._connection)

@@ -195,7 +195,7 @@ def _limit_process() -> None:
 
 
 def _run(request: Request) -> Answer:
-    connection = GuardedConnection(request.max_database_mib, time.monotonic, request.image)
+    connection = GuardedConnection(request.max_database_mib, request.image)
     try:
         connection.variables = request.variables
         result = connection.run(request.job)

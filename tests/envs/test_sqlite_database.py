@@ -35,7 +35,7 @@ def job(sql: str, timeout_s: float = 0.3) -> Job:
 
 
 def bare(sql: str = "CREATE TABLE t (a INTEGER, b TEXT)") -> GuardedConnection:
-    connection = GuardedConnection(4, time.monotonic)
+    connection = GuardedConnection(4)
     connection.fill(sql, "INSERT INTO t VALUES (?, ?)", [(n, f"row {n}") for n in range(10)])
     return connection
 
@@ -194,7 +194,7 @@ SCRIPT = f"""
 import sys, time
 from agentpeft.envs.db_bench.sqlite_connection import GuardedConnection, Job
 from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
-image = GuardedConnection(4, time.monotonic).image()
+image = GuardedConnection(4).image()
 pool = WorkerPool()
 pool.run(Request(Job(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
 print("started", flush=True)
