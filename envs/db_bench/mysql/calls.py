@@ -27,8 +27,8 @@ from agentpeft.envs.db_bench.mysql.types import (
 _PLAIN_TEXTS = {
     TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(tn) right(tn) reverse(t) lpad(tnt)
         substring_index(ttn) rpad(tnt) ltrim(t) rtrim(t) replace(ttt) repeat(tn) insert(tnnt)
-        hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) space(n) dayname(a) monthname(a)
-        date_format(at) regexp_replace(ttt) regexp_substr(tt) substring(tnn?)""",
+        hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) dayname(a) monthname(a)
+        date_format(at) regexp_replace(ttt) regexp_substr(tt) substring(tnn?) space(n)""",
     INTEGER: """char_length(t) octet_length(t) locate(ttn?) ascii(t) crc32(t) find_in_set(tt)
         strcmp(tt) sign(n) datediff(aa) to_days(a) unix_timestamp(a?) time_to_sec(a) week(an?)
         yearweek(an?) regexp_like(ttt?) regexp_instr(tt) last_insert_id() row_count() sleep(n)

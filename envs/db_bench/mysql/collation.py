@@ -9,7 +9,6 @@ _PUNCTUATION = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$"
 _ORDER = {character: chr(index + 1) for index, character in enumerate("\t\n\r" + _PUNCTUATION)}
 _TABLE = str.maketrans(_ORDER)
 _MAX_KEPT_CHARS = 200
-_UNSAFE = re.compile(r"[^A-Za-z0-9 ,.'\-]")
 _EXPANSIONS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d"})
 
 
@@ -30,11 +29,6 @@ def _key(text: str) -> str:
 
 
 _kept_key = lru_cache(maxsize=8192)(_key)
-
-
-def needs_collation(text: str) -> bool:
-    """Returns whether SQLite's own NOCASE would order or compare such a text otherwise."""
-    return _UNSAFE.search(text) is not None
 
 
 def install_collation(connection: sqlite3.Connection) -> None:

@@ -72,7 +72,6 @@ class Mistake(Enum):
         "nonaggregated column '{}'; this is incompatible with sql_mode=only_full_group_by",
     )
     COMMAND_DENIED = (1142, "42000", "{} command denied to user 'agent'@'%' for table '{}'")
-    UNKNOWN_STORAGE = (1286, "42000", "Unknown storage engine '{}'")
     NO_TABLE = (1146, "42S02", "Table '{}.{}' doesn't exist")
     UNKNOWN_VARIABLE = (1193, "HY000", "Unknown system variable '{}'")
     WRONG_USAGE = (1221, "HY000", "Incorrect usage of {} and {}")

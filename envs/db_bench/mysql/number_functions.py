@@ -42,6 +42,10 @@ def _truncate(value: float, places: float, _is_decimal: int) -> float | int:
     return int(result) if isinstance(value, int) else float(result)
 
 
+def _bits(value: float) -> int:
+    return round(value) & (1 << 64) - 1
+
+
 def _whole(number: int) -> float | int:
     return number if abs(number) < 1 << 63 else float(number)
 
@@ -94,9 +98,9 @@ def _cast_integer(value: float, is_decimal: int) -> int:
 
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "format": _format,
-    "bin": lambda value: f"{round(value) & (1 << 64) - 1:b}",
-    "oct": lambda value: f"{round(value) & (1 << 64) - 1:o}",
-    "bit_count": lambda value: (round(value) & (1 << 64) - 1).bit_count(),
+    "bin": lambda value: f"{_bits(value):b}",
+    "oct": lambda value: f"{_bits(value):o}",
+    "bit_count": lambda value: _bits(value).bit_count(),
     "round": _round,
     "truncate": _truncate,
     "ceil": lambda value: _whole(math.ceil(round(value, 12))),

@@ -169,7 +169,6 @@ _PYTHON_FORMATS = {
     "a": "%a",
     "%": "%%",
 }
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def date_format(value: str, pattern: str) -> str | None:
