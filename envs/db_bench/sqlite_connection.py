@@ -106,6 +106,7 @@ class GuardedConnection:
         self._functions: FunctionErrors | None = None
         self._is_trusted = True
         self._max_value_bytes = MAX_VALUE_BYTES
+        self._max_pages: int | None = max_database_mib * 1024**2 // _PAGE_BYTES
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
         )
@@ -113,7 +114,6 @@ class GuardedConnection:
         if image:
             connection.deserialize(image)
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute(f"PRAGMA max_page_count = {max_database_mib * 1024**2 // _PAGE_BYTES}")
         for category, limit in _LIMITS:
             connection.setlimit(category, limit)
         install_collation(connection)
@@ -134,6 +134,9 @@ class GuardedConnection:
         MemoryError.
         """
         connection = self._connection
+        if self._max_pages is not None and not job.sql[0].startswith("SELECT"):
+            connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
+            self._max_pages = None  # set once, and not for queries: that would cost them time
         is_transaction = len(job.sql) > 1 and not connection.in_transaction
         if is_transaction:
             connection.execute("BEGIN")
