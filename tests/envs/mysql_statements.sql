@@ -608,3 +608,4 @@ SELECT DISTINCT e.dept_id, d.title AS t FROM emp e JOIN dept d ON d.id = e.dept_
 SELECT DISTINCT emp.dept_id FROM emp ORDER BY emp.dept_id + 1 DESC
 SELECT DISTINCT e.* FROM emp e ORDER BY e.id
 SELECT DISTINCT UPPER(e.name) n FROM emp e ORDER BY UPPER(e.name)
+SELECT id, -rate, FLOOR(rate), ROUND(-bonus, 1), DATE_ADD(hired, INTERVAL 1 DAY) FROM emp

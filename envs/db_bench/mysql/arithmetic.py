@@ -154,4 +154,5 @@ def _complement(node: exp.Expr, scope: Scope) -> Fragment:
 def _negative(node: exp.Expr, scope: Scope) -> Fragment:
     value = to_number(compile_expression(node.this, scope))
     literal = f"-{value.literal}" if value.literal is not None else None
-    return Fragment(f"(-{value.sql})", value.type, literal=literal)
+    kind = DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    return Fragment(f"(-{value.sql})", kind, literal=literal)
