@@ -118,3 +118,16 @@ def test_a_backend_lives_until_its_last_user_closes_it():
     assert session.execute("SELECT item FROM shop WHERE item REGEXP '^p'").rows == (("pen",),)
     session.close()
     second.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "num_rows"), [("", 2), ("; COMMIT", 0), ("; SET autocommit = 1", 0), ("; ROLLBACK", 2)]
+)
+def test_what_is_not_committed_is_not_graded(database: Database, end: str, num_rows: int) -> None:
+    table = Table("t", (Column("a", "INT"),), ((1,), (2,)))
+    session = database.open([table])
+    assert session.execute(f"SET autocommit = 0; DELETE FROM t{end}").error is None
+    contents = session.read_table("t")
+    session.close()
+    assert contents is not None
+    assert len(contents.rows) == num_rows

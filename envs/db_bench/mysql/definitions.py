@@ -135,6 +135,8 @@ def _column(node: exp.Expr, state: StatementState) -> tuple[ColumnSchema, bool, 
     is_primary = is_unique = False
     for constraint in node.args.get("constraints") or []:
         rule = constraint.args["kind"]
+        if isinstance(rule, exp.ComputedColumnConstraint | exp.GeneratedAsIdentityColumnConstraint):
+            raise Mistake.NOT_SUPPORTED("GENERATED COLUMN")
         if isinstance(rule, exp.NotNullColumnConstraint):
             column = replace(column, is_nullable=bool(rule.args.get("allow_null")))
         elif isinstance(rule, exp.AutoIncrementColumnConstraint):

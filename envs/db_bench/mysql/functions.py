@@ -20,6 +20,8 @@ from agentpeft.envs.db_bench.mysql.storage import stored_value
 from agentpeft.envs.db_bench.mysql.text_functions import NULLABLE_TEXT_FUNCTIONS, TEXT_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.types import parse_type
 
+_RANDOM = random.Random()
+"""RAND()'s own state: what an agent draws leaves its host's random numbers as they are."""
 Function = Callable[..., SQLiteValue]
 
 
@@ -73,7 +75,7 @@ _NULL_IS_NULL = {
 }
 _FUNCTIONS: dict[str, Function] = {
     **NULLABLE_TEXT_FUNCTIONS,
-    "rand": lambda *seed: (random.Random(*seed) if seed else random).random(),
+    "rand": lambda *seed: (random.Random(*seed) if seed else _RANDOM).random(),
     "single_row": _single_row,
     "store": _store,
     "isnull": lambda value: int(value is None),

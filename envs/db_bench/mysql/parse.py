@@ -105,7 +105,7 @@ class Statement:
         return self.text[:7].upper() == "REPLACE"
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=1024)
 def parse_statements(sql: str) -> tuple[Statement, ...]:
     """Splits a text at its semicolons; those within strings and comments do not count.
 

@@ -25,7 +25,7 @@ from agentpeft.envs.db_bench.mysql.definitions import (
 )
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.inserts import compile_insert
-from agentpeft.envs.db_bench.mysql.parse import Statement, locate, parse
+from agentpeft.envs.db_bench.mysql.parse import MARK, Statement, locate, parse
 from agentpeft.envs.db_bench.mysql.queries import compile_query
 from agentpeft.envs.db_bench.mysql.scopes import Query, Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.sources import find_table
@@ -68,7 +68,7 @@ def translate(statement: Statement, schema: Schema) -> Translation:
     return result
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
     state = StatementState(schema, compile_query)
     words = statement.words
@@ -146,15 +146,23 @@ def _definition(definition: Definition) -> Translation:
 
 
 def _set(node: exp.Expr, state: StatementState) -> Translation:
-    """`SET @x = …` keeps the value; settings of the session are accepted and ignored."""
+    """`SET @x = …` keeps the value; other settings than autocommit are accepted and ignored."""
     terms = []
     for item in node.expressions:
         target = item.this.this if isinstance(item.this, exp.EQ) else None
         if isinstance(target, exp.SessionParameter) and target.text("kind").upper() == "GLOBAL":
             raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
+        if isinstance(target, exp.Column | exp.SessionParameter) and _is_autocommit(target):
+            is_on = item.this.expression.sql().upper() in ("1", "TRUE", "ON")
+            return Translation(StatementKind.COMMIT if is_on else StatementKind.BEGIN)
         if isinstance(target, exp.Parameter):
             value = compile_expression(item.this.expression, Scope(state))
             terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
     if not terms:
         return Translation(StatementKind.NOTHING)
     return _write([f"SELECT {', '.join(terms)}"], state)
+
+
+def _is_autocommit(target: exp.Expr) -> bool:
+    """Returns whether SET means the switch of transactions, however it is written."""
+    return target.name.replace(MARK, "").lower() == "autocommit"
