@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from agentpeft.envs.errors import check_count, check_duration
 
@@ -12,8 +12,7 @@ Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timed
 Row: TypeAlias = tuple[Value, ...]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column: its name and its MySQL type as written, such as `VARCHAR(40)`."""
 
     name: str

@@ -105,6 +105,7 @@ class GuardedConnection:
         self._is_ddl = False
         self._functions: FunctionErrors | None = None
         self._is_trusted = True
+        self._is_guarded = False
         self._max_value_bytes = MAX_VALUE_BYTES
         self._max_pages: int | None = max_database_mib * 1024**2 // _PAGE_BYTES
         self._connection = sqlite3.connect(
@@ -117,8 +118,6 @@ class GuardedConnection:
         for category, limit in _LIMITS:
             connection.setlimit(category, limit)
         install_collation(connection)
-        connection.set_authorizer(self._authorize)
-        connection.set_progress_handler(self._is_over, _OPERATIONS_BETWEEN_CHECKS)
 
     def fill(self, ddl: str, insert: str, rows: Sequence[SqliteRow]) -> None:
         """Creates a table and its rows. Raises: sqlite3.Error (the connection is lost then)."""
@@ -152,6 +151,10 @@ class GuardedConnection:
     def _run_guarded(self, job: Job) -> JobResult:
         if self._functions is None and any(FUNCTION_PREFIX in sql for sql in job.sql):
             self._functions = install_functions(self._connection)
+        if not self._is_guarded:  # from here on; making the task's tables is quicker without
+            self._connection.set_authorizer(self._authorize)
+            self._connection.set_progress_handler(self._is_over, _OPERATIONS_BETWEEN_CHECKS)
+            self._is_guarded = True
         variables = self.variables
         cursor = self._connection.cursor()
         self._is_ddl = job.is_ddl
