@@ -80,6 +80,18 @@ def test_a_correct_write_without_an_answer_is_not_correct(play):
     assert play("write", INSERT, look, look, look)[1:] == (-0.1, Outcome.TURN_LIMIT)
 
 
+def test_a_change_undone_afterwards_fails(play):
+    undo = operation_action("DELETE FROM pets WHERE name = 'Di'")
+    assert play("write", INSERT, undo, DONE)[2] is Outcome.FAILURE
+
+
+def test_a_change_in_other_words_or_with_a_look_before_it_counts(play):
+    look = operation_action("SELECT COUNT(*) FROM pets")
+    other = operation_action("INSERT INTO pets (age, name) VALUES (1, 'Di')")
+    assert play("write", look, INSERT, DONE)[2] is Outcome.SUCCESS
+    assert play("write", other, DONE)[2] is Outcome.SUCCESS
+
+
 def test_a_change_made_twice_fails(play):
     assert play("write", INSERT, INSERT, DONE)[2] is Outcome.FAILURE
 
