@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import sqlglot
@@ -62,11 +63,8 @@ def compute_gold_rows(sql: str, tables: Sequence[Table], database: Database) -> 
 
 
 def _run_plan(plan: _Plan, tables: Sequence[Table], database: Database) -> GoldRows | None:
-    session = database.open(tables)
-    try:
+    with closing(database.open(tables)) as session:
         result = session.execute(plan.sql)
-    finally:
-        session.close()
     if result.error is not None or result.is_cut:
         return None
     keys = [tuple(map(_fold, (row[column] for column in plan.key_columns))) for row in result.rows]

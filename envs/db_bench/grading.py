@@ -6,11 +6,18 @@ tables that the task does not have is not looked at.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.answers import parse_answer
-from agentpeft.envs.db_bench.database import Database, DatabaseSession, Row, TableContents
+from agentpeft.envs.db_bench.database import (
+    Database,
+    DatabaseSession,
+    Row,
+    StatementResult,
+    TableContents,
+)
 from agentpeft.envs.db_bench.gold import GoldRows, compute_choices
 from agentpeft.envs.db_bench.matching import is_same_sequence, is_same_stored_row, is_sub_bag
 from agentpeft.envs.db_bench.tasks import DBBenchTask
@@ -105,27 +112,24 @@ class Grader:
         return remembered
 
     def _query_gold(self, task: DBBenchTask) -> tuple[Row, ...]:
-        session = self._database.open(task.tables)
-        try:
-            result = session.execute(self.gold_sql(task))
-        finally:
-            session.close()
-        if result.error is not None:
-            raise DataError(f"task {task.task_id}: gold SQL fails with {result.error}")
-        if result.is_cut:
-            num_rows = len(result.rows)
-            raise DataError(f"task {task.task_id}: gold SQL gives more than {num_rows} rows")
-        return result.rows
+        with self._gold_run(task) as (_, result):
+            if result.is_cut:
+                num_rows = len(result.rows)
+                raise DataError(f"task {task.task_id}: gold SQL gives more than {num_rows} rows")
+            return result.rows
 
     def _run_gold(self, task: DBBenchTask) -> tuple[TableContents | None, ...]:
-        session = self._database.open(task.tables)
-        try:
+        with self._gold_run(task) as (session, _):
+            return tuple(session.read_table(table.name) for table in task.tables)
+
+    @contextmanager
+    def _gold_run(self, task: DBBenchTask) -> Iterator[tuple[DatabaseSession, StatementResult]]:
+        """Gives a fresh session after the gold SQL, and its result. Raises: DataError, EnvFault."""
+        with closing(self._database.open(task.tables)) as session:
             result = session.execute(self.gold_sql(task))
             if result.error is not None:
                 raise DataError(f"task {task.task_id}: gold SQL fails with {result.error}")
-            return tuple(session.read_table(table.name) for table in task.tables)
-        finally:
-            session.close()
+            yield session, result
 
 
 def _is_same_table(contents: TableContents | None, gold: TableContents | None) -> bool:
