@@ -2,37 +2,15 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
 
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
+from agentpeft.envs.db_bench.mysql_client import MySQLClient
 from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
 from agentpeft.envs.db_bench.mysql_session import MySQLSession
 
 TIMEOUT = "3024 (HY000): Query execution was interrupted, maximum statement execution time exceeded"
-
-
-@pytest.fixture(scope="module")
-def database(mysql_url: str) -> Iterator[MySQLDatabase]:
-    database = MySQLDatabase(mysql_url, LIMITS)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def session(database: MySQLDatabase) -> Iterator[MySQLSession]:
-    session = database.open([PEOPLE])
-    yield session
-    session.close()
-
-
-@pytest.fixture
-def administrator(mysql_url: str) -> Iterator[MySQLClient]:
-    client = MySQLClient(Address.parse(mysql_url), 10)
-    yield client
-    client.close()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -16,27 +15,6 @@ from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient, MySQLErro
 from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
 from agentpeft.envs.db_bench.mysql_server import Slot
 from agentpeft.envs.db_bench.mysql_session import MySQLSession
-
-
-@pytest.fixture(scope="module")
-def database(mysql_url: str) -> Iterator[MySQLDatabase]:
-    database = MySQLDatabase(mysql_url, LIMITS)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def session(database: MySQLDatabase) -> Iterator[MySQLSession]:
-    session = database.open([PEOPLE])
-    yield session
-    session.close()
-
-
-@pytest.fixture
-def administrator(mysql_url: str) -> Iterator[MySQLClient]:
-    client = MySQLClient(Address.parse(mysql_url), 10)
-    yield client
-    client.close()
 
 
 def test_tables_are_loaded_as_given(session: MySQLSession) -> None:
@@ -217,7 +195,7 @@ def test_lost_connections_are_made_again(
 
 
 def test_server_that_dies_is_a_fault_not_an_observation(mysql_url: str) -> None:
-    script, name = Path(__file__).parents[2] / ".ci" / "mysql_server.sh", f"dying-{os.getpid()}"
+    script, name = Path(__file__).parents[3] / ".ci" / "mysql_server.sh", f"dying-{os.getpid()}"
     url = subprocess.run([script, "start", name], stdout=subprocess.PIPE, check=True).stdout
     database = MySQLDatabase(url.decode().strip(), LIMITS)
     session = database.open([PEOPLE])
