@@ -1,0 +1,1 @@
+"""AgentPEFT's training service: LoRA policies taught by reinforcement learning, on Ray."""

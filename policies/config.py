@@ -1,0 +1,193 @@
+"""The settings of a training run: one strict model, from Python, from TOML, or both.
+
+Sections are one level deep, so that every setting has one dotted name (`training.lr`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "ppo", "sft"]
+Normalization = Literal["token", "sequence", "constant"]
+PositiveFloat = Field(gt=0)
+
+
+class Section(BaseModel):
+    """A strict, frozen group of settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class EnvironmentSettings(Section):
+    """Which Gymnasium environment is trained on, and its keyword arguments."""
+
+    id: str = "AgentPEFT/Arithmetic-v0"
+    kwargs: dict[str, Any] = {}
+
+
+class ModelSettings(Section):
+    """The base model: "tiny" (built in), a Hugging Face id or folder, or an adapter's folder.
+
+    `dtype` of the base's weights ("auto": float32 on a CPU, bfloat16 on a GPU). Without
+    `use_chat_template` observations and actions follow each other as plain text.
+    """
+
+    name: str = "tiny"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    load_in_4bit: bool = False
+    use_chat_template: bool = True
+
+
+class TinySettings(Section):
+    """The architecture (Qwen2's) of the built-in model; used where `model.name` is "tiny"."""
+
+    hidden_size: PositiveInt = 192
+    num_layers: PositiveInt = 4
+    num_heads: PositiveInt = 4
+    intermediate_size: PositiveInt = 512
+    vocab_size: int = Field(default=512, ge=300, le=65536)
+    max_context_tokens: PositiveInt = 1024
+
+
+class LoraSettings(Section):
+    """The adapter. `use_lora` False trains all weights (with algorithm "sft" only)."""
+
+    use_lora: bool = True
+    rank: PositiveInt = 16
+    alpha: float = Field(default=32.0, gt=0)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class WarmStartSettings(Section):
+    """Supervised steps on oracle episodes before RL; 0 steps are none.
+
+    They train the tiny model's base weights (cached by content), any other model's adapter.
+    `env_kwargs` override `environment.kwargs`: the easier tasks that it learns from.
+    """
+
+    num_steps: NonNegativeInt = 0
+    batch_size: PositiveInt = 64
+    lr: float = Field(default=2e-3, gt=0)
+    env_kwargs: dict[str, Any] = {}
+
+
+class EnvRunnerSettings(Section):
+    """Who plays the episodes. 0 runners play in the driver's process, for debugging.
+
+    `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
+    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy.
+    """
+
+    num_env_runners: NonNegativeInt = 1
+    num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
+    num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
+    num_threads: PositiveInt = 2
+    engine: Literal["transformers", "scripted"] = "transformers"
+    max_concurrent_episodes: PositiveInt = 256
+    max_new_tokens: PositiveInt = 256
+    max_context_tokens: PositiveInt | None = None
+    temperature: NonNegativeFloat = 1.0
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    episode_timeout_s: float = Field(default=600.0, gt=0)
+
+
+class TrainingSettings(Section):
+    """What is learnt, and how. None means the algorithm's own default.
+
+    An iteration plays `num_groups` tasks, `group_size` episodes each.
+    """
+
+    algorithm: AlgorithmName = "grpo"
+    num_iterations: NonNegativeInt = 100
+    num_groups: PositiveInt = 32
+    group_size: PositiveInt = 8
+    lr: float = Field(default=1e-4, gt=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    num_warmup_iterations: NonNegativeInt = 0
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    num_epochs: PositiveInt | None = None
+    num_minibatches: PositiveInt = 1
+    clip_range: float | None = Field(default=None, gt=0)
+    clip_range_high: float | None = Field(default=None, gt=0)
+    loss_normalization: Normalization | None = None
+    kl_coeff: NonNegativeFloat = 0.0
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_placement: Literal["loss", "reward"] = "loss"
+    entropy_coeff: float | None = Field(default=None, ge=0)
+    baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
+    importance_cap: float | None = Field(default=None, gt=0)
+    dynamic_sampling: bool = False
+
+
+class LearnerSettings(Section):
+    """Where and in what portions the updates are computed."""
+
+    num_cpus_per_learner: float = Field(default=0.5, ge=0)
+    num_gpus_per_learner: float = Field(default=0.0, ge=0)
+    num_threads: PositiveInt = 2
+    autocast: Literal["auto", "off", "bfloat16"] = "auto"
+    gradient_checkpointing: bool = False
+    share_prompts: bool = True
+    max_tokens_per_micro_batch: PositiveInt = 8192
+
+
+class EvaluationSettings(Section):
+    """Greedy episodes on held-out tasks, before and after, and every `interval` iterations (0: no).
+
+    `env_kwargs` override `environment.kwargs`. With `samples_per_task` > 1 they are sampled at the
+    training temperature, and pass@k is reported.
+    """
+
+    interval: NonNegativeInt = 0
+    num_tasks: NonNegativeInt = 200
+    samples_per_task: PositiveInt = 1
+    env_kwargs: dict[str, Any] = {}
+
+
+class FaultToleranceSettings(Section):
+    """How often what may be tried again, and when to give up."""
+
+    max_episode_retries: NonNegativeInt = 3
+    max_skipped_updates: NonNegativeInt = 5
+    placement_timeout_s: float = Field(default=30.0, gt=0)
+
+
+class OutputSettings(Section):
+    """What a run writes, below `dir`/<experiment>/<timestamp>."""
+
+    dir: str = "outputs"
+    checkpoint_interval: NonNegativeInt = 0
+    num_checkpoints_kept: PositiveInt = 2
+    tensorboard: bool = True
+    wandb: Literal["off", "online", "offline"] = "off"
+    episodes: bool = True
+
+
+class Settings(Section):
+    """All settings of a run.
+
+    `max_adapter_lag` 0 samples and learns in turn; n >= 1 samples up to n updates ahead.
+    `deterministic` makes a run on CPUs repeatable, and a resumed one equal, to the bit.
+    """
+
+    experiment: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    seed: NonNegativeInt = 0
+    deterministic: bool = False
+    max_adapter_lag: NonNegativeInt = 0
+    environment: EnvironmentSettings = EnvironmentSettings()
+    model: ModelSettings = ModelSettings()
+    tiny: TinySettings = TinySettings()
+    lora: LoraSettings = LoraSettings()
+    warm_start: WarmStartSettings = WarmStartSettings()
+    env_runners: EnvRunnerSettings = EnvRunnerSettings()
+    training: TrainingSettings = TrainingSettings()
+    learners: LearnerSettings = LearnerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    fault_tolerance: FaultToleranceSettings = FaultToleranceSettings()
+    output: OutputSettings = OutputSettings()
+
+
+SettingsDict = Mapping[str, Any]

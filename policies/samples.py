@@ -1,0 +1,131 @@
+"""What flows between engine, env runner, learner and driver."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from agentpeft.envs import Outcome
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP_TOKEN = "stop_token"  # noqa: S105
+    MAX_NEW_TOKENS = "max_new_tokens"
+    CONTEXT_FULL = "context_full"
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One turn of one episode, in tokens.
+
+    `session` names the episode: its earlier turns' keys and values may be kept for it. `prefix`
+    names a prompt that others share (a group's first turn); None where there is none. `prompt_ids`
+    is the whole context, of shape (T,). The sampled ids depend on `seed` alone, not on what else
+    is in the batch. `temperature` 0 is greedy.
+    """
+
+    session: str
+    prompt_ids: Ids
+    seed: tuple[int, ...]
+    temperature: float = 1.0
+    max_new_tokens: int = 256
+    prefix: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled ids (n,), the stop token included, and their log-probabilities (n,).
+
+    The log-probabilities are those of the sampling distribution (after the temperature; greedy:
+    of temperature 1). `adapter_version` is what the engine served.
+    """
+
+    token_ids: Ids
+    logprobs: Floats
+    stop_reason: StopReason
+    adapter_version: int
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode, in tokens: a prompt, then what was sampled and what the environment said.
+
+    `prompt_ids`: (P,). `token_ids`, `loss_mask`, `sampling_logprobs`: (T,); the mask is True on
+    sampled tokens only, stop tokens included; log-probabilities are 0 elsewhere. `turn_ends`: for
+    each turn, the index after its last sampled token. `turn_rewards`: one per turn, the final
+    reward in the last. An episode whose prompt fills the context has no tokens and no turns.
+    """
+
+    prompt_ids: Ids
+    token_ids: Ids
+    loss_mask: Mask
+    sampling_logprobs: Floats
+    turn_ends: tuple[int, ...]
+    turn_rewards: tuple[float, ...]
+    outcome: Outcome
+
+    @property
+    def episode_return(self) -> float:
+        """The undiscounted sum of rewards."""
+        return float(sum(self.turn_rewards))
+
+
+@dataclass(frozen=True)
+class EpisodeGroup:
+    """The episodes of one task, all played with one adapter version.
+
+    `group_id` is the task's position in the task stream.
+    """
+
+    group_id: int
+    task_id: str
+    skills: tuple[str, ...]
+    adapter_version: int
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One episode in words, for the sessions' files and for evaluation."""
+
+    group_id: int
+    sample: int
+    task_id: str
+    skills: tuple[str, ...]
+    adapter_version: int
+    outcome: Outcome
+    episode_return: float
+    num_turns: int
+    num_tokens: int
+    messages: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class AdapterVersion:
+    """An adapter's weights under a name that is never used again.
+
+    `weights` are float32, by PEFT's names. `sha256` is over names, shapes and bytes.
+    `scaling` is alpha / rank.
+    """
+
+    version: int
+    name: str
+    sha256: str
+    scaling: float
+    weights: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class AdapterAck:
+    """A runner's word for what it serves, computed from what it received."""
+
+    version: int
+    sha256: str
