@@ -3,20 +3,28 @@
 Sections are one level deep, so that every setting has one dotted name (`training.lr`).
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from agentpeft.envs.errors import SettingsError, did_you_mean
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "ppo", "sft"]
 Normalization = Literal["token", "sequence", "constant"]
-PositiveFloat = Field(gt=0)
 
 
 class Section(BaseModel):
     """A strict, frozen group of settings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class EnvironmentSettings(Section):
@@ -56,7 +64,9 @@ class LoraSettings(Section):
     use_lora: bool = True
     rank: PositiveInt = 16
     alpha: float = Field(default=32.0, gt=0)
-    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
+        "all-linear"
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
@@ -167,7 +177,7 @@ class OutputSettings(Section):
 
 
 class Settings(Section):
-    """All settings of a run.
+    """All settings of a run; contradictions between them are refused.
 
     `max_adapter_lag` 0 samples and learns in turn; n >= 1 samples up to n updates ahead.
     `deterministic` makes a run on CPUs repeatable, and a resumed one equal, to the bit.
@@ -189,5 +199,102 @@ class Settings(Section):
     fault_tolerance: FaultToleranceSettings = FaultToleranceSettings()
     output: OutputSettings = OutputSettings()
 
+    def __init__(self, **values: Any) -> None:
+        """Takes sections, or mappings of their settings. Raises: SettingsError."""
+        from agentpeft.policies.contradictions import check_contradictions
 
-SettingsDict = Mapping[str, Any]
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(_message(error)) from None
+        check_contradictions(self)
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "Settings":
+        """Returns a file's settings with `section.name=value` overrides. Raises: SettingsError."""
+        return cls(**with_overrides(read_toml(path), overrides))
+
+    def to_toml(self) -> str:
+        """Returns the TOML text of all settings that are not None."""
+        values = self.model_dump(exclude_none=True)
+        lines = [f"{k} = {_toml_value(v)}" for k, v in values.items() if not isinstance(v, dict)]
+        for name, section in values.items():
+            if isinstance(section, dict):
+                lines += ["", f"[{name}]", *(f"{k} = {_toml_value(v)}" for k, v in section.items())]
+        return "\n".join(lines) + "\n"
+
+
+def setting_names() -> list[str]:
+    """Returns the dotted names of all settings."""
+    names: list[str] = []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            names += [f"{name}.{key}" for key in section.model_fields]
+        else:
+            names.append(name)
+    return names
+
+
+def unknown_setting(name: str) -> SettingsError:
+    """Returns the error for a dotted name that is no setting's."""
+    names = setting_names()
+    same_leaf = [n for n in names if n.rpartition(".")[2] == name.rpartition(".")[2]]
+    return SettingsError(f"unknown setting {name!r}{did_you_mean(name, same_leaf or names)}")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Returns a TOML file's values. Raises: SettingsError."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns nested settings with `section.name=value` overrides applied.
+
+    A value is read as TOML, else as a bare word; an empty one is the default. Raises: SettingsError.
+    """
+    result = deepcopy(dict(values))
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals:
+            raise SettingsError(f"an override is written section.name=value, got {override!r}")
+        *path, leaf = parts = name.strip().split(".")
+        section = result
+        for part in path:
+            section = section.setdefault(part, {}) if isinstance(section, dict) else None
+        if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
+            raise unknown_setting(name.strip())
+        section[leaf] = _parse_value(text.strip())
+        if not text.strip():
+            del section[leaf]
+    return result
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _message(error: ValidationError) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        return str(unknown_setting(".".join(path)))
+    known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
+    reason = first["msg"][0].lower() + first["msg"][1:]
+    return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
+        )
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,162 @@
+import pickle
+import tomllib
+
+import pytest
+
+from agentpeft.envs.errors import SettingsError
+from agentpeft.policies.algorithm_config import AlgorithmConfig
+from agentpeft.policies.config import Settings, setting_names, with_overrides
+
+
+def settings(*overrides):
+    return Settings(**with_overrides({}, overrides))
+
+
+def test_values_are_read_as_toml_and_bare_words_as_strings():
+    got = settings(
+        "training.lr=1e-3",
+        "training.algorithm=rloo",
+        "lora.target_modules=['q_proj', 'v_proj']",
+        "environment.kwargs.reward.success=2",
+        "seed=7",
+    )
+    assert (got.training.lr, got.training.algorithm, got.seed) == (0.001, "rloo", 7)
+    assert got.lora.target_modules == ("q_proj", "v_proj")
+    assert got.environment.kwargs == {"reward": {"success": 2}}
+
+
+def test_an_integer_is_a_number_too():
+    assert settings("training.lr=1", "lora.alpha=8").training.lr == 1.0
+
+
+def test_an_empty_override_goes_back_to_the_default():
+    values = {"training": {"clip_range": 0.1}}
+    assert Settings(**with_overrides(values, ["training.clip_range="])).training.clip_range is None
+    assert values == {"training": {"clip_range": 0.1}}
+
+
+def test_a_file_is_read_and_overridden(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('seed = 3\n[training]\nlr = 1e-2\n[environment]\nid = "AgentPEFT/GSM8K-v0"\n')
+    got = Settings.from_toml(path, ["training.lr=1e-3"])
+    assert (got.seed, got.training.lr, got.environment.id) == (3, 0.001, "AgentPEFT/GSM8K-v0")
+
+
+def test_settings_survive_toml_and_pickle():
+    got = settings(
+        'experiment="a.b-c"',
+        "lora.target_modules=['q_proj']",
+        "environment.kwargs.x={'a b' = [1, 2.5], c = \"ü\\n\\u0001\"}",
+        "training.kl_coeff=0.1",
+    )
+    assert Settings(**tomllib.loads(got.to_toml())) == got
+    assert pickle.loads(pickle.dumps(got)) == got
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.lrr=1", "unknown setting 'training.lrr'; did you mean 'training.lr'?"),
+        ("training.group_sise=2", "did you mean 'training.group_size'?"),
+        ("sampling.temperature=1", "did you mean 'env_runners.temperature'?"),
+        ("sead=1", "unknown setting 'sead'; did you mean 'seed'?"),
+        ("training=5", "unknown setting 'training'"),
+        ("seed.x=5", "unknown setting 'seed.x'"),
+        ("training.x=", "unknown setting 'training.x'"),
+        ("training.lr", "written section.name=value, got 'training.lr'"),
+        ("training.lr=fast", "training.lr: input should be a valid number, got 'fast'"),
+        ("training.lr=true", "training.lr: input should be a valid number, got True"),
+        ("training.lr=inf", "training.lr: input should be a finite number, got inf"),
+        ("training.num_groups=2.5", "training.num_groups: input should be a valid integer"),
+        ("training.algorithm=gpro", "'grpo', 'dr_grpo', 'ppo' or 'sft', got 'gpro'"),
+        ("lora.target_modules=3", "lora.target_modules: input should be"),
+        ("experiment=../x", "experiment: string should match pattern"),
+    ],
+)
+def test_bad_settings_are_one_clear_line(override, message):
+    with pytest.raises(SettingsError) as error:
+        settings(override)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("training.group_size=1", "training.group_size must be >= 2"),
+        ("training.group_size=1 training.algorithm=rloo", "training.group_size must be >= 2"),
+        ("training.group_size=1 training.algorithm=ppo training.dynamic_sampling=true", "drops"),
+        ("max_adapter_lag=1 env_runners.num_env_runners=0", "serial mode"),
+        ("max_adapter_lag=1 deterministic=true", "max_adapter_lag must be 0"),
+        ("max_adapter_lag=1 training.algorithm=sft", "samples nothing"),
+        ("deterministic=true learners.num_gpus_per_learner=1", "on CPUs"),
+        ("lora.dropout=0.1", "is for algorithm 'sft'"),
+        ("lora.use_lora=false", "with algorithm 'sft' only"),
+        ("model.load_in_4bit=true model.name=a/b", "needs a GPU"),
+        ("model.load_in_4bit=true learners.num_gpus_per_learner=1", "'tiny' is not quantized"),
+        ("training.kl_placement=reward", "without training.kl_coeff"),
+        ("training.kl_estimator=k1", "without training.kl_coeff"),
+        ("training.clip_range=0.3 training.clip_range_high=0.2", "must be >= training.clip_range"),
+        ("training.clip_range=0.3 training.algorithm=rloo", "it is for grpo, dr_grpo, ppo"),
+        ("training.baseline_momentum=0.5", "it is for reinforce"),
+        ("training.algorithm=sft training.group_size=4", "group_size has no effect"),
+        ("training.num_iterations=5 training.num_warmup_iterations=5", "must be below"),
+        ("env_runners.max_new_tokens=1024", "leaves no room for a prompt"),
+        ("model.name=a/b env_runners.max_context_tokens=256", "leaves no room for a prompt"),
+        (
+            "evaluation.samples_per_task=4 env_runners.temperature=0 training.algorithm=sft",
+            "equal samples",
+        ),
+        ("evaluation.interval=5 evaluation.num_tasks=0", "has no effect with"),
+        ("env_runners.temperature=0", "RL needs > 0"),
+        (
+            "warm_start.num_steps=5 model.name=a/b lora.use_lora=false training.algorithm=sft",
+            "use algorithm 'sft' alone",
+        ),
+        ("model.name=a/b tiny.num_layers=2", "describes the built-in model"),
+        ("tiny.hidden_size=30", "must be a multiple of 2 * tiny.num_heads (4)"),
+        ("environment.id=AgentPEFT/DBBnch-v0", "did you mean 'AgentPEFT/DBBench-v0'?"),
+        ("environment.id=CartPole-v9", "did you mean 'CartPole-v1'?"),
+        ("environment.id=no_such_module:Env-v0", "No module named 'no_such_module'"),
+    ],
+)
+def test_contradictions_are_refused_with_one_message(overrides, message):
+    with pytest.raises(SettingsError) as error:
+        settings(*overrides.split())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"missing\.toml"):
+        Settings.from_toml(tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("a = = b")
+    with pytest.raises(SettingsError, match=r"bad\.toml"):
+        Settings.from_toml(tmp_path / "bad.toml")
+
+
+def test_the_fluent_config_gives_the_same_settings():
+    config = (
+        AlgorithmConfig()
+        .run(experiment="try", seed=2)
+        .environment("AgentPEFT/Arithmetic-v0", max_turns=2)
+        .training(lr=1)
+        .training(algorithm="rloo")
+        .env_runners(num_env_runners=0)
+    )
+    overrides = (
+        "experiment=try seed=2 environment.kwargs.max_turns=2 training.lr=1 "
+        "training.algorithm=rloo env_runners.num_env_runners=0"
+    )
+    assert config.to_settings() == settings(*overrides.split())
+
+
+def test_every_section_has_its_method():
+    sections = {name.partition(".")[0] for name in setting_names() if "." in name}
+    assert sections <= set(vars(AlgorithmConfig))
+
+
+@pytest.mark.parametrize(("section", "name"), [("training", "lrr"), ("run", "sead")])
+def test_an_unknown_keyword_is_an_error_at_once(section, name):
+    with pytest.raises(SettingsError, match="did you mean"):
+        vars(AlgorithmConfig)[section](AlgorithmConfig(), **{name: 1})
