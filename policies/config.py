@@ -254,7 +254,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Returns nested settings with `section.name=value` overrides applied.
 
-    A value is read as TOML, else as a bare word; an empty one is the default. Raises: SettingsError.
+    A value is read as TOML, else as a bare word; empty is the default. Raises: SettingsError.
     """
     result = deepcopy(dict(values))
     for override in overrides:

@@ -16,7 +16,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "rloo": (*_CLIP, "baseline_momentum"),
     "grpo": ("baseline_momentum",),
     "dr_grpo": ("baseline_momentum",),
-    "ppo": (),
+    "ppo": ("baseline_momentum",),
     "sft": (
         *_CLIP,
         *_KL,
@@ -124,9 +124,9 @@ _RULES: tuple[Rule, ...] = (
         "training.kl_coeff > 0",
     ),
     (
-        lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0),
+        lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),
         "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range "
-        "{s.training.clip_range}",
+        "(0.2 unless set)",
     ),
     (
         lambda s: 0 < s.training.num_iterations <= s.training.num_warmup_iterations,
