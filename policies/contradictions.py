@@ -58,122 +58,80 @@ def _asks_gpus(s: Settings) -> bool:
     return s.env_runners.num_gpus_per_env_runner > 0 or s.learners.num_gpus_per_learner > 0
 
 
-Rule = tuple[Callable[[Settings], bool], str]
-_RULES: tuple[Rule, ...] = (
-    (
-        lambda s: s.training.group_size == 1 and s.training.algorithm in _NEEDS_GROUPS,
-        "training.algorithm {s.training.algorithm!r} compares the episodes of a group: "
-        "training.group_size must be >= 2, got 1",
+_RULES: dict[str, Callable[[Settings], bool]] = {
+    "training.algorithm {s.training.algorithm!r} compares the episodes of a group: "
+    "training.group_size must be >= 2, got 1": (
+        lambda s: s.training.group_size == 1 and s.training.algorithm in _NEEDS_GROUPS
     ),
-    (
-        lambda s: s.training.dynamic_sampling and s.training.group_size == 1,
-        "training.dynamic_sampling drops every group of one episode: "
-        "training.group_size must be >= 2, got 1",
+    "training.dynamic_sampling drops every group of one episode: training.group_size must be >= "
+    "2, got 1": lambda s: s.training.dynamic_sampling and s.training.group_size == 1,
+    "max_adapter_lag {s.max_adapter_lag} samples while it learns, and the serial mode "
+    "(env_runners.num_env_runners = 0) cannot: use runners or max_adapter_lag = 0": (
+        lambda s: s.max_adapter_lag > 0 and s.env_runners.num_env_runners == 0
     ),
-    (
-        lambda s: s.max_adapter_lag > 0 and s.env_runners.num_env_runners == 0,
-        "max_adapter_lag {s.max_adapter_lag} samples while it learns, and the serial mode "
-        "(env_runners.num_env_runners = 0) cannot: use runners or max_adapter_lag = 0",
+    "deterministic runs sample and learn in turn: max_adapter_lag must be 0, got "
+    "{s.max_adapter_lag}": lambda s: s.max_adapter_lag > 0 and s.deterministic,
+    "algorithm 'sft' samples nothing: max_adapter_lag must be 0, got {s.max_adapter_lag}": (
+        lambda s: s.max_adapter_lag > 0 and not _is_rl(s)
     ),
-    (
-        lambda s: s.max_adapter_lag > 0 and s.deterministic,
-        "deterministic runs sample and learn in turn: max_adapter_lag must be 0, "
-        "got {s.max_adapter_lag}",
+    "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
+    "env_runners.num_gpus_per_env_runner must be 0": lambda s: s.deterministic and _asks_gpus(s),
+    "lora.dropout {s.lora.dropout} is for algorithm 'sft': with RL the learner's probabilities "
+    "would differ from those that were sampled; set it to 0": (
+        lambda s: s.lora.dropout > 0 and _is_rl(s)
     ),
-    (
-        lambda s: s.max_adapter_lag > 0 and not _is_rl(s),
-        "training.algorithm 'sft' samples nothing: max_adapter_lag must be 0, "
-        "got {s.max_adapter_lag}",
+    "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs the base as "
+    "its reference and broadcasts the adapter": lambda s: not s.lora.use_lora and _is_rl(s),
+    "model.load_in_4bit needs a GPU (bitsandbytes): set learners.num_gpus_per_learner and "
+    "env_runners.num_gpus_per_env_runner, or load_in_4bit = false": (
+        lambda s: s.model.load_in_4bit and not _asks_gpus(s)
     ),
-    (
-        lambda s: s.deterministic and _asks_gpus(s),
-        "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
-        "env_runners.num_gpus_per_env_runner must be 0",
+    "model.load_in_4bit freezes the base: lora.use_lora must be true": (
+        lambda s: s.model.load_in_4bit and not s.lora.use_lora
     ),
-    (
-        lambda s: s.lora.dropout > 0 and _is_rl(s),
-        "lora.dropout {s.lora.dropout} is for algorithm 'sft': with RL the learner's "
-        "probabilities would differ from those that were sampled; set it to 0",
+    "model.load_in_4bit is for large models: model.name 'tiny' is not quantized": (
+        lambda s: s.model.load_in_4bit and _is_tiny(s)
     ),
-    (
-        lambda s: not s.lora.use_lora and _is_rl(s),
-        "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs the base "
-        "as its reference and broadcasts the adapter",
+    "training.kl_placement {s.training.kl_placement!r} has no effect without training.kl_coeff > "
+    "0": lambda s: s.training.kl_coeff == 0 and s.training.kl_placement != "loss",
+    "training.kl_estimator {s.training.kl_estimator!r} has no effect without training.kl_coeff > "
+    "0": lambda s: s.training.kl_coeff == 0 and s.training.kl_estimator != "k3",
+    "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
+    "unless set)": lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),
+    "training.num_warmup_iterations {s.training.num_warmup_iterations} must be below "
+    "training.num_iterations {s.training.num_iterations}": (
+        lambda s: 0 < s.training.num_iterations <= s.training.num_warmup_iterations
     ),
-    (
-        lambda s: s.model.load_in_4bit and not _asks_gpus(s),
-        "model.load_in_4bit needs a GPU (bitsandbytes): set learners.num_gpus_per_learner and "
-        "env_runners.num_gpus_per_env_runner, or load_in_4bit = false",
+    "env_runners.max_new_tokens {s.env_runners.max_new_tokens} leaves no room for a prompt: it "
+    "must be below env_runners.max_context_tokens (of the tiny model: tiny.max_context_tokens)": (
+        lambda s: s.env_runners.max_new_tokens >= (_max_context(s) or 10**9)
     ),
-    (
-        lambda s: s.model.load_in_4bit and not s.lora.use_lora,
-        "model.load_in_4bit freezes the base: lora.use_lora must be true",
+    "evaluation.samples_per_task {s.evaluation.samples_per_task} would be equal samples at "
+    "env_runners.temperature 0": (
+        lambda s: s.evaluation.samples_per_task > 1 and s.env_runners.temperature == 0
     ),
-    (
-        lambda s: s.model.load_in_4bit and _is_tiny(s),
-        "model.load_in_4bit is for large models: model.name 'tiny' is not quantized",
+    "evaluation.interval {s.evaluation.interval} has no effect with evaluation.num_tasks = 0": (
+        lambda s: s.evaluation.interval > 0 and s.evaluation.num_tasks == 0
     ),
-    (
-        lambda s: s.training.kl_coeff == 0 and s.training.kl_placement != "loss",
-        "training.kl_placement {s.training.kl_placement!r} has no effect without "
-        "training.kl_coeff > 0",
+    "env_runners.temperature 0 always samples the same episode: RL needs > 0 (evaluation is "
+    "greedy by itself)": lambda s: s.env_runners.temperature == 0 and _is_rl(s),
+    "warm_start.num_steps {s.warm_start.num_steps} trains the adapter of model {s.model.name!r}, "
+    "and lora.use_lora is false: use algorithm 'sft' alone": (
+        lambda s: s.warm_start.num_steps > 0 and not (s.lora.use_lora or _is_tiny(s))
     ),
-    (
-        lambda s: s.training.kl_coeff == 0 and s.training.kl_estimator != "k3",
-        "training.kl_estimator {s.training.kl_estimator!r} has no effect without "
-        "training.kl_coeff > 0",
+    "the section tiny describes the built-in model, and model.name is {s.model.name!r}": (
+        lambda s: not _is_tiny(s) and s.tiny != TinySettings()
     ),
-    (
-        lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),
-        "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range "
-        "(0.2 unless set)",
-    ),
-    (
-        lambda s: 0 < s.training.num_iterations <= s.training.num_warmup_iterations,
-        "training.num_warmup_iterations {s.training.num_warmup_iterations} must be below "
-        "training.num_iterations {s.training.num_iterations}",
-    ),
-    (
-        lambda s: s.env_runners.max_new_tokens >= (_max_context(s) or 10**9),
-        "env_runners.max_new_tokens {s.env_runners.max_new_tokens} leaves no room for a prompt: "
-        "it must be below env_runners.max_context_tokens (of the tiny model: "
-        "tiny.max_context_tokens)",
-    ),
-    (
-        lambda s: s.evaluation.samples_per_task > 1 and s.env_runners.temperature == 0,
-        "evaluation.samples_per_task {s.evaluation.samples_per_task} would be equal samples at "
-        "env_runners.temperature 0",
-    ),
-    (
-        lambda s: s.evaluation.interval > 0 and s.evaluation.num_tasks == 0,
-        "evaluation.interval {s.evaluation.interval} has no effect with evaluation.num_tasks = 0",
-    ),
-    (
-        lambda s: s.env_runners.temperature == 0 and _is_rl(s),
-        "env_runners.temperature 0 always samples the same episode: RL needs > 0 "
-        "(evaluation is greedy by itself)",
-    ),
-    (
-        lambda s: s.warm_start.num_steps > 0 and not (s.lora.use_lora or _is_tiny(s)),
-        "warm_start.num_steps {s.warm_start.num_steps} trains the adapter of model "
-        "{s.model.name!r}, and lora.use_lora is false: use algorithm 'sft' alone",
-    ),
-    (
-        lambda s: not _is_tiny(s) and s.tiny != TinySettings(),
-        "the section tiny describes the built-in model, and model.name is {s.model.name!r}",
-    ),
-    (
-        lambda s: s.tiny.hidden_size % (2 * s.tiny.num_heads) != 0,
-        "tiny.hidden_size {s.tiny.hidden_size} must be a multiple of 2 * tiny.num_heads "
-        "({s.tiny.num_heads})",
-    ),
-)
+    "tiny.hidden_size {s.tiny.hidden_size} must be a multiple of 2 * tiny.num_heads "
+    "({s.tiny.num_heads})": lambda s: s.tiny.hidden_size % (2 * s.tiny.num_heads) != 0,
+}
+"""Messages, formatted with the settings, and when they are raised."""
 
 
 def check_contradictions(settings: Settings) -> None:
     """Raises: SettingsError for the first thing in `settings` that cannot work together."""
     algorithm = settings.training.algorithm
-    ignored = set(_changed(settings.training)) & set(_IGNORED[algorithm])
+    ignored = set(_changed(settings.training)) & set(_IGNORED.get(algorithm, ()))
     if ignored:
         name = min(ignored)
         readers = [known for known, names in _IGNORED.items() if name not in names]
@@ -181,7 +139,7 @@ def check_contradictions(settings: Settings) -> None:
             f"training.{name} has no effect with algorithm {algorithm!r} (it is for "
             f"{', '.join(readers)}): leave it at {dict(TrainingSettings())[name]!r}"
         )
-    for is_broken, message in _RULES:
+    for message, is_broken in _RULES.items():
         if is_broken(settings):
             raise SettingsError(message.format(s=settings))
     _check_environment(settings.environment.id)
