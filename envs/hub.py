@@ -22,7 +22,7 @@ def load_hub_rows(dataset: str, config: str, split: str) -> Iterator[Record]:
     """
     if find_spec("datasets") is None:
         raise SettingsError(f"{dataset} needs the datasets package (pip install datasets)")
-    if not _is_hub_reachable():
+    if not is_hub_reachable():
         os.environ[_OFFLINE] = "1"
     from datasets import load_dataset
 
@@ -39,7 +39,8 @@ def load_hub_rows(dataset: str, config: str, split: str) -> Iterator[Record]:
     )
 
 
-def _is_hub_reachable() -> bool:
+def is_hub_reachable() -> bool:
+    """Returns whether the hub answers within 5 s, and may be asked (`HF_HUB_OFFLINE`)."""
     if os.environ.get(_OFFLINE):
         return False
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")

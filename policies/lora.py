@@ -1,0 +1,265 @@
+"""What is trained of a policy: a LoRA adapter (the only door to `peft`), or all weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.config import LoraSettings
+from agentpeft.policies.errors import CheckpointError, EngineError
+from agentpeft.policies.policy_base import PolicyBase
+from agentpeft.policies.samples import AdapterVersion, Floats
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TRAINED, _REFERENCE = "default", "reference"
+_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+
+
+class LoraPolicy:
+    """A base with a LoRA adapter; only the adapter's float32 weights require gradients.
+
+    The reference policy is the base alone, or the adapter that training started from.
+    """
+
+    def __init__(self, base: PolicyBase, model: PeftModel) -> None:
+        """`model` has the adapter to train and, maybe, a frozen one to compare with."""
+        self.base, self.model = base, model
+        self._tuner = cast(LoraModel, model.base_model)
+        self._config = cast(LoraConfig, model.peft_config[_TRAINED])
+        self._parameters = _adapter_parameters(model, _TRAINED)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(f".{_TRAINED}." in name)
+
+    @property
+    def scaling(self) -> float:
+        """Alpha / rank."""
+        return float(self._config.lora_alpha / self._config.r)
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns the adapter's parameters, always in the same order."""
+        return list(self._parameters.values())
+
+    def adapter_weights(self) -> dict[str, Floats]:
+        """Returns a copy of the weights by the names that PEFT saves them under."""
+        return _to_numpy(self._parameters)
+
+    def load_weights(self, weights: Mapping[str, Floats]) -> None:
+        """Takes over weights. Raises: CheckpointError on other names or shapes."""
+        _copy_weights(weights, self._parameters)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Within it the model computes what the reference policy would; without gradients."""
+        if _REFERENCE not in self.model.peft_config:
+            with torch.no_grad(), self.model.disable_adapter():
+                yield
+            return
+        self._tuner.set_adapter(_REFERENCE, inference_mode=True)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._tuner.set_adapter(_TRAINED)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the adapter in PEFT's own format. Raises: CheckpointError."""
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._config.save_pretrained(str(folder))
+            save_file(self.adapter_weights(), folder / _WEIGHTS, {"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"the adapter cannot be written to {folder}: {error}") from None
+
+    def load(self, path: str | Path) -> None:
+        """Takes over the weights of a saved adapter of the same base, rank and targets.
+
+        Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
+        """
+        config, weights = _read_adapter(Path(path))
+        _check_fits(Path(path), config, self._config)
+        self.load_weights(weights)
+
+
+class FullPolicy:
+    """A base of which all weights are trained (algorithm "sft"); saved as a whole model.
+
+    What is delivered are all weights, by the model's own names.
+    """
+
+    scaling = 1.0
+
+    def __init__(self, base: PolicyBase) -> None:
+        """Keeps float32 weights: small steps would be lost in bfloat16."""
+        self.base, self.model = base, base.model.float()  # type: ignore[no-untyped-call]
+        self._parameters = dict(self.model.named_parameters())
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns all parameters, always in the same order."""
+        return list(self._parameters.values())
+
+    def adapter_weights(self) -> dict[str, Floats]:
+        """Returns a copy of all weights."""
+        return _to_numpy(self._parameters)
+
+    def load_weights(self, weights: Mapping[str, Floats]) -> None:
+        """Takes over weights. Raises: CheckpointError on other names or shapes."""
+        _copy_weights(weights, self._parameters)
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Raises: SettingsError: the base is what is trained."""
+        raise SettingsError("lora.use_lora = false leaves no reference policy; set it to true")
+
+    def save(self, path: str | Path) -> None:
+        """Writes model and tokenizer in Hugging Face's format. Raises: CheckpointError."""
+        try:
+            self.model.save_pretrained(path)
+            self.base.tokenizer.save_pretrained(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"the model cannot be written to {path}: {error}") from None
+
+    def load(self, path: str | Path) -> None:
+        """Takes over the weights of a saved model. Raises: CheckpointError."""
+        weights = _read_weights(Path(path) / "model.safetensors")
+        _copy_weights({name: w.astype(np.float32) for name, w in weights.items()}, self._parameters)
+
+
+Policy = LoraPolicy | FullPolicy
+
+
+def attach_lora(
+    base: PolicyBase, lora: LoraSettings, *, seed: int = 0, gradient_checkpointing: bool = False
+) -> Policy:
+    """Returns what is trained; a new adapter changes nothing, since its B is zero.
+
+    Where `base` comes with a trained adapter, training goes on from it and a frozen copy is the
+    reference. The base itself is changed in place. Raises: SettingsError on target modules that
+    the model lacks, or a trained adapter of another base, rank, alpha or other targets.
+    """
+    if gradient_checkpointing:
+        base.model.gradient_checkpointing_enable({"use_reentrant": False})
+        base.model.enable_input_require_grads()  # type: ignore[no-untyped-call]
+    if not lora.use_lora:
+        return FullPolicy(base)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = _add_adapter(base, lora)
+    if base.adapter_path is None:
+        return LoraPolicy(base, model)
+    model.add_adapter(_REFERENCE, model.peft_config[_TRAINED])
+    policy = LoraPolicy(base, model)
+    policy.load(base.adapter_path)
+    _copy_weights(policy.adapter_weights(), _adapter_parameters(model, _REFERENCE))
+    return policy
+
+
+def merged_state(
+    base_state: Mapping[str, torch.Tensor], adapter: AdapterVersion
+) -> dict[str, torch.Tensor]:
+    """Returns the weights that an adapter changes, W + scaling * B A, by the base's names.
+
+    Computed in float32, then of the base's type. A version of all weights is returned as it is.
+    Raises: EngineError where names or shapes do not fit.
+    """
+    merged = {}
+    for name, array in adapter.weights.items():
+        if name.endswith(_B):
+            continue
+        module = name.removeprefix(_PREFIX).removesuffix(_A)
+        target = f"{module}.weight" if name.endswith(_A) else name
+        old = base_state.get(target)
+        update = torch.from_numpy(array)
+        if name.endswith(_A):
+            update = torch.from_numpy(adapter.weights[name.replace(_A, _B)]) @ update
+        if old is None or old.shape != update.shape:
+            got = None if old is None else tuple(old.shape)
+            raise EngineError(f"{adapter.name}: {target} is {got}, not {tuple(update.shape)}")
+        update = update.to(old.device)
+        if name.endswith(_A):
+            update = torch.add(old.float(), update, alpha=adapter.scaling)
+        merged[target] = update.to(old.dtype)
+    return merged
+
+
+def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
+    targets = lora.target_modules
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+    )
+    try:
+        model = cast(PeftModel, get_peft_model(base.model, config, adapter_name=_TRAINED))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(f"lora.target_modules {targets!r}: {reason:.300}") from None
+    config.base_model_name_or_path, config.revision = base.name, base.fingerprint
+    return model
+
+
+def _adapter_parameters(model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:
+    part = f".{adapter}."
+    return {n.replace(part, "."): p for n, p in model.named_parameters() if part in n}
+
+
+def _to_numpy(parameters: Mapping[str, nn.Parameter]) -> dict[str, Floats]:
+    return {
+        name: parameter.detach().float().cpu().numpy().copy()
+        for name, parameter in parameters.items()
+    }
+
+
+def _copy_weights(weights: Mapping[str, Floats], parameters: Mapping[str, nn.Parameter]) -> None:
+    if names := sorted(weights.keys() ^ parameters.keys()):
+        side = "not in this model" if names[0] in weights else "missing"
+        raise CheckpointError(f"weights do not fit: {names[0]} is {side} ({len(names)} differ)")
+    for name, parameter in parameters.items():
+        if weights[name].shape != tuple(parameter.shape):
+            shapes = f"{weights[name].shape}, expected {tuple(parameter.shape)}"
+            raise CheckpointError(f"weights do not fit: {name} has the shape {shapes}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(weights[name]))
+
+
+def _read_weights(path: Path) -> dict[str, Floats]:
+    try:
+        return cast(dict[str, Floats], load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _read_adapter(folder: Path) -> tuple[LoraConfig, dict[str, Floats]]:
+    if not (folder / _CONFIG).is_file():
+        raise CheckpointError(f"{folder} is no adapter: it has no {_CONFIG}")
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{folder / _CONFIG} cannot be read: {error}") from None
+    return config, _read_weights(folder / _WEIGHTS)
+
+
+def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:
+    """Raises: SettingsError with both values for the first thing that differs."""
+    is_known = bool(saved.revision and own.revision)
+    compared: dict[str, Callable[[LoraConfig], object]] = {
+        "base model": lambda c: c.revision if is_known else c.base_model_name_or_path,
+        "lora.rank": lambda c: c.r,
+        "lora.alpha": lambda c: float(c.lora_alpha),
+        "lora.target_modules": lambda c: sorted(c.target_modules or ()),
+    }
+    for name, value in compared.items():
+        if value(saved) != value(own):
+            raise SettingsError(
+                f"the adapter {folder} has the {name} {value(saved)}, this run {value(own)}"
+            )

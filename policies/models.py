@@ -1,0 +1,160 @@
+"""Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base."""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.policies.config import ModelSettings, Settings
+from agentpeft.policies.policy_base import PolicyBase
+
+__all__ = ["PolicyBase", "Progress", "choose_device", "choose_dtype", "load_base"]
+
+Progress = Callable[[int, float], None]
+"""Is told (step, loss) of a warm start."""
+ADAPTER_CONFIG = "adapter_config.json"
+_PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+
+
+def load_base(
+    settings: Settings, num_gpus: float = 0.0, progress: Progress | None = None
+) -> PolicyBase:
+    """Returns the base of `settings.model` on a GPU if `num_gpus` > 0, in evaluation mode.
+
+    The tiny model is made, and warm-started, where it is not in the cache. A name `module:rest`
+    imports `module` first, as to register one's own classes with `AutoModelForCausalLM`. Nothing
+    is fetched for local folders. Raises: SettingsError, in one line.
+    """
+    device = choose_device(num_gpus)
+    model = settings.model
+    if model.name == "tiny":
+        from agentpeft.policies.warm_start import load_tiny
+
+        base = load_tiny(settings, progress)
+        base.model.to(device=device, dtype=choose_dtype(model, device))
+        return base
+    name = _import_own_classes(model.name)
+    folder = Path(name).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        return _load(_base_of_adapter(folder), model, device, adapter_path=str(folder.resolve()))
+    return _load(name, model, device)
+
+
+def choose_device(num_gpus: float) -> torch.device:
+    """Returns where to compute. Raises: SettingsError if a GPU is asked for where none is."""
+    if num_gpus > 0 and not torch.cuda.is_available():
+        raise SettingsError(
+            f"a GPU is asked for ({num_gpus:g}) and torch {torch.__version__} sees none: set "
+            "learners.num_gpus_per_learner and env_runners.num_gpus_per_env_runner to 0"
+        )
+    return torch.device("cuda" if num_gpus > 0 else "cpu")
+
+
+def choose_dtype(model: ModelSettings, device: torch.device) -> torch.dtype:
+    """Returns the type of the base's weights."""
+    is_bfloat16 = model.dtype == "bfloat16" or (model.dtype == "auto" and device.type == "cuda")
+    return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def _import_own_classes(name: str) -> str:
+    module, colon, rest = name.partition(":")
+    if not colon or Path(name).expanduser().exists():
+        return name
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise SettingsError(f"model.name {name!r}: {error}") from None
+    return rest
+
+
+def _base_of_adapter(folder: Path) -> str:
+    try:
+        name = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingsError(f"{folder / ADAPTER_CONFIG} names no base model: {error!r}") from None
+    if _is_path(str(name)) and not Path(name).is_dir():
+        raise SettingsError(
+            f"the adapter {folder} was trained on the base {name}, which is not there; start from "
+            "the base's own name, with --resume-from for the adapter"
+        )
+    return str(name)
+
+
+def _is_path(name: str) -> bool:
+    """Returns whether a name cannot be a hub id ("name" or "owner/name")."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
+
+
+def _load(
+    name: str, model: ModelSettings, device: torch.device, adapter_path: str | None = None
+) -> PolicyBase:
+    if _is_path(name):
+        source = str(Path(name).expanduser().resolve())
+        if not (Path(source) / "config.json").is_file():
+            raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+        return _load_parts(source, model, device, True, adapter_path)
+    try:
+        return _load_parts(name, model, device, True, adapter_path)
+    except SettingsError:
+        if not is_hub_reachable():
+            raise SettingsError(
+                f"model {name!r} is no folder, is not in the Hugging Face cache, and there is no "
+                "network to fetch it (built in: 'tiny')"
+            ) from None
+    return _load_parts(name, model, device, False, adapter_path)
+
+
+def _load_parts(
+    source: str, model: ModelSettings, device: torch.device, is_local: bool, adapter: str | None
+) -> PolicyBase:
+    options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": is_local}
+    if model.load_in_4bit:
+        options["quantization_config"] = _four_bit(device)
+        options["device_map"] = {"": device}
+    try:
+        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **options)
+        tokenizer = _load_tokenizer(source, is_local)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise SettingsError(f"model {source!r} cannot be loaded: {reason}") from None
+    if not model.load_in_4bit:
+        network.to(device)  # type: ignore[arg-type]
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return PolicyBase(network.train(False), tokenizer, source, adapter)
+
+
+def _load_tokenizer(source: str, is_local: bool) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer; one that names no class of its own exactly as it was saved.
+
+    `AutoTokenizer` would give every Qwen2 model Qwen2's own normalisation.
+    """
+    config = get_tokenizer_config(source, local_files_only=is_local)
+    plain = config.get("tokenizer_class") in _PLAIN_TOKENIZERS
+    loader = PreTrainedTokenizerFast if plain else AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(source, local_files_only=is_local)
+    return tokenizer
+
+
+def _four_bit(device: torch.device) -> BitsAndBytesConfig:
+    if device.type != "cuda" or find_spec("bitsandbytes") is None:
+        lacks = "a GPU" if device.type != "cuda" else "bitsandbytes (pip install bitsandbytes)"
+        raise SettingsError(f"model.load_in_4bit needs {lacks}; set it to false")
+    return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )

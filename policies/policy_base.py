@@ -1,0 +1,38 @@
+"""`PolicyBase`: a causal language model with its tokenizer, before an adapter is attached."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+FINGERPRINT_KEY = "agentpeft_fingerprint"
+
+
+@dataclass(frozen=True)
+class PolicyBase:
+    """A model and its tokenizer.
+
+    `name` is what an adapter notes as its base: a hub id or a folder. `adapter_path` is the
+    trained adapter that training starts from; None is none.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    adapter_path: str | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The hash of a built-in model's weights when it was made; None for any other model."""
+        value = self.model.config.to_dict().get(FINGERPRINT_KEY)
+        return None if value is None else str(value)
+
+
+def compute_fingerprint(model: torch.nn.Module) -> str:
+    """Returns 16 hexadecimal digits over the names, shapes and float32 bytes of all weights."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        digest.update(weight.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
