@@ -1,0 +1,76 @@
+"""`ScriptedEngine`: an engine that says what it is given, for tests and oracle play."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from agentpeft.policies.adapter_store import ack_of
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.samples import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    GenerationRequest,
+    StopReason,
+)
+
+Script = Mapping[str, Sequence[str]] | Callable[[str, int], str]
+
+
+class ScriptedEngine:
+    """Plays `script`: texts by session, or a function of the session and its turn (from 0).
+
+    Each text is followed by the stop token; log-probabilities are 0. Limits hold as for a model:
+    what is longer than `max_new_tokens`, or does not fit into the context, is cut.
+    """
+
+    def __init__(
+        self, chat: ChatFormat, script: Script, max_context_tokens: int | None = None
+    ) -> None:
+        self._chat = chat
+        self._script = script
+        self._max_context_tokens = max_context_tokens
+        self._turns: dict[str, int] = {}
+        self._version = 0
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Begins and forgets scripts."""
+        for session in closed:
+            self._turns.pop(session, None)
+        self._turns.update(dict.fromkeys(opened, 0))
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Says the session's next text. Raises: EngineError where there is none."""
+        if request.session not in self._turns:
+            raise EngineError(f"session {request.session!r} is not open")
+        turn = self._turns[request.session]
+        self._turns[request.session] += 1
+        ids = self._chat.encode_action(self._text(request.session, turn))
+        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
+        room = (self._max_context_tokens or len(request.prompt_ids) + limit) - len(
+            request.prompt_ids
+        )
+        if room < limit:
+            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
+        if len(ids) <= limit:
+            reason = StopReason.STOP_TOKEN
+        ids = ids[:limit]
+        return Completion(ids, np.zeros(len(ids), np.float32), reason, self._version)
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Takes the adapter's version for its own."""
+        self._version = adapter.version
+        return ack_of(adapter)
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self._turns.clear()
+
+    def _text(self, session: str, turn: int) -> str:
+        if not isinstance(self._script, Mapping):
+            return self._script(session, turn)
+        texts = self._script.get(session, ())
+        if turn >= len(texts):
+            raise EngineError(f"session {session!r} has {len(texts)} texts, asked for one more")
+        return texts[turn]
