@@ -1,7 +1,7 @@
 """Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base."""
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,12 +21,11 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from agentpeft.envs import SettingsError
 from agentpeft.envs.hub import is_hub_reachable
 from agentpeft.policies.config import ModelSettings, Settings
-from agentpeft.policies.policy_base import PolicyBase
+from agentpeft.policies.policy_base import PolicyBase, Progress
+from agentpeft.policies.warm_start import load_tiny
 
 __all__ = ["PolicyBase", "Progress", "choose_device", "choose_dtype", "load_base"]
 
-Progress = Callable[[int, float], None]
-"""Is told (step, loss) of a warm start."""
 ADAPTER_CONFIG = "adapter_config.json"
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
@@ -43,16 +42,14 @@ def load_base(
     device = choose_device(num_gpus)
     model = settings.model
     if model.name == "tiny":
-        from agentpeft.policies.warm_start import load_tiny
-
         base = load_tiny(settings, progress)
         base.model.to(device=device, dtype=choose_dtype(model, device))
-        return base
+        return replace(base, adapter_path=model.adapter)
     name = _import_own_classes(model.name)
     folder = Path(name).expanduser()
     if (folder / ADAPTER_CONFIG).is_file():
         return _load(_base_of_adapter(folder), model, device, adapter_path=str(folder.resolve()))
-    return _load(name, model, device)
+    return _load(name, model, device, adapter_path=model.adapter)
 
 
 def choose_device(num_gpus: float) -> torch.device:

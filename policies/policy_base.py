@@ -1,12 +1,15 @@
 """`PolicyBase`: a causal language model with its tokenizer, before an adapter is attached."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_KEY = "agentpeft_fingerprint"
+Progress = Callable[[int, float], None]
+"""Is told (step, loss) of a warm start."""
 
 
 @dataclass(frozen=True)

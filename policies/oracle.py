@@ -1,0 +1,103 @@
+"""Episodes played by an environment's oracle, as tokens: what supervised steps learn from."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count, islice
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from agentpeft.envs import SettingsError, Task, TextEnv
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import EnvironmentSettings, Settings
+from agentpeft.policies.samples import EpisodeGroup, Ids, Trajectory
+
+WARM_START_STREAM = 2
+"""The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
+
+
+def make_text_env(environment: EnvironmentSettings) -> TextEnv[Task]:
+    """Returns the environment. Raises: SettingsError if it has no oracle, or on bad arguments."""
+    try:
+        env = gymnasium.make(environment.id, **environment.kwargs).unwrapped
+    except (gymnasium.error.Error, TypeError) as error:
+        raise SettingsError(f"environment {environment.id!r}: {error}") from None
+    if not isinstance(env, TextEnv):
+        raise SettingsError(
+            f"environment {environment.id!r} is no TextEnv: it has no oracle to learn from"
+        )
+    return env
+
+
+def warm_start_environment(settings: Settings) -> EnvironmentSettings:
+    """Returns the environment that the warm start learns from."""
+    kwargs = {**settings.environment.kwargs, **settings.warm_start.env_kwargs}
+    return EnvironmentSettings(id=settings.environment.id, kwargs=kwargs)
+
+
+def warm_start_batches(settings: Settings, chat: ChatFormat) -> Iterator[list[EpisodeGroup]]:
+    """Yields `num_steps` batches of fresh groups, one episode each."""
+    environment, warm_start = warm_start_environment(settings), settings.warm_start
+    with closing(oracle_groups(environment, chat, settings.seed)) as groups:
+        for _ in range(warm_start.num_steps):
+            yield list(islice(groups, warm_start.batch_size))
+
+
+def oracle_groups(
+    environment: EnvironmentSettings, chat: ChatFormat, seed: int, first: int = 0
+) -> Iterator[EpisodeGroup]:
+    """Yields groups of one oracle episode without end, from task position `first` on.
+
+    A task depends on seed and position alone. Raises: SettingsError, EnvFault.
+    """
+    with closing(make_text_env(environment)) as env:
+        for position in count(first):
+            rng = np.random.default_rng([seed, WARM_START_STREAM, position])
+            trajectory = play_oracle(env, env.task_source.draw(rng), chat)
+            task = env.task
+            yield EpisodeGroup(position, task.task_id, task.skills, 0, (trajectory,))
+
+
+def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
+    """Plays one episode; the mask is on the actions, their stop tokens included."""
+    prompt, _ = env.reset(options={"task": task})
+    prompt_ids = chat.begin(prompt)
+    parts: list[Ids] = []
+    masks: list[bool] = []
+    turn_ends: list[int] = []
+    rewards: list[float] = []
+    for action in env.oracle_actions(task):
+        ids = chat.encode_action(action)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        parts.append(ids)
+        masks += [True] * len(ids)
+        turn_ends.append(len(masks))
+        rewards.append(reward)
+        if terminated or truncated:
+            break
+        parts.append(chat.extend(ids, observation))
+        masks += [False] * len(parts[-1])
+    token_ids = np.concatenate(parts)[: turn_ends[-1]]
+    mask = np.array(masks[: turn_ends[-1]], np.bool_)
+    logprobs = np.zeros(len(token_ids), np.float32)
+    ends, earned = tuple(turn_ends), tuple(rewards)
+    return Trajectory(prompt_ids, token_ids, mask, logprobs, ends, earned, env.outcome)
+
+
+def oracle_texts(environment: EnvironmentSettings, num_tasks: int, seed: int) -> Iterator[str]:
+    """Yields the prompts, actions and observations of some oracle episodes."""
+    with closing(make_text_env(environment)) as env:
+        for position in range(num_tasks):
+            rng = np.random.default_rng([seed, WARM_START_STREAM, position])
+            yield from _texts(env, env.task_source.draw(rng))
+
+
+def _texts(env: TextEnv[Any], task: Task) -> Iterator[str]:
+    yield env.reset(options={"task": task})[0]
+    for action in env.oracle_actions(task):
+        yield action
+        observation, _, terminated, truncated, _ = env.step(action)
+        yield observation
+        if terminated or truncated:
+            return

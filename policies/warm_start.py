@@ -1,0 +1,216 @@
+"""The supervised steps that make the tiny model, all its weights, cached by what they depend on.
+
+Task files that an environment reads are known by their paths alone: after a change of their
+content, delete the cache.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+import agentpeft.envs
+from agentpeft.envs import SettingsError
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import Settings
+from agentpeft.policies.oracle import oracle_texts, warm_start_batches, warm_start_environment
+from agentpeft.policies.policy_base import (
+    FINGERPRINT_KEY,
+    PolicyBase,
+    Progress,
+    compute_fingerprint,
+)
+from agentpeft.policies.samples import EpisodeGroup, Ids, Mask
+from agentpeft.policies.tiny import build_tiny
+
+logger = logging.getLogger(__name__)
+_NUM_CORPUS_TASKS = 500
+_WARMUP = 0.05
+_MAX_TOKENS = 8192
+_CACHE_VARIABLE = "AGENTPEFT_CACHE"
+
+
+def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
+    """Returns the tiny model in float32 on the CPU, from the cache where it is there and whole.
+
+    Raises: SettingsError if it cannot be made, or the cache cannot be written.
+    """
+    folder = cache_dir() / f"tiny-{compute_key(settings)}"
+    base = _read(folder)
+    if base is None:
+        made = make_tiny(settings, progress)
+        try:
+            _write(made, folder)
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(
+                f"the cache {folder.parent} cannot be written ({error}); set {_CACHE_VARIABLE}"
+            ) from None
+        base = _read(folder)
+    if base is None:
+        raise SettingsError(f"the cache entry {folder} is damaged as soon as it is written")
+    return base
+
+
+def cache_dir() -> Path:
+    """Returns `$AGENTPEFT_CACHE`, or the user's cache folder."""
+    return Path(os.environ.get(_CACHE_VARIABLE) or "~/.cache/agentpeft").expanduser().resolve()
+
+
+def compute_key(settings: Settings) -> str:
+    """Returns 16 hexadecimal digits over the settings and the source that the model depends on."""
+    fields = {"tiny", "environment", "warm_start", "seed", "model"}
+    wanted = settings.model_dump(include=fields)
+    wanted["model"] = settings.model.use_chat_template
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
+    rooms = [Path(__file__).parent, *map(Path, agentpeft.envs.__path__)]
+    own = [rooms[0] / f"{name}.py" for name in ("tiny", "warm_start", "oracle", "chat")]
+    theirs = (path for path in rooms[1].rglob("*") if path.suffix in {".py", ".txt", ".toml"})
+    for path in chain(own, sorted(theirs)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
+    """Returns a new model, trained on oracle episodes for `warm_start.num_steps`."""
+    environments = (settings.environment, warm_start_environment(settings))
+    corpus = chain.from_iterable(
+        oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed) for environment in environments
+    )
+    base = build_tiny(settings.tiny, corpus, settings.seed)
+    if settings.warm_start.num_steps:
+        train(base, settings, progress)
+    base.model.config.update({FINGERPRINT_KEY: compute_fingerprint(base.model)})
+    return base
+
+
+def train(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
+    """Trains all weights in place on the actions' tokens; `progress` is told (step, mean loss).
+
+    AdamW with a linear warm-up and a cosine decay to 0. Raises: SettingsError where an episode is
+    longer than the context.
+    """
+    model, warm_start = base.model, settings.warm_start
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=warm_start.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: compute_lr_factor(step, warm_start.num_steps)
+    )
+    chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+    model.train()
+    model.set_attn_implementation("eager")  # twice as fast as the CPU's flash kernel's gradient
+    for step, groups in enumerate(warm_start_batches(settings, chat), start=1):
+        rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
+        loss = _backward(model, rows)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if progress is not None:
+            progress(step, loss)
+    model.set_attn_implementation("sdpa")
+    model.train(False)
+
+
+def compute_lr_factor(step: int, num_steps: int) -> float:
+    """Returns the factor of the learning rate at a step that counts from 0.
+
+    >>> [round(compute_lr_factor(step, 100), 2) for step in (0, 4, 52, 100)]
+    [0.2, 1.0, 0.5, 0.0]
+    """
+    warmup = max(1, round(_WARMUP * num_steps))
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup + 1) / max(1, num_steps - warmup + 1)
+    return float(0.5 * (1 + np.cos(np.pi * min(1.0, done))))
+
+
+def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
+    (episode,) = group.trajectories
+    ids = np.concatenate([episode.prompt_ids, episode.token_ids])
+    if len(ids) > max_tokens:
+        raise SettingsError(
+            f"the oracle's episode of task {group.task_id!r} has {len(ids)} tokens: raise "
+            f"tiny.max_context_tokens (now {max_tokens})"
+        )
+    return ids, np.concatenate([np.zeros(len(episode.prompt_ids), np.bool_), episode.loss_mask])
+
+
+def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> float:
+    """Adds the gradients of the mean loss over all actions' tokens; returns that loss."""
+    num_targets = sum(int(mask.sum()) for _, mask in rows)
+    total = 0.0
+    for ids, mask in _micro_batches(rows):
+        with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.get_output_embeddings()(hidden[:, :-1][mask[:, 1:]])
+        loss = F.cross_entropy(logits.float(), ids[:, 1:][mask[:, 1:]], reduction="sum")
+        loss = loss / num_targets
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total
+
+
+def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields padded (ids, mask) of (B, T), rows of like length together.
+
+    Padding is on the right and attention is causal, so no attention mask is needed.
+    """
+    ordered = sorted(rows, key=lambda row: len(row[0]), reverse=True)
+    while ordered:
+        longest = len(ordered[0][0])
+        size = max(1, _MAX_TOKENS // longest)
+        part, ordered = ordered[:size], ordered[size:]
+        ids = np.zeros((len(part), longest), np.int64)
+        mask = np.zeros(ids.shape, np.bool_)
+        for index, (row_ids, row_mask) in enumerate(part):
+            ids[index, : len(row_ids)], mask[index, : len(row_ids)] = row_ids, row_mask
+        yield torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def _has_fast_bfloat16() -> bool:
+    """Returns whether the processor multiplies bfloat16 matrices in hardware."""
+    return bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def _read(folder: Path) -> PolicyBase | None:
+    """Returns a whole entry; None where there is none or it is damaged, which is then deleted."""
+    if not folder.exists():
+        return None
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        logger.warning("the cached model %s is damaged and is made again: %s", folder, error)
+    else:
+        base = PolicyBase(model.train(False), tokenizer, str(folder))
+        if base.fingerprint == compute_fingerprint(model):
+            return base
+        logger.warning("the cached model %s is damaged and is made again", folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _write(base: PolicyBase, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as made:
+        whole = Path(made) / folder.name
+        base.model.save_pretrained(whole)
+        base.tokenizer.save_pretrained(whole)
+        try:
+            whole.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was first: its entry is as good
+                raise
