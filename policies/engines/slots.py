@@ -138,7 +138,6 @@ def num_layers(config: PretrainedConfig) -> int:
     return int(config.get_text_config().num_hidden_layers)
 
 
-@torch.inference_mode()
 def next_token_logits(
     model: PreTrainedModel, cache: SlotCache, first: int, ids: Ids, positions: Ids
 ) -> torch.Tensor:

@@ -190,6 +190,7 @@ class TransformersEngine:
     def _has_all(self) -> bool:
         return len(self._pending) == len(self._rows)
 
+    @torch.inference_mode()
     def _work(self) -> None:
         try:
             while self._fault is None:

@@ -1,0 +1,331 @@
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from agentpeft.envs.errors import SettingsError
+from agentpeft.policies.adapter_store import make_version
+from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.samples import GenerationRequest, StopReason
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 40,
+    "max_position_embeddings": 128,
+}
+MODELS = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+}
+STOP = 39
+BASE = EngineSettings(needs_adapter=False)
+
+
+def make_model(name="qwen2"):
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    for parameter in model.parameters():
+        parameter.data.mul_(2)  # far from uniform
+    model.generation_config = GenerationConfig(do_sample=True, top_k=1, repetition_penalty=2.0)
+    return model
+
+
+def prompt_of(length, seed=0):
+    return np.random.default_rng(seed).integers(0, STOP, length)
+
+
+def full_logprobs(model, prompt, sampled, temperature=1.0):
+    """Of the sampled ids, by one plain forward pass."""
+    ids = torch.tensor(np.concatenate([prompt, sampled]))[None]
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return logits.log_softmax(-1).numpy()[np.arange(len(sampled)), sampled]
+
+
+def serve(model, requests, settings=BASE, stops=(STOP,)):
+    """Answers of one wave of requests."""
+    engine = TransformersEngine(model, stops, settings)
+    engine.update_sessions(opened=[request.session for request in requests])
+
+    async def ask():
+        return await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    try:
+        return asyncio.run(ask())
+    finally:
+        engine.close()
+
+
+async def play(engine, index, num_turns=3):
+    """Plays an episode with observations of different lengths; yields (prompt, completion)."""
+    session, turns = f"s{index}", []
+    engine.update_sessions(opened=[session])
+    ids, prefix = prompt_of(5 + index // 3, index // 3), f"g{index // 3}"
+    for turn in range(num_turns):
+        request = GenerationRequest(session, ids, (index, turn), 0.7, 3 + index % 5, prefix)
+        turns.append((ids, await engine.generate(request)))
+        ids = np.concatenate([ids, turns[-1][1].token_ids, prompt_of(1 + index % 4, turn)])
+        prefix = None
+    engine.update_sessions(closed=[session])
+    return turns
+
+
+def play_all(engine, num=24):
+    async def gather():
+        return await asyncio.gather(*(play(engine, index) for index in range(num)))
+
+    try:
+        return [turn for turns in asyncio.run(gather()) for turn in turns]
+    finally:
+        engine.close()
+
+
+def sameness(turns):
+    return [(c.token_ids.tolist(), c.logprobs.tobytes(), c.stop_reason) for _, c in turns]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("settings", [BASE, replace(BASE, max_concurrent=5, deterministic=False)])
+def test_logprobs_over_several_turns_are_those_of_a_full_forward_pass(name, settings):
+    model = make_model(name)
+    for prompt, completion in play_all(TransformersEngine(model, [STOP], settings)):
+        expected = full_logprobs(model, prompt, completion.token_ids, 0.7)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
+
+
+def test_bfloat16_is_served():
+    model = make_model().bfloat16()
+    request = GenerationRequest("a", prompt_of(9), (0,), max_new_tokens=5)
+    (completion,) = serve(model, [request])
+    expected = full_logprobs(model, request.prompt_ids, completion.token_ids)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=0.1)
+
+
+def test_samples_follow_the_softmax_whatever_the_generation_config_says():
+    model, num, temperature = make_model(), 4000, 1.5
+    prompt = prompt_of(6)
+    requests = [GenerationRequest(f"{i}", prompt, (i,), temperature, 1, "p") for i in range(num)]
+    sampled = [int(c.token_ids[0]) for c in serve(model, requests)]
+    with torch.no_grad():
+        logits = model(torch.tensor(prompt)[None]).logits[0, -1] / temperature
+    expected = logits.softmax(-1).numpy() * num
+    seen = np.bincount(sampled, minlength=40)
+    chi_square = ((seen - expected) ** 2 / expected)[expected > 5].sum()
+    assert chi_square < 80  # 39 degrees of freedom: one in 10,000 is greater
+
+
+def test_a_sample_depends_on_its_seed_and_not_on_the_batch():
+    model = make_model()
+    requests = [GenerationRequest(f"{i}", prompt_of(4 + i, i), (i,), 1.0, 8) for i in range(12)]
+    together = serve(model, requests)
+    alone = [serve(model, [request])[0] for request in requests]
+    assert [c.token_ids.tolist() for c in together] == [c.token_ids.tolist() for c in alone]
+    other = serve(model, [replace(request, seed=(99,)) for request in requests])
+    assert [c.token_ids.tolist() for c in together] != [c.token_ids.tolist() for c in other]
+
+
+def test_sharing_a_prefix_changes_nothing():
+    model = make_model()
+    shared = [GenerationRequest(f"{i}", prompt_of(7, i // 4), (i,), 1.0, 6, f"g{i // 4}")
+              for i in range(12)]  # fmt: skip
+    plain = [replace(request, prefix=None) for request in shared]
+    for settings in (BASE, replace(BASE, max_concurrent=3)):
+        for one, other in zip(serve(model, shared, settings), serve(model, plain), strict=True):
+            np.testing.assert_array_equal(one.token_ids, other.token_ids)
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+def test_one_prefix_name_for_two_prompts_is_harmless():
+    model = make_model()
+    requests = [GenerationRequest(f"{i}", prompt_of(7, i), (i,), 1.0, 6, "same") for i in range(3)]
+    for request, completion in zip(requests, serve(model, requests), strict=True):
+        expected = full_logprobs(model, request.prompt_ids, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
+
+
+def test_temperature_zero_is_greedy_with_logprobs_of_temperature_one():
+    model, prompt = make_model(), prompt_of(6)
+    request = GenerationRequest("a", prompt, (0,), 0.0, 5)
+    (completion,) = serve(model, [request], stops=())
+    ids = prompt
+    for _ in range(5):
+        with torch.no_grad():
+            ids = np.append(ids, model(torch.tensor(ids)[None]).logits[0, -1].argmax())
+    np.testing.assert_array_equal(completion.token_ids, ids[6:])
+    expected = full_logprobs(model, prompt, ids[6:])
+    np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
+
+
+def test_every_way_to_end_is_named():
+    model, everything = make_model(), range(40)
+    request = GenerationRequest("a", prompt_of(6), (0,), 1.0, 5)
+    small = replace(BASE, max_context_tokens=8)
+    full = replace(BASE, max_context_tokens=6)
+    cases = [
+        (serve(model, [request], stops=everything), 1, StopReason.STOP_TOKEN),
+        (serve(model, [request], stops=()), 5, StopReason.MAX_NEW_TOKENS),
+        (serve(model, [request], small, stops=()), 2, StopReason.CONTEXT_FULL),
+        (serve(model, [request], full, stops=()), 0, StopReason.CONTEXT_FULL),
+    ]
+    for (completion,), num_tokens, reason in cases:
+        assert (len(completion.token_ids), completion.stop_reason) == (num_tokens, reason)
+
+
+def test_a_cancelled_request_frees_its_place_and_its_session_goes_on():
+    model, prompt = make_model(), prompt_of(6)
+    engine = TransformersEngine(model, [], replace(BASE, max_concurrent=1))
+    engine.update_sessions(opened=["a", "b"])
+
+    async def scenario():
+        long = GenerationRequest("a", prompt, (0,), 1.0, 120)
+        task = asyncio.create_task(engine.generate(long))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        other = await engine.generate(replace(long, session="b", max_new_tokens=3))
+        again = await engine.generate(replace(long, max_new_tokens=3))
+        return task.cancelled(), other, again
+
+    cancelled, other, again = asyncio.run(scenario())
+    engine.close()
+    assert cancelled
+    np.testing.assert_array_equal(other.token_ids, again.token_ids)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failure_of_the_model_reaches_everybody_who_waits():
+    model = make_model()
+    broken = replace(BASE, max_concurrent=1)
+    engine = TransformersEngine(model, [], broken)
+    engine.update_sessions(opened=["a", "b"])
+    bad = GenerationRequest("a", np.array([1, 4000]), (0,))  # no such token
+
+    async def ask():
+        asked = (engine.generate(bad), engine.generate(replace(bad, session="b")))
+        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+
+    for error in asyncio.run(ask()):
+        assert isinstance(error, EngineError)
+    with pytest.raises(EngineError, match="the engine failed: IndexError"):
+        asyncio.run(engine.generate(bad))
+    engine.close()
+
+
+def test_closing_ends_what_is_under_way():
+    engine = TransformersEngine(make_model(), [], BASE)
+    engine.update_sessions(opened=["a", "b"])
+
+    async def scenario():
+        request = GenerationRequest("a", prompt_of(3), (0,), 1.0, 120)
+        tasks = [asyncio.create_task(engine.generate(replace(request, session=s))) for s in "ab"]
+        await asyncio.sleep(0.01)
+        engine.update_sessions(closed=["a"])
+        await asyncio.to_thread(engine.close)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    closed, ended = asyncio.run(scenario())
+    assert "session 'a' was closed" in str(closed)
+    assert "the engine is closed" in str(ended)
+    engine.close()
+
+
+def test_requests_that_cannot_be_served_are_errors():
+    engine = TransformersEngine(make_model(), [STOP], EngineSettings())
+    request = GenerationRequest("a", prompt_of(3), (0,))
+    with pytest.raises(EngineError, match="no adapter"):
+        asyncio.run(engine.generate(request))
+    engine.load_adapter(version_of(1, 0.0))
+    with pytest.raises(EngineError, match="not open"):
+        asyncio.run(engine.generate(request))
+    engine.close()
+
+
+def version_of(number, value):
+    prefix = "base_model.model.model.layers.0.mlp.up_proj.lora_"
+    weights = {
+        f"{prefix}A.weight": np.full((2, 32), 0.5, np.float32),
+        f"{prefix}B.weight": np.full((64, 2), value, np.float32),
+    }
+    return make_version(number, "run", weights, 2.0)
+
+
+def test_an_adapter_is_fused_into_the_pristine_base_and_old_keys_are_dropped():
+    model, request = make_model(), GenerationRequest("a", prompt_of(6), (0,), 1.0, 4)
+    plain = model.state_dict()["model.layers.0.mlp.up_proj.weight"].clone()
+    engine = TransformersEngine(model, [], EngineSettings())
+    engine.update_sessions(opened=["a"])
+    for number, value in ((1, 0.3), (2, -0.1), (3, 0.0)):
+        engine.load_adapter(version_of(number, value))
+        completion = asyncio.run(engine.generate(request))
+        expected = plain + 2.0 * (0.5 * value * 2)
+        torch.testing.assert_close(model.model.layers[0].mlp.up_proj.weight.data, expected)
+        logprobs = full_logprobs(model, request.prompt_ids, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, logprobs, atol=1e-5)
+        assert completion.adapter_version == number
+    engine.close()
+
+
+def test_deterministic_runs_are_equal_to_the_bit_in_whatever_order_they_ask():
+    settings = replace(BASE, max_concurrent=5, deterministic=True)
+
+    async def episode(engine, index, delays):
+        turns, ids = [], prompt_of(5 + index // 3, index // 3)
+        for turn in range(3):
+            await asyncio.sleep(delays.random() / 200)
+            request = GenerationRequest(f"s{index:02}", ids, (index, turn), 1.0, 6, f"{index // 3}")
+            turns.append((ids, await engine.generate(request)))
+            ids = np.concatenate([ids, turns[-1][1].token_ids, prompt_of(2, turn)])
+        engine.update_sessions(closed=[f"s{index:02}"])
+        return turns
+
+    def run(seed):
+        delays, engine = np.random.default_rng(seed), TransformersEngine(make_model(), [], settings)
+        engine.update_sessions(opened=[f"s{index:02}" for index in range(12)])
+
+        async def gather():
+            return await asyncio.gather(*(episode(engine, i, delays) for i in range(12)))
+
+        turns = [turn for turns in asyncio.run(gather()) for turn in turns]
+        engine.close()
+        return sameness(turns)
+
+    assert run(0) == run(1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=16)),
+        lambda: Qwen2ForCausalLM(
+            Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1)
+        ),
+        lambda: make_mamba(),
+    ],
+)
+def test_models_without_full_attention_are_refused(make):
+    with pytest.raises(SettingsError, match="full attention"):
+        TransformersEngine(make(), [STOP], BASE)
+
+
+def make_mamba():
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1))
