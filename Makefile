@@ -2,12 +2,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help test test-gymnasium-1.2 check bench clean
+.PHONY: help quickstart test test-gymnasium-1.2 check bench clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.installed
+TRAIN := $(VENV)/.installed-train
+TORCH := 2.13.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 ROOMS := $(wildcard envs policies launch)
 PYTEST_ARGS ?=
@@ -15,6 +17,9 @@ PIP := -m pip --disable-pip-version-check install --quiet
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints success before and after
+	$(BIN)/python launch/train.py quickstart
 
 test: $(DEV) ## Runs the tests (PYTEST_ARGS="-k vector" runs some of them)
 	.ci/with_servers $(BIN)/python -m pytest -q -ra $(PYTEST_ARGS)
@@ -40,8 +45,25 @@ define make_venv
 	$(PYTHON) -m venv $(1)
 endef
 
+# Without an NVIDIA GPU the wheel for CPUs, since the plain one brings 3 GB of CUDA.
+define install_torch
+	@$(BIN)/python -c 'import torch' 2>/dev/null || if nvidia-smi -L >/dev/null 2>&1; then \
+	  $(BIN)/python $(PIP) torch==$(TORCH); \
+	else \
+	  $(BIN)/python $(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || \
+	    $(BIN)/python $(PIP) torch==$(TORCH) --index-url https://download.pytorch.org/whl/cpu; \
+	fi
+endef
+
+$(TRAIN): pyproject.toml
+	$(if $(wildcard $(BIN)/python),,$(call make_venv,$(VENV)))
+	$(install_torch)
+	$(BIN)/python $(PIP) --editable '.[train]'
+	@touch $@
+
 $(DEV): pyproject.toml
 	$(if $(wildcard $(BIN)/python),,$(call make_venv,$(VENV)))
+	$(install_torch)
 	$(BIN)/python $(PIP) --editable '.[dev]'
 	@# mypy finds no editable packages, so its mypy_path has them by their import names
 	@mkdir -p $(VENV)/typing/agentpeft

@@ -27,6 +27,7 @@ from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.loaders import load_tasks, parse_task, to_entry
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.hub import load_hub_rows
 from agentpeft.envs.records import Json
 from agentpeft.launch.gold_validation import validate
@@ -131,6 +132,14 @@ def download(args: Namespace) -> int:
     return 0
 
 
+def write_word_problems(path: Path, num_tasks: int, seed: int, split: str) -> None:
+    """Writes new word problems of a split as GSM8K's JSONL. Raises: SettingsError."""
+    tasks = Taskset.generate(WordProblems(split), num_tasks, seed)
+    rows = [{"question": task.instruction, "answer": task.solution} for task in tasks]
+    _write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    print(f"{len(rows)} word problems written to {path}")
+
+
 def _write_entries(path: Path, tasks: Iterable[tuple[str, DBBenchTask]]) -> None:
     with closing(open_database("sqlite", DatabaseLimits())) as database:
         grader = Grader(database)
@@ -149,10 +158,14 @@ def _complete(task: DBBenchTask, grader: Grader) -> DBBenchTask:
 
 
 def _write_json(path: Path, data: Json) -> None:
+    _write_text(path, json.dumps(data, ensure_ascii=False, indent=1))
+
+
+def _write_text(path: Path, text: str) -> None:
     """Writes to a temporary name, then renames. Raises: SettingsError."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        temporary.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise SettingsError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,117 @@
+"""Starting or joining Ray, and what else needs Ray in `launch`: gauges and its errors.
+
+Ray is never stopped here, except what was started here.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError
+from ray.util.metrics import Gauge
+
+from agentpeft.envs import SettingsError
+
+__all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"]
+
+logger = logging.getLogger(__name__)
+ROOT = Path(__file__).resolve().parents[1]
+_COPIES = "working_dir_files"
+"""The folder in which Ray keeps its temporary copies of uploaded working directories."""
+
+
+@contextmanager
+def ray_session(address: str | None) -> Iterator[None]:
+    """Joins the cluster at `address` (None: RAY_ADDRESS), or starts one of this machine's own.
+
+    Workers find the package as this process does: installed, or in the folders of the working
+    directory. Raises: SettingsError where no cluster answers.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        ray.init(
+            address=address,
+            runtime_env=_runtime_env(address),
+            include_dashboard=False if address == "local" else None,
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
+    logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _runtime_env(address: str) -> dict[str, object]:
+    """Returns what lets workers import the rooms; nothing where the package is installed.
+
+    Other machines of a cluster that was joined get the folders, unless a job brings them.
+    """
+    if sys.modules["agentpeft"].__spec__ is not None:
+        return {}
+    env: dict[str, object] = {"worker_process_setup_hook": _worker_hook(str(ROOT))}
+    if address != "local" and not is_in_ray_copy(ROOT):
+        env["working_dir"] = str(ROOT)
+    return env
+
+
+def _worker_hook(root: str) -> Callable[[], None]:
+    """Returns the entry point's bootstrap for workers; a closure, since Ray ships it by value."""
+
+    def make_rooms_importable() -> None:
+        import sys
+        from pathlib import Path
+        from types import ModuleType
+
+        folders = [folder for folder in (str(Path.cwd()), *sys.path, root) if folder]
+        found = [folder for folder in folders if (Path(folder) / "policies/config.py").is_file()]
+        namespace = ModuleType("agentpeft")
+        namespace.__path__ = found[:1]
+        sys.modules["agentpeft"] = namespace
+
+    return make_rooms_importable
+
+
+def is_in_ray_copy(path: Path) -> bool:
+    """Returns whether `path` lies in Ray's temporary copy of a working directory."""
+    return _COPIES in path.parts
+
+
+def say_cause(error: BaseException) -> str:
+    """Returns the last line of an error: of a remote one, what was raised there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+class RayGauges:
+    """Shows metrics as gauges `agentpeft_…` of the cluster's metrics endpoint."""
+
+    def __init__(self, experiment: str) -> None:
+        """`experiment` tags every gauge."""
+        self._tags = {"experiment": experiment}
+        self._gauges: dict[str, Gauge] = {}
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Sets a gauge for each metric; those of outcomes and skills are left to the files."""
+        for name, value in {**metrics, "train/step": step}.items():
+            if name.count("/") == 1:
+                self._gauge(name).set(value, tags=self._tags)
+
+    def _gauge(self, name: str) -> Gauge:
+        if name not in self._gauges:
+            own = f"agentpeft_{name.replace('/', '_')}"
+            self._gauges[name] = Gauge(own, description=name, tag_keys=("experiment",))
+        return self._gauges[name]
+
+    def close(self) -> None:
+        """Does nothing: gauges end with the session."""

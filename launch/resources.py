@@ -1,0 +1,113 @@
+"""How much memory a run needs, from the model's config alone: an estimate, within a factor of 2."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
+
+from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.policies.config import Settings
+
+_MIB = 2**20
+_ACTIVATIONS_PER_LAYER = 34
+"""Values kept for the backward pass per token and hidden unit of a layer (Korthikanti 2022, §4)."""
+_OUTPUTS = {"lm_head", "embed_out"}
+
+
+def estimate_memory(settings: Settings) -> dict[str, float]:
+    """Returns MiB by what needs them; "learner" and "env_runner" are each process's sums.
+
+    Raises: OSError or ValueError where the model's config cannot be read.
+    """
+    config = _read_config(settings)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    num_base = sum(weight.numel() for weight in model.parameters())
+    rank = settings.lora.rank
+    num_trained = num_base
+    if settings.lora.use_lora:
+        layers = _adapted_layers(model, settings)
+        num_trained = sum(rank * (each.in_features + each.out_features) for each in layers)
+    is_gpu = settings.learners.num_gpus_per_learner > 0
+    size = _bytes_per_weight(settings, is_gpu)
+    parts = {
+        "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
+        "adapter": num_trained * 4.0,
+        "optimizer": num_trained * 12.0,  # gradient and AdamW's two moments
+        "kv_cache": _kv_cache_bytes(config, settings) * size,
+        "activations": _activation_bytes(config, settings, size),
+    }
+    mib = {name: number / _MIB for name, number in parts.items()}
+    mib["learner"] = sum(mib[n] for n in ("base_weights", "adapter", "optimizer", "activations"))
+    pristine = 2 * mib["base_weights"]  # the fused engine rebuilds its weights from a second copy
+    mib["env_runner"] = pristine + mib["adapter"] + mib["kv_cache"]
+    return mib
+
+
+def _read_config(settings: Settings) -> PreTrainedConfig:
+    tiny, name = settings.tiny, settings.model.name
+    if name == "tiny":
+        return Qwen2Config(
+            vocab_size=tiny.vocab_size,
+            hidden_size=tiny.hidden_size,
+            intermediate_size=tiny.intermediate_size,
+            num_hidden_layers=tiny.num_layers,
+            num_attention_heads=tiny.num_heads,
+            num_key_value_heads=tiny.num_heads,
+            max_position_embeddings=tiny.max_context_tokens,
+            tie_word_embeddings=True,
+        )
+    adapter = Path(name).expanduser() / "adapter_config.json"
+    if adapter.is_file():
+        name = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    is_local = Path(name).expanduser().is_dir() or not is_hub_reachable()
+    config: PreTrainedConfig = AutoConfig.from_pretrained(name, local_files_only=is_local)
+    return config
+
+
+def _adapted_layers(model: nn.Module, settings: Settings) -> Iterator[nn.Linear]:
+    targets = settings.lora.target_modules
+    for name, module in model.named_modules():
+        leaf = name.rpartition(".")[2]
+        is_chosen = leaf not in _OUTPUTS if targets == "all-linear" else leaf in targets
+        if isinstance(module, nn.Linear) and is_chosen:
+            yield module
+
+
+def _bytes_per_weight(settings: Settings, is_gpu: bool) -> int:
+    dtype = settings.model.dtype
+    return 2 if dtype == "bfloat16" or (dtype == "auto" and is_gpu) else 4
+
+
+def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
+    """Returns how many values the key/value cache of all concurrent episodes has at most."""
+    shape: dict[str, int] = config.to_dict()
+    num_heads, hidden = shape["num_attention_heads"], shape["hidden_size"]
+    head_size = shape.get("head_dim") or hidden // num_heads
+    width = (shape.get("num_key_value_heads") or num_heads) * head_size
+    limit = settings.env_runners.max_context_tokens or shape["max_position_embeddings"]
+    num_tokens = min(limit, shape["max_position_embeddings"])
+    episodes = settings.env_runners.max_concurrent_episodes
+    return 2.0 * shape["num_hidden_layers"] * width * num_tokens * episodes
+
+
+def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -> float:
+    shape: dict[str, int] = config.to_dict()
+    tokens = settings.learners.max_tokens_per_micro_batch
+    per_layer = 1 if settings.learners.gradient_checkpointing else _ACTIVATIONS_PER_LAYER / 2
+    hidden = tokens * shape["num_hidden_layers"] * shape["hidden_size"] * per_layer * size
+    return float(hidden + 2 * tokens * shape["vocab_size"] * 4)  # logits and their gradient
+
+
+def describe_memory(settings: Settings) -> list[str]:
+    """Returns the estimate in lines; one line with the reason where there is none."""
+    try:
+        mib = estimate_memory(settings)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        return [f"memory: no estimate, {settings.model.name!r} has no readable config ({reason})"]
+    parts = [f"  {name:<13} {value:>10,.1f} MiB" for name, value in mib.items()]
+    return ["memory, at most, in each process:", *parts]

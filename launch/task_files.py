@@ -1,0 +1,81 @@
+"""Task files that a run names and that are missing are made on the way."""
+
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch import prepare_data
+from agentpeft.policies.config import Settings
+
+logger = logging.getLogger(__name__)
+_NUM_TASKS = 2000
+_SEEDS = {"environment": 0, "warm_start": 1, "evaluation": 2}
+"""Each section's tasks are drawn with a seed of its own, so that none is seen twice."""
+
+
+def with_task_files(settings: Settings) -> Settings:
+    """Returns the settings with absolute paths of task files, all of which are there.
+
+    Raises: SettingsError where one cannot be made.
+    """
+    changed: dict[str, Any] = {}
+    for name, seed in _SEEDS.items():
+        section = dict(settings)[name]
+        key = "kwargs" if name == "environment" else "env_kwargs"
+        own = dict(section)[key]
+        if (path := _task_path(own)) is None:
+            continue
+        if not path.exists():
+            _make(path, settings.environment.id, {**settings.environment.kwargs, **own}, seed)
+        changed[name] = section.model_copy(update={key: {**own, "data": str(path)}})
+    return settings.model_copy(update=changed)
+
+
+def _task_path(kwargs: Mapping[str, Any]) -> Path | None:
+    data = kwargs.get("data")
+    is_path = isinstance(data, str) and data != "hub"
+    return Path(data).expanduser().absolute() if is_path and data else None
+
+
+def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
+    makers = {"DBBench-v0": _make_db_bench, "GSM8K-v0": _make_gsm8k}
+    maker = makers.get(env_id.rpartition("/")[2])
+    if maker is None:
+        raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with redirect_stdout(sys.stderr):
+            maker(path, kwargs, seed)
+    except OSError as error:
+        raise SettingsError(f"cannot make task file {path}: {error.strerror}") from None
+    logger.info("%s was missing: made %d generated tasks, seed %d", path, _NUM_TASKS, seed)
+
+
+def _make_db_bench(path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
+    prepare_data.generate(
+        Namespace(
+            output=path,
+            num_tasks=_NUM_TASKS,
+            seed=seed,
+            skills=kwargs.get("skills"),
+            skill_mode=kwargs.get("skill_mode", "single"),
+            num_skills=None,
+            max_phrasings=None,
+        )
+    )
+
+
+def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
+    """Writes one JSONL file, or a folder with both splits, of templates' word problems."""
+    if path.suffix == ".jsonl":
+        split = "test" if seed == _SEEDS["evaluation"] else "train"
+        prepare_data.write_word_problems(path, _NUM_TASKS, seed, split)
+        return
+    path.mkdir()
+    for split in ("train", "test"):
+        prepare_data.write_word_problems(path / f"{split}.jsonl", _NUM_TASKS, seed, split)

@@ -1,0 +1,160 @@
+"""Trains a policy: LoRA weights by reinforcement learning in a Gymnasium text environment.
+
+    python launch/train.py quickstart
+    python launch/train.py arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
+    python launch/train.py --resume outputs/quickstart/20260101-120000
+
+The last line on standard output is JSON: success rates before and after, the adapter's place.
+Exit status: 0 done; 1 the run failed; 2 wrong settings; 143 or 130 stopped and saved.
+"""
+
+import json
+import logging
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+if __name__ == "__main__" and sys.path and Path(sys.path[0]) == Path(__file__).parent:
+    del sys.path[0]  # the scripts beside this one would shadow installed packages
+
+if not (find_spec("agentpeft") and find_spec("agentpeft.policies")):
+    namespace = ModuleType("agentpeft")  # not installed: the folders beside this one are it
+    namespace.__path__ = [str(Path(__file__).resolve().parents[1])]
+    sys.modules["agentpeft"] = namespace
+
+from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.launch.run_folder import (
+    Start,
+    log_to,
+    make_run_dir,
+    read_resumed,
+    read_start,
+    shown,
+)
+from agentpeft.launch.stop_signals import Stopped, StopSignals
+from agentpeft.policies.config import Settings
+from agentpeft.policies.errors import (
+    CheckpointError,
+    DeliveryError,
+    EngineError,
+    PlacementError,
+    TrainingError,
+)
+
+_FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
+_WRONG = (SettingsError, DataError, UnknownTaskError)
+
+
+class _Parser(ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit status."""
+    args = _make_parser().parse_args(argv)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("agentpeft").setLevel(logging.INFO)
+    from agentpeft.launch.ray_session import RayError, say_cause
+
+    try:
+        return _run(args)
+    except Stopped as stop:
+        return stop.exit_status
+    except (*_WRONG, *_FAILURES, RayError, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"error: {_message(error, say_cause(error))}", file=sys.stderr)
+        return 2 if isinstance(error, _WRONG) else 1
+
+
+def _message(error: BaseException, cause: str) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'output'}: {error.strerror}"
+    return cause
+
+
+def _run(args: Namespace) -> int:
+    start = _read_start(args)
+    if args.dry_run:
+        _show(start.settings)
+        return 0
+    signals = StopSignals()
+    with signals.handle():
+        summary = _train(start, args.address, signals)
+    print(json.dumps(summary), flush=True)
+    return 0
+
+
+def _read_start(args: Namespace) -> Start:
+    settings = list(args.settings)
+    has_config = bool(settings) and "=" not in settings[0]
+    config = settings.pop(0) if has_config else "quickstart"
+    if args.resume is not None:
+        if has_config or args.resume_from is not None:
+            raise SettingsError("--resume goes on with the run's own settings: give no other")
+        return read_resumed(args.resume, settings)
+    if args.resume_from is not None:
+        settings.append(f"model.adapter={json.dumps(str(args.resume_from.absolute()))}")
+    return read_start(config, settings)
+
+
+def _show(settings: Settings) -> None:
+    """Prints the settings as TOML, with the memory they need in its comments."""
+    from agentpeft.launch.resources import describe_memory
+
+    print(settings.to_toml())
+    for line in describe_memory(settings):
+        print(f"# {line}")
+
+
+def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str, object]:
+    from agentpeft.launch.run_loop import run_session
+    from agentpeft.launch.task_files import with_task_files
+
+    settings = with_task_files(start.settings)
+    run_dir = start.run_dir or make_run_dir(settings)
+    start = Start(settings, run_dir, start.checkpoint)
+    try:
+        with log_to(run_dir):
+            return run_session(start, run_dir, address, signals)
+    except Stopped as stop:
+        print(f"stopped by {stop}; {_how_to_go_on(run_dir)}", file=sys.stderr)
+        raise
+
+
+def _how_to_go_on(run_dir: Path) -> str:
+    from agentpeft.policies.checkpoints import list_checkpoints
+
+    if not list_checkpoints(run_dir / "checkpoints"):
+        return "there was nothing to save yet"
+    return f"go on with: python launch/train.py --resume {shown(run_dir)}"
+
+
+def _make_parser() -> ArgumentParser:
+    parser = _Parser(prog="train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="[CONFIG] [key=value ...]",
+        help="a name in launch/configs (quickstart) or a TOML file, then dotted settings",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show settings and memory, no run")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="a run's or checkpoint's folder")
+    parser.add_argument(
+        "--resume-from", type=Path, metavar="ADAPTER", help="start from an adapter's weights alone"
+    )
+    parser.add_argument("--address", help="join this Ray cluster (default: RAY_ADDRESS, or none)")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
