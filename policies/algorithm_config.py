@@ -1,5 +1,6 @@
 """`AlgorithmConfig`: the settings, said in RLlib's fluent way."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,9 @@ class AlgorithmConfig:
         return Settings(**self._values)
 
     def build_algo(self, run_dir: str | Path | None = None) -> "Algorithm":
-        """Builds runners and learner; without `run_dir` no episodes are written."""
+        """Starts runners and learner; `run_dir` None is a new folder in the settings' output."""
         from agentpeft.policies.algorithm import Algorithm
 
-        return Algorithm(self.to_settings(), None if run_dir is None else Path(run_dir))
+        settings = self.to_settings()
+        default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
+        return Algorithm(settings, default if run_dir is None else Path(run_dir))

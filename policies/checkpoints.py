@@ -71,6 +71,15 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
+def read_files(path: Path) -> dict[str, bytes]:
+    """Returns all files of a checkpoint by their relative names. Raises: CheckpointError."""
+    try:
+        found = [file for file in path.rglob("*") if file.is_file()]
+        return {str(file.relative_to(path)): file.read_bytes() for file in found}
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
+
+
 def checkpoint_path(folder: Path, iteration: int) -> Path:
     """Returns where the checkpoint after `iteration` lies; names sort by iteration."""
     return folder / f"checkpoint-{iteration:06d}"

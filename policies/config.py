@@ -37,11 +37,12 @@ class EnvironmentSettings(Section):
 class ModelSettings(Section):
     """The base model: "tiny" (built in), a Hugging Face id or folder, or an adapter's folder.
 
-    `dtype` of the base's weights ("auto": float32 on a CPU, bfloat16 on a GPU). Without
-    `use_chat_template` observations and actions follow each other as plain text.
+    `adapter`: a trained one's folder, to start from. `dtype` is the base's ("auto": float32 on a
+    CPU, bfloat16 on a GPU). Without `use_chat_template` a conversation is plain text, in lines.
     """
 
     name: str = "tiny"
+    adapter: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     load_in_4bit: bool = False
     use_chat_template: bool = True
@@ -216,11 +217,11 @@ class Settings(Section):
 
     def to_toml(self) -> str:
         """Returns the TOML text of all settings that are not None."""
-        values = self.model_dump(exclude_none=True)
-        lines = [f"{k} = {_toml_value(v)}" for k, v in values.items() if not isinstance(v, dict)]
-        for name, section in values.items():
-            if isinstance(section, dict):
-                lines += ["", f"[{name}]", *(f"{k} = {_toml_value(v)}" for k, v in section.items())]
+        lines: list[str] = []
+        for name, value in self.model_dump(exclude_none=True).items():
+            lines += ["", f"[{name}]"] if isinstance(value, dict) else []
+            section = value if isinstance(value, dict) else {name: value}
+            lines += [f"{key} = {_toml_value(item)}" for key, item in section.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -228,11 +229,9 @@ def setting_names() -> list[str]:
     """Returns the dotted names of all settings."""
     names: list[str] = []
     for name, field in Settings.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, Section):
-            names += [f"{name}.{key}" for key in section.model_fields]
-        else:
-            names.append(name)
+        section = field.default
+        is_section = isinstance(section, Section)
+        names += [f"{name}.{key}" for key in dict(section)] if is_section else [name]
     return names
 
 

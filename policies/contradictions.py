@@ -119,6 +119,9 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     "and lora.use_lora is false: use algorithm 'sft' alone": (
         lambda s: s.warm_start.num_steps > 0 and not (s.lora.use_lora or _is_tiny(s))
     ),
+    "model.adapter {s.model.adapter!r} is trained further: lora.use_lora must be true": (
+        lambda s: s.model.adapter is not None and not s.lora.use_lora
+    ),
     "the section tiny describes the built-in model, and model.name is {s.model.name!r}": (
         lambda s: not _is_tiny(s) and s.tiny != TinySettings()
     ),

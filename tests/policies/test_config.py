@@ -113,6 +113,7 @@ def test_bad_settings_are_one_clear_line(override, message):
             "warm_start.num_steps=5 model.name=a/b lora.use_lora=false training.algorithm=sft",
             "use algorithm 'sft' alone",
         ),
+        ("model.adapter=a lora.use_lora=false training.algorithm=sft", "must be true"),
         ("model.name=a/b tiny.num_layers=2", "describes the built-in model"),
         ("tiny.hidden_size=30", "must be a multiple of 2 * tiny.num_heads (4)"),
         ("environment.id=AgentPEFT/DBBnch-v0", "did you mean 'AgentPEFT/DBBench-v0'?"),

@@ -1,0 +1,224 @@
+"""`Algorithm`: the loop of sampling, learning and broadcasting, its evaluation and checkpoints."""
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Self
+
+from agentpeft.policies import learner_calls
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, PendingSamples
+from agentpeft.policies.checkpoints import (
+    STATE_FILE,
+    append_episodes,
+    checkpoint_path,
+    cut_logs,
+    measure_logs,
+    prune_checkpoints,
+    read_files,
+    read_state,
+    write_checkpoint,
+)
+from agentpeft.policies.config import Settings
+from agentpeft.policies.env_runner import GroupRequest, SampleReport
+from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.evaluation import compute_success_metrics
+
+_STATS = "training_stats.json"
+_FIXED = ("model", "tiny", "lora")
+"""The sections that a checkpoint and the run that restores it must have in common."""
+
+
+class Algorithm:
+    """Trains an adapter with env runners and a learner; a context manager that stops them.
+
+    An iteration learns from `training.num_groups` tasks, which are told by their positions in the
+    task stream. All that is random is a function of seed, position, sample and turn, so a
+    checkpoint holds the learner's state and two counters. With `max_adapter_lag` n, n + 1 rounds
+    of samples are under way, each queued behind the delivery of the adapter that it plays with.
+    """
+
+    def __init__(self, settings: Settings, run_dir: Path) -> None:
+        """Starts everything and delivers the first adapter; a failure leaves nothing running."""
+        self.settings, self.run_dir = settings, run_dir
+        self.iteration = self._position = self._num_episodes = self._version = 0
+        self._rounds: deque[PendingSamples] = deque()
+        self._running = ExitStack()
+        with self._stopping_on_error():
+            settings = self._warm_start(settings)
+            self._learners = LearnerGroup(settings)
+            self._running.callback(self._learners.stop)
+            self._runners = EnvRunnerGroup(settings)
+            self._running.callback(self._runners.stop)
+            self._broadcast()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends all that was started; idempotent."""
+        self._rounds.clear()
+        self._running.close()
+
+    def train(self) -> dict[str, float]:
+        """Runs one iteration and returns its metrics. After any error nothing is left running."""
+        clock = _Clock()
+        with self._stopping_on_error():
+            if self.settings.training.algorithm == "sft":
+                metrics = self._imitate(clock)
+            else:
+                metrics = self._reinforce(clock)
+        self.iteration += 1
+        return {"train/step": float(self.iteration), **metrics, **clock.metrics()}
+
+    def _imitate(self, clock: "_Clock") -> dict[str, float]:
+        positions = self._next_positions()
+        with clock.part("learn"):
+            metrics = self._learners.call(learner_calls.imitate, positions.start, len(positions))
+        with clock.part("broadcast"):
+            self._broadcast()
+        return metrics
+
+    def _reinforce(self, clock: "_Clock") -> dict[str, float]:
+        with clock.part("sample"):
+            while len(self._rounds) <= self.settings.max_adapter_lag:
+                self._rounds.append(self._runners.sample(self._next_requests()))
+            groups, report = self._rounds.popleft().result()
+        fresh = [
+            group
+            for group, version in zip(groups, report.adapter_versions, strict=True)
+            if self._version - version <= self.settings.max_adapter_lag
+        ]
+        with clock.part("learn"):
+            metrics = self._learners.update(fresh)
+        with clock.part("broadcast"):
+            self._broadcast()
+        self._record("train", report)
+        metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
+        return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
+
+    def evaluate(self) -> dict[str, float]:
+        """Plays held-out tasks with the present adapter; see `compute_success_metrics`."""
+        evaluation = self.settings.evaluation
+        requests = [
+            GroupRequest(position, evaluation.samples_per_task, "eval")
+            for position in range(evaluation.num_tasks)
+        ]
+        with self._stopping_on_error():
+            _, report = self._runners.sample(requests).result()
+        self._record("eval", report)
+        return compute_success_metrics(report.records)
+
+    def save_to_path(self, path: str | Path | None = None) -> Path:
+        """Writes a checkpoint whole or not at all, and returns where it is.
+
+        None is the run's own place, where only the newest are kept. Raises: CheckpointError.
+        """
+        own = self.run_dir / "checkpoints"
+        target = checkpoint_path(own, self.iteration) if path is None else Path(path)
+        stats = {"iteration": self.iteration, "num_episodes": self._num_episodes}
+        state = {
+            **stats,
+            "position": self._position - len(self._rounds) * self.settings.training.num_groups,
+            "settings": self.settings.model_dump(mode="json"),
+            "logs": measure_logs(self.run_dir),
+        }
+        files = self._learners.call(learner_calls.learner_to_files)
+        for name, content in ((STATE_FILE, state), (_STATS, stats)):
+            files[name] = json.dumps(content, indent=1).encode()
+        write_checkpoint(target, files)
+        if path is None:
+            prune_checkpoints(own, self.settings.output.num_checkpoints_kept)
+        return target
+
+    def restore_from_path(self, path: str | Path) -> None:
+        """Goes on from a checkpoint: versions keep counting, and the adapter is delivered again.
+
+        The logs of this run are cut back to it. Raises: CheckpointError if it cannot be read or
+        is of another model or adapter.
+        """
+        source = Path(path)
+        state = read_state(source)
+        own = self.settings.model_dump(mode="json")
+        for section in _FIXED:
+            if state["settings"].get(section) != own[section]:
+                raise CheckpointError(
+                    f"checkpoint {str(source)!r} has {section} = {state['settings'].get(section)}, "
+                    f"this run {own[section]}"
+                )
+        with self._stopping_on_error():
+            self._learners.call(learner_calls.restore_learner, read_files(source))
+            self.iteration, self._position = state["iteration"], state["position"]
+            self._num_episodes = state["num_episodes"]
+            self._rounds.clear()
+            self._broadcast()
+        if source.resolve().is_relative_to(self.run_dir.resolve()):
+            cut_logs(self.run_dir, state["logs"])
+
+    @contextmanager
+    def _stopping_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
+
+    def _broadcast(self) -> None:
+        self._version = self._runners.load_adapter(self._learners.adapter())
+
+    def _next_requests(self) -> list[GroupRequest]:
+        size = self.settings.training.group_size
+        return [GroupRequest(position, size, "train") for position in self._next_positions()]
+
+    def _next_positions(self) -> range:
+        first = self._position
+        self._position += self.settings.training.num_groups
+        return range(first, self._position)
+
+    def _record(self, name: str, report: SampleReport) -> None:
+        if name == "train":
+            self._num_episodes += len(report.records)
+        if self.settings.output.episodes:
+            path = self.run_dir / "sessions" / f"{name}.jsonl"
+            append_episodes(path, self.iteration, report.records)
+
+    def _warm_start(self, settings: Settings) -> Settings:
+        """Returns settings whose model is the adapter that imitated the oracle, where asked for.
+
+        It is the reference too. The tiny model learns its base weights instead, when it is made.
+        """
+        warm_start, folder = settings.warm_start, self.run_dir / "warm_start"
+        if settings.model.name == "tiny" or warm_start.num_steps == 0:
+            return settings
+        if not folder.exists():
+            with closing(LearnerGroup(settings)) as learners:
+                learners.call(learner_calls.warm_start)
+                write_checkpoint(folder, learners.call(learner_calls.adapter_to_files))
+        model = settings.model.model_copy(update={"name": str(folder), "adapter": None})
+        return settings.model_copy(update={"model": model})
+
+
+class _Clock:
+    """Seconds of an iteration by part; what no part accounts for is orchestration."""
+
+    def __init__(self) -> None:
+        self._start_s = time.perf_counter()
+        self._parts_s: Counter[str] = Counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start_s = time.perf_counter()
+        yield
+        self._parts_s[name] += time.perf_counter() - start_s
+
+    def metrics(self, env_s: float = 0.0) -> dict[str, float]:
+        total_s = time.perf_counter() - self._start_s
+        parts = {**self._parts_s, "orchestration": total_s - sum(self._parts_s.values())}
+        return {
+            f"time/{name}_s": s for name, s in {**parts, "total": total_s, "env": env_s}.items()
+        }
