@@ -43,7 +43,7 @@ def load_base(
     model = settings.model
     if model.name == "tiny":
         base = load_tiny(settings, progress)
-        base.model.to(device=device, dtype=choose_dtype(model, device))
+        base.model.to(device=device, dtype=choose_dtype(model, device))  # type: ignore[call-arg]
         return replace(base, adapter_path=model.adapter)
     name = _import_own_classes(model.name)
     folder = Path(name).expanduser()

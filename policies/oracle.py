@@ -1,6 +1,6 @@
 """Episodes played by an environment's oracle, as tokens: what supervised steps learn from."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import count, islice
 from typing import Any
@@ -30,6 +30,19 @@ def make_text_env(environment: EnvironmentSettings) -> TextEnv[Task]:
     return env
 
 
+def oracle_groups(
+    environment: EnvironmentSettings, chat: ChatFormat, seed: int, first: int = 0
+) -> Generator[EpisodeGroup, None, None]:
+    """Yields groups of one oracle episode without end, from task position `first` on.
+
+    A task depends on seed and position alone. Raises: SettingsError, EnvFault.
+    """
+    with closing(make_text_env(environment)) as env:
+        for position in count(first):
+            trajectory = play_oracle(env, _draw(env, seed, position), chat)
+            yield EpisodeGroup(position, env.task.task_id, env.task.skills, 0, (trajectory,))
+
+
 def warm_start_environment(settings: Settings) -> EnvironmentSettings:
     """Returns the environment that the warm start learns from."""
     kwargs = {**settings.environment.kwargs, **settings.warm_start.env_kwargs}
@@ -37,26 +50,15 @@ def warm_start_environment(settings: Settings) -> EnvironmentSettings:
 
 
 def warm_start_batches(settings: Settings, chat: ChatFormat) -> Iterator[list[EpisodeGroup]]:
-    """Yields `num_steps` batches of fresh groups, one episode each."""
-    environment, warm_start = warm_start_environment(settings), settings.warm_start
-    with closing(oracle_groups(environment, chat, settings.seed)) as groups:
+    """Yields the `num_steps` batches of fresh episodes that a warm start learns from."""
+    warm_start = settings.warm_start
+    with closing(oracle_groups(warm_start_environment(settings), chat, settings.seed)) as groups:
         for _ in range(warm_start.num_steps):
             yield list(islice(groups, warm_start.batch_size))
 
 
-def oracle_groups(
-    environment: EnvironmentSettings, chat: ChatFormat, seed: int, first: int = 0
-) -> Iterator[EpisodeGroup]:
-    """Yields groups of one oracle episode without end, from task position `first` on.
-
-    A task depends on seed and position alone. Raises: SettingsError, EnvFault.
-    """
-    with closing(make_text_env(environment)) as env:
-        for position in count(first):
-            rng = np.random.default_rng([seed, WARM_START_STREAM, position])
-            trajectory = play_oracle(env, env.task_source.draw(rng), chat)
-            task = env.task
-            yield EpisodeGroup(position, task.task_id, task.skills, 0, (trajectory,))
+def _draw(env: TextEnv[Task], seed: int, position: int) -> Task:
+    return env.task_source.draw(np.random.default_rng([seed, WARM_START_STREAM, position]))
 
 
 def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
@@ -85,12 +87,11 @@ def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
     return Trajectory(prompt_ids, token_ids, mask, logprobs, ends, earned, env.outcome)
 
 
-def oracle_texts(environment: EnvironmentSettings, num_tasks: int, seed: int) -> Iterator[str]:
-    """Yields the prompts, actions and observations of some oracle episodes."""
+def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Iterator[str]:
+    """Yields the prompts, actions and observations of `num` oracle episodes."""
     with closing(make_text_env(environment)) as env:
-        for position in range(num_tasks):
-            rng = np.random.default_rng([seed, WARM_START_STREAM, position])
-            yield from _texts(env, env.task_source.draw(rng))
+        for position in range(num):
+            yield from _texts(env, _draw(env, seed, position))
 
 
 def _texts(env: TextEnv[Any], task: Task) -> Iterator[str]:

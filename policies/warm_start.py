@@ -84,9 +84,9 @@ def compute_key(settings: Settings) -> str:
 
 def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
     """Returns a new model, trained on oracle episodes for `warm_start.num_steps`."""
-    environments = (settings.environment, warm_start_environment(settings))
     corpus = chain.from_iterable(
-        oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed) for environment in environments
+        oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
+        for environment in (settings.environment, warm_start_environment(settings))
     )
     base = build_tiny(settings.tiny, corpus, settings.seed)
     if settings.warm_start.num_steps:
@@ -151,11 +151,12 @@ def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
 def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> float:
     """Adds the gradients of the mean loss over all actions' tokens; returns that loss."""
     num_targets = sum(int(mask.sum()) for _, mask in rows)
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     total = 0.0
     for ids, mask in _micro_batches(rows):
         with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            logits = model.get_output_embeddings()(hidden[:, :-1][mask[:, 1:]])
+            logits = head(hidden[:, :-1][mask[:, 1:]])
         loss = F.cross_entropy(logits.float(), ids[:, 1:][mask[:, 1:]], reduction="sum")
         loss = loss / num_targets
         loss.backward()  # type: ignore[no-untyped-call]
