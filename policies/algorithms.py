@@ -1,0 +1,63 @@
+"""The algorithms: each is an advantage estimator times a policy loss, with its defaults.
+
+A new one takes about a dozen lines. Write its estimator in `advantages.py` (groups of turn rewards
+in, groups of turn advantages out) or its loss in `losses.py` (log-probabilities, old ones,
+advantages, clip range in; one loss per token out), unless there is one that fits; then name it in
+`config.AlgorithmName` and add a line to `ALGORITHMS`:
+
+    def best_of_group(groups, baseline):
+        tops = [compute_returns(group).max() for group in groups]
+        return [[np.full(len(r), r.sum() == top, np.float32) for r in group]
+                for group, top in zip(groups, tops, strict=True)]
+
+    "best_of": AlgorithmSpec(best_of_group, policy_gradient, "token"),
+
+The tests parametrized over `ALGORITHMS` then cover it.
+"""
+
+from dataclasses import dataclass, replace
+
+from agentpeft.policies import advantages, losses
+from agentpeft.policies.config import Normalization, TrainingSettings
+
+_CLIP = losses.ClipRange(0.2, 0.2)
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """What an algorithm is made of, and its defaults; settings that are not None override them."""
+
+    advantage: advantages.Advantage
+    policy_loss: losses.PolicyLoss
+    normalization: Normalization
+    num_epochs: int = 1
+    clip: losses.ClipRange = _CLIP
+    entropy_coeff: float = 0.0
+    is_supervised: bool = False
+
+
+_PG, _CLIPPED = losses.policy_gradient, losses.clipped_ratio
+ALGORITHMS: dict[str, AlgorithmSpec] = {
+    "reinforce": AlgorithmSpec(advantages.moving_baseline, _PG, "token"),
+    "rloo": AlgorithmSpec(advantages.leave_one_out, _PG, "token"),
+    "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, "token"),
+    "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
+    "ppo": AlgorithmSpec(advantages.whitened, _CLIPPED, "token", num_epochs=2, entropy_coeff=0.01),
+    "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
+}
+
+
+def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
+    """Returns the named algorithm with the overrides of the settings."""
+    spec = ALGORITHMS[training.algorithm]
+    low = spec.clip.low if training.clip_range is None else training.clip_range
+    high = low if training.clip_range is not None else spec.clip.high
+    high = high if training.clip_range_high is None else training.clip_range_high
+    entropy = training.entropy_coeff
+    return replace(
+        spec,
+        normalization=training.loss_normalization or spec.normalization,
+        num_epochs=training.num_epochs or spec.num_epochs,
+        clip=losses.ClipRange(low, high),
+        entropy_coeff=spec.entropy_coeff if entropy is None else entropy,
+    )

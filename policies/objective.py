@@ -1,0 +1,93 @@
+"""What is minimised over a micro-batch, and the sums that the metrics are made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from agentpeft.policies import losses
+from agentpeft.policies.algorithms import AlgorithmSpec
+from agentpeft.policies.batches import MicroBatch, Sample, compute_entropy, compute_logprobs
+from agentpeft.policies.config import Settings
+
+_MAX_FREE_ENTROPY_VOCABULARY = 2048
+
+
+@dataclass
+class Totals:
+    """Sums over tokens (`loss`: over the weighted ones), and the largest mismatch."""
+
+    loss: float = 0.0
+    num_tokens: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    mismatch_max: float = 0.0
+
+    def add(self, other: "Totals") -> None:
+        """Takes in the totals of another part of the same update."""
+        self.loss += other.loss
+        self.num_tokens += other.num_tokens
+        self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the means over the tokens that were computed."""
+        means = {f"train/{n}": v / max(self.num_tokens, 1) for n, v in self.sums.items()}
+        return {**means, "train/mismatch_max": self.mismatch_max}
+
+
+class Objective:
+    """An algorithm's loss with its KL and entropy terms, as the settings have them."""
+
+    def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
+        """`spec` has the settings' overrides."""
+        self._training, self._spec = settings.training, spec
+        self._constant = settings.env_runners.max_new_tokens
+        in_loss = settings.training.kl_placement == "loss"
+        self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
+
+    def weigh(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Settles each token's weight; then drops samples that cannot have a gradient."""
+        lengths = [int(s.trajectory.loss_mask.sum()) for s in samples]
+        weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
+        all_matter = self._kl_coeff > 0 or self._spec.entropy_coeff > 0
+        return [
+            replace(s, columns={**s.columns, "weights": w})
+            for s, w in zip(samples, weights, strict=True)
+            if all_matter or s.columns["advantages"].any()
+        ]
+
+    def compute(self, logits: Tensor, batch: MicroBatch) -> tuple[Tensor, Totals]:
+        """Returns the loss of the needed positions' logits (U, V), and the totals."""
+        columns, spec, terms = batch.columns, self._spec, {}
+        logprobs = compute_logprobs(logits, batch)
+        old = columns.get("old_logprobs", logprobs.detach())
+        advantages = columns["advantages"]
+        per_token = spec.policy_loss(logprobs, old, advantages, spec.clip)
+        if self._training.importance_cap is not None:
+            sampling = columns["sampling_logprobs"]
+            cap = self._training.importance_cap
+            per_token = per_token * losses.importance_weights(old, sampling, cap)
+        terms["policy_loss"] = per_token
+        if "reference_logprobs" in columns:
+            reference = columns["reference_logprobs"]
+            terms["kl"] = losses.compute_kl(logprobs, reference, self._training.kl_estimator)
+            per_token = per_token + self._kl_coeff * terms["kl"]
+        if spec.entropy_coeff > 0 or logits.shape[1] <= _MAX_FREE_ENTROPY_VOCABULARY:
+            with torch.set_grad_enabled(logits.requires_grad and spec.entropy_coeff > 0):
+                terms["entropy"] = compute_entropy(logits, batch)
+            per_token = per_token - spec.entropy_coeff * terms["entropy"]
+        terms["clip_fraction"] = losses.is_clipped(logprobs, old, advantages, spec.clip).float()
+        loss = (per_token * columns["weights"]).sum()
+        return loss, self._totals(loss, terms, columns, old)
+
+    def _totals(
+        self, loss: Tensor, terms: Mapping[str, Tensor], columns: Mapping[str, Tensor], old: Tensor
+    ) -> Totals:
+        totals = Totals(loss.item(), len(old), {n: v.sum().item() for n, v in terms.items()})
+        if not self._spec.is_supervised:
+            mismatch = (old - columns["sampling_logprobs"]).abs()
+            totals.sums["mismatch_mean"] = mismatch.sum().item()
+            totals.mismatch_max = mismatch.max().item()
+        return totals

@@ -1,0 +1,182 @@
+"""What an update does: steps, terms, cuts, faults, and learning itself."""
+
+import numpy as np
+import pytest
+import torch
+from learner_parts import (
+    flat_weights,
+    gradients,
+    make_group,
+    make_learner,
+    make_policy,
+    make_trajectory,
+    random_groups,
+)
+
+from agentpeft.policies.algorithms import ALGORITHMS
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.schedules import compute_lr
+
+TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
+every_normalization = pytest.mark.parametrize("normalization", ["token", "sequence", "constant"])
+
+
+@every_normalization
+@pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": 30}, {"share_prompts": False}])
+def test_cutting_into_micro_batches_changes_nothing(normalization, learners):
+    terms = {**TERMS, "loss_normalization": normalization}
+    whole, cut = (
+        gradients(make_learner(make_policy(nonzero=True), part, **terms), random_groups())
+        for part in ({}, learners)
+    )
+    assert torch.allclose(whole, cut, rtol=1e-5, atol=1e-6)
+    assert whole.abs().max() > 1e-4
+
+
+def test_skipping_episodes_without_advantage_changes_nothing():
+    groups = random_groups()
+    groups[1] = make_group(1, [make_trajectory([1, 2], [3, 4], 1)] * 3)
+    skipping = gradients(make_learner(make_policy(nonzero=True), max_grad_norm=1e9), groups)
+    terms = {"max_grad_norm": 1e9, "entropy_coeff": 1e-12}
+    full = gradients(make_learner(make_policy(nonzero=True), **terms), groups)
+    assert torch.allclose(skipping, full, atol=1e-7)
+
+
+def test_at_the_start_the_ratio_is_1_and_the_kl_is_0():
+    metrics = make_learner(kl_coeff=0.1, num_epochs=1).update(random_groups())
+    assert metrics["train/clip_fraction"] == 0
+    assert metrics["train/kl"] == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"sft"}))
+def test_each_algorithm_learns_the_rewarded_answer(name):
+    learner = make_learner(algorithm=name, lr=2e-2)
+    rng, before = np.random.default_rng(0), probability_of_5(learner)
+    for _ in range(20):
+        p = probability_of_5(learner)
+        answers = [[int(a)] for a in np.where(rng.random((4, 8)) < p, 5, 6).ravel()]
+        episodes = [make_trajectory([1, 2, 3], a, a == [5]) for a in answers]
+        learner.update([make_group(i, episodes[8 * i : 8 * i + 8]) for i in range(4)])
+    assert probability_of_5(learner) > max(0.9, before)
+
+
+def probability_of_5(learner):
+    """Of the two possible answers, 5 and 6, after the prompt."""
+    logits = learner.policy.model(input_ids=torch.tensor([[1, 2, 3]])).logits[0, -1]
+    return logits[[5, 6]].softmax(-1)[0].item()
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo"])
+def test_supervised_steps_imitate_the_oracle(name):
+    learner = make_learner(algorithm=name, lr=2e-2)
+    group = make_group(0, [make_trajectory([1, 2, 3], [5, 7], 1)])
+    step = learner.update if name == "sft" else learner.sft_update
+    losses = [step([group])["train/policy_loss"] for _ in range(30)]
+    assert losses[-1] < losses[0] - 0.2
+    assert learner.version == 30
+
+
+def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit():
+    terms = {"algorithm": "ppo", "num_minibatches": 2, "lr_schedule": "cosine"}
+    learner = make_learner(**terms)
+    learner.update(random_groups())
+    weights, state = learner.policy.adapter_weights(), learner.state_dict()
+    resumed = make_learner(**terms)
+    resumed.policy.load_weights(weights)
+    resumed.load_state_dict(torch.load(save(state), weights_only=False))
+    for one in (learner, resumed):
+        one.update(random_groups(seed=1))
+    assert flat_weights(learner).tobytes() == flat_weights(resumed).tobytes()
+    assert (resumed.version, resumed.baseline) == (learner.version, learner.baseline)
+
+
+def save(state):
+    import io
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return buffer
+
+
+def test_steps_that_are_not_finite_are_skipped_counted_and_then_stop_the_run():
+    learner = make_learner()
+    before = flat_weights(learner)
+    bad = [make_group(0, [make_trajectory([1], [2, 3], r) for r in (0, float("inf"))])]
+    for number in range(1, 6):
+        assert learner.update(bad)["train/num_skipped_updates"] == number
+    with pytest.raises(TrainingError, match="max_skipped_updates is 5"):
+        learner.update(bad)
+    assert flat_weights(learner).tobytes() == before.tobytes()
+
+
+def test_out_of_memory_halves_the_micro_batches_and_changes_nothing():
+    learner = make_learner(make_policy(nonzero=True), max_grad_norm=1e9)
+
+    def limit(module, args, kwargs):
+        if kwargs["input_ids"].numel() > 40:
+            raise torch.OutOfMemoryError("out of memory")
+
+    expected = gradients(
+        make_learner(make_policy(nonzero=True), max_grad_norm=1e9), random_groups()
+    )
+    learner.policy.model.register_forward_pre_hook(limit, with_kwargs=True)
+    assert torch.allclose(gradients(learner, random_groups()), expected, atol=1e-6)
+    assert learner.update(random_groups())["train/num_oom_retries"] > 0
+
+
+@pytest.mark.parametrize("dynamic_sampling", [True, False])
+def test_groups_without_spread_teach_nothing(dynamic_sampling):
+    learner = make_learner(dynamic_sampling=dynamic_sampling)
+    before = flat_weights(learner)
+    metrics = learner.update([make_group(0, [make_trajectory([1], [2], 1)] * 2)])
+    assert metrics["train/num_dropped_groups"] == dynamic_sampling
+    assert metrics["train/num_skipped_updates"] == 1
+    assert flat_weights(learner).tobytes() == before.tobytes()
+    assert (learner.version, learner.adapter().version) == (1, 1)
+
+
+def test_the_baseline_moves_by_its_momentum():
+    learner = make_learner(algorithm="reinforce", baseline_momentum=0.5)
+    group = [make_group(0, [make_trajectory([1], [2], r) for r in (0, 1)])]
+    assert learner.update(group)["train/baseline"] == 0.5
+    rich = [make_group(0, [make_trajectory([1], [2], 1)] * 2)]
+    assert learner.update(rich)["train/baseline"] == 0.75
+
+
+def test_kl_as_a_reward_lowers_the_return_of_what_left_the_reference():
+    plain, penal = (
+        gradients(
+            make_learner(make_policy(nonzero=True), kl_coeff=c, kl_placement="reward"),
+            random_groups(),
+        )
+        for c in (0.0, 5.0)
+    )
+    assert not torch.allclose(plain, penal, atol=1e-4)
+
+
+def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
+    policy = make_policy(nonzero=True)
+    trajectories = [make_trajectory([1, 2], [a], a == 3) for a in (3, 4)]
+    logprobs = policy.model(torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
+    deltas = [abs(float(logprobs[a]) + 1) for a in (3, 4)]
+    metrics = make_learner(policy).update([make_group(0, trajectories)])
+    assert metrics["train/mismatch_mean"] == pytest.approx(np.mean(deltas), abs=1e-5)
+    assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    plain = gradients(make_learner(make_policy(nonzero=True)), random_groups())
+    policy = make_policy(nonzero=True, checkpointing=True)
+    saved = gradients(make_learner(policy, {"gradient_checkpointing": True}), random_groups())
+    assert torch.allclose(plain, saved, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 1, 1, 0.5]), ("cosine", [0.5, 1, 1, 0.5])],
+)
+def test_the_learning_rate_warms_up_and_then_follows_its_schedule(schedule, expected):
+    terms = {"num_warmup_iterations": 2, "num_iterations": 4, "lr": 1.0, "lr_schedule": schedule}
+    training = make_learner(**terms).settings.training
+    assert [compute_lr(training, i) for i in range(4)] == pytest.approx(expected)
