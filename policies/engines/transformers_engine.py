@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from agentpeft.policies.adapter_store import ack_of
-from agentpeft.policies.engines.batching import NO_IDS, Batch, Job, Row, Sampled
+from agentpeft.policies.engines.batching import NO_IDS, Batch, Ended, Job, Row
 from agentpeft.policies.engines.slots import check_attention
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.lora import merged_state
@@ -18,7 +18,9 @@ from agentpeft.policies.samples import (
     AdapterAck,
     AdapterVersion,
     Completion,
+    Floats,
     GenerationRequest,
+    Ids,
     StopReason,
 )
 
@@ -30,13 +32,7 @@ State = Mapping[str, torch.Tensor]
 Fuse = Callable[[State, AdapterVersion], dict[str, torch.Tensor]]
 
 
-@dataclass(frozen=True, eq=False)
-class Ticket:
-    """A request under way, who waits for it, and why it ends if not with a stop token."""
-
-    job: Job
-    future: asyncio.Future[Completion]
-    stop_reason: StopReason
+Result = tuple[Job, Completion | EngineError]
 
 
 @dataclass(frozen=True)
@@ -77,18 +73,20 @@ class TransformersEngine:
         self._model = model
         self._settings = settings
         self._stop_token_ids = frozenset(stop_token_ids)
-        self._batch = Batch(model, self._stop_token_ids, not settings.deterministic)
         limit = int(model.config.get_text_config().max_position_embeddings)
         self._max_context_tokens = min(settings.max_context_tokens or limit, limit)
+        self._batch = Batch(model, settings.max_concurrent, self._max_context_tokens)
         self._fuse = fuse
         self._pristine: dict[str, torch.Tensor] = {}
         self._version = None if settings.needs_adapter else 0
         self._rows: dict[str, Row] = {}
-        self._tickets: dict[str, Ticket] = {}
-        self._pending: dict[str, Ticket] = {}
-        self._wave: list[Ticket] = []
+        self._jobs: dict[str, Job] = {}
+        """By session, until answered; `_pending` and `_wave` are those that have not begun."""
+        self._pending: dict[str, Job] = {}
+        self._wave: list[Job] = []
         self._dropped: list[tuple[Row, bool]] = []
         self._steps_waited = 0
+        self._is_idle = False
         self._fault: str | None = None
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -102,7 +100,7 @@ class TransformersEngine:
                 if row is not None:
                     self._drop(row, is_closed=True)
             self._rows.update({name: Row(name) for name in opened if name not in self._rows})
-            self._wake.notify()
+            self._wake.notify_all()
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Samples one turn.
@@ -110,23 +108,18 @@ class TransformersEngine:
         Raises: EngineError where the session is not open or has asked already, where an adapter
         is needed and none was loaded, and where the engine is closed or failed.
         """
-        loop = asyncio.get_running_loop()
         with self._wake:
             row = self._check(request)
-            room = self._max_context_tokens - len(request.prompt_ids)
-            limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-            if room < limit:
-                limit, reason = max(room, 0), StopReason.CONTEXT_FULL
-            if limit == 0:
-                return Completion(NO_IDS, np.empty(0, np.float32), reason, self._version or 0)
-            ticket = Ticket(_make_job(request, row, limit), loop.create_future(), reason)
-            self._tickets[request.session] = self._pending[request.session] = ticket
+            job = _make_job(request, row, self._max_context_tokens - len(request.prompt_ids))
+            if len(job.uniforms) == 0:
+                return self._complete(job, NO_IDS, job.uniforms)
+            self._jobs[request.session] = self._pending[request.session] = job
             if len(self._pending) == 1 or self._has_all():
-                self._wake.notify()
+                self._wake.notify_all()
         try:
-            return await ticket.future
+            return await job.future
         finally:
-            if ticket.future.cancelled():
+            if job.future.cancelled():
                 with self._wake:
                     self._drop(row, is_closed=False)
 
@@ -136,9 +129,10 @@ class TransformersEngine:
         Raises: EngineError where it does not fit, or requests are under way.
         """
         with self._wake:
-            self._check_alive()
-            if self._tickets:
+            if self._jobs:
                 raise EngineError("an adapter cannot be loaded while requests are under way")
+            self._wake.wait_for(lambda: self._fault or (self._is_idle and not self._dropped))
+            self._check_alive()
             self._replace_weights(adapter)
             self._batch.clear()
             self._version = adapter.version
@@ -148,7 +142,7 @@ class TransformersEngine:
         """Ends the thread; requests under way fail."""
         with self._wake:
             self._fault = self._fault or "the engine is closed"
-            self._wake.notify()
+            self._wake.notify_all()
         self._thread.join()
         self._batch.clear()
 
@@ -157,12 +151,9 @@ class TransformersEngine:
         row = self._rows.get(request.session)
         if self._version is None:
             raise EngineError("no adapter was loaded, and the base alone is not to be served")
-        if row is None:
-            raise EngineError(f"session {request.session!r} is not open")
-        if request.session in self._tickets:
-            raise EngineError(f"session {request.session!r} has a request under way")
-        if len(request.prompt_ids) == 0:
-            raise EngineError(f"session {request.session!r} has an empty prompt")
+        if row is None or request.session in self._jobs or len(request.prompt_ids) == 0:
+            reason = "is not open" if row is None else "has a request under way, or no prompt"
+            raise EngineError(f"session {request.session!r} {reason}")
         return row
 
     def _check_alive(self) -> None:
@@ -180,12 +171,13 @@ class TransformersEngine:
 
     def _drop(self, row: Row, is_closed: bool) -> None:
         """Forgets what a row asked for; the thread does the rest."""
-        ticket = self._tickets.pop(row.session, None)
+        job = self._jobs.pop(row.session, None)
         self._pending.pop(row.session, None)
         self._dropped.append((row, is_closed))
-        if ticket is not None:
-            self._wave = [waiting for waiting in self._wave if waiting is not ticket]
-            _settle([(ticket, EngineError(f"session {row.session!r} was closed"))])
+        if job is not None:
+            self._wave = [waiting for waiting in self._wave if waiting is not job]
+            _settle([(job, EngineError(f"session {row.session!r} was closed"))])
+        self._wake.notify_all()
 
     def _has_all(self) -> bool:
         return len(self._pending) == len(self._rows)
@@ -200,99 +192,99 @@ class TransformersEngine:
             raise
         finally:
             with self._wake:
-                failure = EngineError(self._fault or "the engine ended")
-                _settle([(ticket, failure) for ticket in self._tickets.values()])
-                self._tickets.clear()
+                _settle([(job, EngineError(self._fault)) for job in self._jobs.values()])
+                self._jobs.clear()
+                self._wake.notify_all()
 
     def _serve(self) -> None:
         """Waits for work, takes new requests in, samples a token for each of those under way."""
+        batch, stops = self._batch, self._stop_token_ids
         with self._wake:
+            self._is_idle = batch.num_active == 0
+            self._wake.notify_all()
             self._wake.wait_for(self._has_work)
+            self._is_idle = False
             for row, is_closed in self._dropped:
-                self._batch.release(row) if is_closed else self._batch.cancel(row)
+                (batch.release if is_closed else batch.cancel)(row)
             self._dropped.clear()
-            jobs = self._take()
+            jobs = self._take(self._settings.max_concurrent - batch.num_active)
         if jobs:
-            self._deliver(self._batch.admit(jobs))
-        if self._batch.num_active:
-            self._deliver(self._batch.step())
+            self._deliver(batch.admit(jobs, stops))
+        if batch.num_active:
+            self._deliver(batch.step(stops))
 
     def _has_work(self) -> bool:
         if self._fault or self._dropped or self._wave or self._batch.num_active:
             return True
-        return self._has_all() if self._settings.deterministic else bool(self._pending)
+        has_all = not self._settings.deterministic or self._has_all()
+        return bool(self._pending) and has_all
 
-    def _take(self) -> list[Job]:
-        """Returns the jobs that begin now."""
-        room = self._settings.max_concurrent - self._batch.num_active
+    def _take(self, room: int) -> list[Job]:
+        """Returns the jobs that begin now, at most `room`."""
         if self._settings.deterministic:
-            if self._batch.num_active:
-                return []
             if not self._wave and self._has_all():
-                self._wave = [self._pending[session] for session in sorted(self._pending)]
-                self._pending.clear()
+                self._wave = [self._pending.pop(session) for session in sorted(self._pending)]
+            room = 0 if self._batch.num_active else room
             taken, self._wave = self._wave[:room], self._wave[room:]
-            return [ticket.job for ticket in taken]
-        self._wait_for_others()
-        if not self._pending or room <= 0 or self._is_too_early():
+            return taken
+        if self._should_wait(room):
             return []
-        return [self._pending.pop(session).job for session in list(self._pending)[:room]]
+        return [self._pending.pop(session) for session in list(self._pending)[:room]]
 
-    def _wait_for_others(self) -> None:
-        """Lets an idle engine wait while requests keep coming."""
-        while self._pending and not self._batch.num_active:
+    def _should_wait(self, room: int) -> bool:
+        """Whether few requests wait for more: they are run through the model together."""
+        num_pending, num_active = 0, self._batch.num_active
+        while not num_active and len(self._pending) > num_pending:
             num_pending = len(self._pending)
-            if self._wake.wait_for(self._has_all, QUIET_S) or len(self._pending) == num_pending:
-                return
-
-    def _is_too_early(self) -> bool:
-        """Whether a few requests should wait for others, to be run through the model together."""
-        is_few = len(self._pending) * 8 < self._batch.num_active
-        self._steps_waited = self._steps_waited + 1 if is_few else 0
-        if self._steps_waited > MAX_STEPS_WAITED:
-            self._steps_waited = 0
+            self._wake.wait_for(self._has_all, QUIET_S)
+        is_few = min(len(self._pending), room) * 8 < num_active
+        self._steps_waited = (self._steps_waited + 1) % MAX_STEPS_WAITED if is_few else 0
         return self._steps_waited > 0
 
-    def _deliver(self, ended: list[Sampled]) -> None:
-        if not ended:
-            return
-        results: list[tuple[Ticket, Completion | EngineError]] = []
+    def _deliver(self, ended: list[Ended]) -> None:
+        results: list[Result] = []
         with self._wake:
-            for sampled in ended:
-                ticket = self._tickets.get(sampled.job.row.session)
-                if ticket is not None and ticket.job is sampled.job:
-                    del self._tickets[sampled.job.row.session]
-                    results.append((ticket, self._complete(ticket, sampled)))
+            for job, ids, logprobs in ended:
+                if self._jobs.get(job.row.session) is job:
+                    del self._jobs[job.row.session]
+                    is_sound = np.isfinite(logprobs).all()
+                    failure = EngineError("the model's log-probabilities are not finite")
+                    results.append(
+                        (job, self._complete(job, ids, logprobs) if is_sound else failure)
+                    )
         _settle(results)
 
-    def _complete(self, ticket: Ticket, sampled: Sampled) -> Completion | EngineError:
-        if not np.isfinite(sampled.logprobs).all():
-            return EngineError("the model's log-probabilities are not finite")
-        is_stopped = int(sampled.token_ids[-1]) in self._stop_token_ids
-        reason = StopReason.STOP_TOKEN if is_stopped else ticket.stop_reason
-        return Completion(sampled.token_ids, sampled.logprobs, reason, self._version or 0)
+    def _complete(self, job: Job, ids: Ids, logprobs: Floats) -> Completion:
+        is_stopped = len(ids) > 0 and int(ids[-1]) in self._stop_token_ids
+        reason = StopReason.STOP_TOKEN if is_stopped else job.stop_reason
+        return Completion(ids, logprobs, reason, self._version or 0)
 
 
-def _make_job(request: GenerationRequest, row: Row, limit: int) -> Job:
+def _make_job(request: GenerationRequest, row: Row, room: int) -> Job:
+    limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
+    if room < limit:
+        limit, reason = max(room, 0), StopReason.CONTEXT_FULL
     uniforms = np.random.default_rng(request.seed).random(limit, np.float32)
-    return Job(row, request.prompt_ids, uniforms, request.temperature, request.prefix)
+    future = asyncio.get_running_loop().create_future()
+    prompt, prefix = request.prompt_ids, request.prefix
+    return Job(row, prompt, uniforms, request.temperature, prefix, reason, future)
 
 
-def _settle(results: Sequence[tuple[Ticket, Completion | EngineError]]) -> None:
-    """Ends the waiting of tickets, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Completion | EngineError]]] = {}
-    for ticket, result in results:
-        by_loop.setdefault(ticket.future.get_loop(), []).append((ticket, result))
+def _settle(results: Sequence[Result]) -> None:
+    """Answers those who wait, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Result]] = {}
+    for job, result in results:
+        by_loop.setdefault(job.future.get_loop(), []).append((job, result))
     for loop, own in by_loop.items():
         if not loop.is_closed():
             loop.call_soon_threadsafe(_set_results, own)
 
 
-def _set_results(results: Sequence[tuple[Ticket, Completion | EngineError]]) -> None:
-    for ticket, result in results:
-        if ticket.future.done():
+def _set_results(results: Sequence[Result]) -> None:
+    for job, result in results:
+        if job.future.done():
             continue
         if isinstance(result, EngineError):
-            ticket.future.set_exception(result)
+            job.future.set_exception(result)
         else:
-            ticket.future.set_result(result)
+            job.future.set_result(result)

@@ -8,6 +8,8 @@ from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -213,8 +215,7 @@ def test_a_cancelled_request_frees_its_place_and_its_session_goes_on():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failure_of_the_model_reaches_everybody_who_waits():
     model = make_model()
-    broken = replace(BASE, max_concurrent=1)
-    engine = TransformersEngine(model, [], broken)
+    engine = TransformersEngine(model, [], replace(BASE, max_concurrent=1))
     engine.update_sessions(opened=["a", "b"])
     bad = GenerationRequest("a", np.array([1, 4000]), (0,))  # no such token
 
@@ -283,31 +284,33 @@ def test_an_adapter_is_fused_into_the_pristine_base_and_old_keys_are_dropped():
     engine.close()
 
 
-def test_deterministic_runs_are_equal_to_the_bit_in_whatever_order_they_ask():
+async def play_with_delays(engine, index, rng):
+    turns, ids = [], prompt_of(5 + index // 3, index // 3)
+    for turn in range(3):
+        await asyncio.sleep(rng.random() / 200)
+        request = GenerationRequest(f"s{index:02}", ids, (index, turn), 1.0, 6, f"{index // 3}")
+        turns.append((ids, await engine.generate(request)))
+        ids = np.concatenate([ids, turns[-1][1].token_ids, prompt_of(2, turn)])
+    engine.update_sessions(closed=[f"s{index:02}"])
+    return turns
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_deterministic_runs_are_equal_to_the_bit_in_whatever_order_they_ask(seed):
     settings = replace(BASE, max_concurrent=5, deterministic=True)
 
-    async def episode(engine, index, delays):
-        turns, ids = [], prompt_of(5 + index // 3, index // 3)
-        for turn in range(3):
-            await asyncio.sleep(delays.random() / 200)
-            request = GenerationRequest(f"s{index:02}", ids, (index, turn), 1.0, 6, f"{index // 3}")
-            turns.append((ids, await engine.generate(request)))
-            ids = np.concatenate([ids, turns[-1][1].token_ids, prompt_of(2, turn)])
-        engine.update_sessions(closed=[f"s{index:02}"])
-        return turns
-
-    def run(seed):
-        delays, engine = np.random.default_rng(seed), TransformersEngine(make_model(), [], settings)
+    def run(rng):
+        engine = TransformersEngine(make_model(), [], settings)
         engine.update_sessions(opened=[f"s{index:02}" for index in range(12)])
 
         async def gather():
-            return await asyncio.gather(*(episode(engine, i, delays) for i in range(12)))
+            return await asyncio.gather(*(play_with_delays(engine, i, rng) for i in range(12)))
 
         turns = [turn for turns in asyncio.run(gather()) for turn in turns]
         engine.close()
         return sameness(turns)
 
-    assert run(0) == run(1)
+    assert run(np.random.default_rng(0)) == run(np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(
@@ -317,15 +320,9 @@ def test_deterministic_runs_are_equal_to_the_bit_in_whatever_order_they_ask():
         lambda: Qwen2ForCausalLM(
             Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1)
         ),
-        lambda: make_mamba(),
+        lambda: MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1)),
     ],
 )
 def test_models_without_full_attention_are_refused(make):
     with pytest.raises(SettingsError, match="full attention"):
         TransformersEngine(make(), [STOP], BASE)
-
-
-def make_mamba():
-    from transformers import MambaConfig, MambaForCausalLM
-
-    return MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1))
