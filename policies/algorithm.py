@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -208,13 +208,13 @@ class _Clock:
 
     def __init__(self) -> None:
         self._start_s = time.perf_counter()
-        self._parts_s: Counter[str] = Counter()
+        self._parts_s: dict[str, float] = {}
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         start_s = time.perf_counter()
         yield
-        self._parts_s[name] += time.perf_counter() - start_s
+        self._parts_s[name] = time.perf_counter() - start_s
 
     def metrics(self, env_s: float = 0.0) -> dict[str, float]:
         total_s = time.perf_counter() - self._start_s

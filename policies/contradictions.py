@@ -59,20 +59,16 @@ def _asks_gpus(s: Settings) -> bool:
 
 
 _RULES: dict[str, Callable[[Settings], bool]] = {
-    "training.algorithm {s.training.algorithm!r} compares the episodes of a group: "
-    "training.group_size must be >= 2, got 1": (
-        lambda s: s.training.group_size == 1 and s.training.algorithm in _NEEDS_GROUPS
+    "training.group_size must be >= 2, got 1: algorithm {s.training.algorithm!r} or "
+    "training.dynamic_sampling compares the episodes of a group": lambda s: (
+        s.training.group_size == 1
+        and (s.training.dynamic_sampling or s.training.algorithm in _NEEDS_GROUPS)
     ),
-    "training.dynamic_sampling drops every group of one episode: training.group_size must be >= "
-    "2, got 1": lambda s: s.training.dynamic_sampling and s.training.group_size == 1,
-    "max_adapter_lag {s.max_adapter_lag} samples while it learns, and the serial mode "
-    "(env_runners.num_env_runners = 0) cannot: use runners or max_adapter_lag = 0": (
-        lambda s: s.max_adapter_lag > 0 and s.env_runners.num_env_runners == 0
-    ),
-    "deterministic runs sample and learn in turn: max_adapter_lag must be 0, got "
-    "{s.max_adapter_lag}": lambda s: s.max_adapter_lag > 0 and s.deterministic,
-    "algorithm 'sft' samples nothing: max_adapter_lag must be 0, got {s.max_adapter_lag}": (
-        lambda s: s.max_adapter_lag > 0 and not _is_rl(s)
+    "max_adapter_lag {s.max_adapter_lag} samples while it learns, which the serial mode "
+    "(env_runners.num_env_runners = 0), deterministic runs and algorithm 'sft' cannot: set it to "
+    "0": lambda s: (
+        s.max_adapter_lag > 0
+        and (s.env_runners.num_env_runners == 0 or s.deterministic or not _is_rl(s))
     ),
     "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
     "env_runners.num_gpus_per_env_runner must be 0": lambda s: s.deterministic and _asks_gpus(s),
@@ -86,16 +82,14 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     "env_runners.num_gpus_per_env_runner, or load_in_4bit = false": (
         lambda s: s.model.load_in_4bit and not _asks_gpus(s)
     ),
-    "model.load_in_4bit freezes the base: lora.use_lora must be true": (
-        lambda s: s.model.load_in_4bit and not s.lora.use_lora
+    "model.load_in_4bit freezes a large base: it needs lora.use_lora = true and another model.name "
+    "than 'tiny'": lambda s: s.model.load_in_4bit and (not s.lora.use_lora or _is_tiny(s)),
+    "training.kl_placement and kl_estimator have no effect without training.kl_coeff > 0": (
+        lambda s: (
+            s.training.kl_coeff == 0
+            and (s.training.kl_placement, s.training.kl_estimator) != ("loss", "k3")
+        )
     ),
-    "model.load_in_4bit is for large models: model.name 'tiny' is not quantized": (
-        lambda s: s.model.load_in_4bit and _is_tiny(s)
-    ),
-    "training.kl_placement {s.training.kl_placement!r} has no effect without training.kl_coeff > "
-    "0": lambda s: s.training.kl_coeff == 0 and s.training.kl_placement != "loss",
-    "training.kl_estimator {s.training.kl_estimator!r} has no effect without training.kl_coeff > "
-    "0": lambda s: s.training.kl_coeff == 0 and s.training.kl_estimator != "k3",
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
     "unless set)": lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),
     "training.num_warmup_iterations {s.training.num_warmup_iterations} must be below "
