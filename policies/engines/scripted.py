@@ -1,5 +1,6 @@
 """`ScriptedEngine`: an engine that says what it is given, for tests and oracle play."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -47,14 +48,12 @@ class ScriptedEngine:
         turn = self._turns[request.session]
         self._turns[request.session] += 1
         ids = self._chat.encode_action(self._text(request.session, turn))
-        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
-        room = (self._max_context_tokens or len(request.prompt_ids) + limit) - len(
-            request.prompt_ids
-        )
-        if room < limit:
-            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
-        if len(ids) <= limit:
-            reason = StopReason.STOP_TOKEN
+        room = (self._max_context_tokens or sys.maxsize) - len(request.prompt_ids)
+        limit = min(request.max_new_tokens, max(room, 0))
+        reason = StopReason.STOP_TOKEN
+        if len(ids) > limit:
+            is_full = room < request.max_new_tokens
+            reason = StopReason.CONTEXT_FULL if is_full else StopReason.MAX_NEW_TOKENS
         ids = ids[:limit]
         return Completion(ids, np.zeros(len(ids), np.float32), reason, self._version)
 
