@@ -99,6 +99,7 @@ class Algorithm:
         with clock.part("broadcast"):
             self._broadcast()
         self._record("train", report)
+        metrics["time/env_s"] = report.env_s
         metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
         return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
 
@@ -216,9 +217,7 @@ class _Clock:
         yield
         self._parts_s[name] = time.perf_counter() - start_s
 
-    def metrics(self, env_s: float = 0.0) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         total_s = time.perf_counter() - self._start_s
         parts = {**self._parts_s, "orchestration": total_s - sum(self._parts_s.values())}
-        return {
-            f"time/{name}_s": s for name, s in {**parts, "total": total_s, "env": env_s}.items()
-        }
+        return {f"time/{name}_s": s for name, s in {**parts, "total": total_s}.items()}

@@ -1,0 +1,130 @@
+import json
+from hashlib import sha256
+
+import pytest
+
+from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.errors import CheckpointError
+
+TINY = (
+    "tiny.hidden_size=32",
+    "tiny.num_layers=2",
+    "tiny.num_heads=2",
+    "tiny.intermediate_size=64",
+    "tiny.vocab_size=300",
+    "tiny.max_context_tokens=256",
+    "lora.rank=2",
+    "env_runners.num_env_runners=0",
+    "env_runners.max_new_tokens=4",
+    "env_runners.num_threads=1",
+    "learners.num_threads=1",
+    "training.num_groups=2",
+    "training.group_size=3",
+    "training.algorithm=reinforce",
+    "training.lr=1e-2",
+    "evaluation.num_tasks=3",
+    "deterministic=true",
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(folder))
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Returns algorithms that are stopped at the end."""
+    started = []
+
+    def start(name, *overrides):
+        settings = Settings(**with_overrides({}, (*TINY, *overrides)))
+        started.append(Algorithm(settings, tmp_path / name))
+        return started[-1]
+
+    yield start
+    for algorithm in started:
+        algorithm.stop()
+
+
+def without_times(metrics):
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+def adapter_hash(checkpoint):
+    return sha256((checkpoint / "adapter" / "adapter_model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build):
+    whole = build("whole")
+    rows = [without_times(whole.train()) for _ in range(4)]
+    first = build("cut")
+    for _ in range(2):
+        first.train()
+    saved = first.save_to_path()
+    first.train()
+    first.stop()
+    second = build("cut")
+    second.restore_from_path(saved)
+    assert [without_times(second.train()) for _ in range(2)] == rows[2:]
+    assert adapter_hash(second.save_to_path()) == adapter_hash(whole.save_to_path())
+    sessions = [run.run_dir / "sessions" / "train.jsonl" for run in (whole, second)]
+    assert sessions[0].read_text() == sessions[1].read_text()
+
+
+def test_an_iteration_reports_what_it_did_and_how_long(build):
+    metrics = build("run").train()
+    assert metrics["train/step"] == 1
+    assert {"train/policy_loss", "train/accuracy", "train/avg_reward", "train/lr"} <= set(metrics)
+    parts = [metrics[f"time/{part}_s"] for part in ("sample", "learn", "broadcast")]
+    total = sum(parts) + metrics["time/orchestration_s"]
+    assert metrics["time/total_s"] == pytest.approx(total)
+    assert all(isinstance(value, float | int) for value in metrics.values())
+
+
+def test_training_changes_the_adapter_and_episodes_are_written(build):
+    algorithm = build("run")
+    before = algorithm.save_to_path()
+    algorithm.train()
+    assert adapter_hash(algorithm.save_to_path()) != adapter_hash(before)
+    lines = (algorithm.run_dir / "sessions" / "train.jsonl").read_text().splitlines()
+    assert [json.loads(line)["group_id"] for line in lines] == [0, 0, 0, 1, 1, 1]
+
+
+def test_evaluation_is_greedy_repeatable_and_apart_from_training(build):
+    algorithm = build("run", "output.episodes=false")
+    results = [algorithm.evaluate() for _ in range(2)]
+    assert results[0] == results[1]
+    assert results[0]["num_episodes"] == 3
+    assert not (algorithm.run_dir / "sessions").exists()
+
+
+def test_only_the_newest_checkpoints_are_kept(build):
+    algorithm = build("run", "output.num_checkpoints_kept=1")
+    algorithm.save_to_path()
+    algorithm.train()
+    path = algorithm.save_to_path()
+    assert list_checkpoints(path.parent) == [path] == [latest_checkpoint(path.parent)]
+    stats = json.loads((path / "training_stats.json").read_text())
+    assert (stats["iteration"], stats["num_episodes"]) == (1, 6)
+
+
+def test_a_checkpoint_of_another_adapter_is_refused(build):
+    path = build("run").save_to_path()
+    with pytest.raises(CheckpointError, match="lora"):
+        build("other", "lora.rank=4").restore_from_path(path)
+
+
+def test_sft_learns_the_oracle(build):
+    algorithm = build("run", "training.algorithm=sft", "training.group_size=", "lora.rank=8")
+    losses = [algorithm.train()["train/policy_loss"] for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_stop_is_idempotent(build):
+    algorithm = build("run")
+    algorithm.stop()
+    algorithm.stop()
