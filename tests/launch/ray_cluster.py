@@ -1,0 +1,65 @@
+"""A Ray head of the tests' own, stopped by its process id."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def free_ports(number: int) -> list[int]:
+    """Returns ports of this machine that nothing listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def make_python(folder: Path) -> Path:
+    """Returns a Python with all that this one has installed, except the package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    # Path entries of a .pth file are not searched for .pth files: the editable install's is left
+    own = next(p for p in sys.path if p.endswith("site-packages"))
+    (packages / "dependencies.pth").write_text(own, encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+@contextmanager
+def ray_head(python: Path, temp_dir: Path) -> Iterator[dict[str, str]]:
+    """Yields the environment that `ray job submit` needs for a head that runs on `python`."""
+    port, dashboard, agent, client = free_ports(4)
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+    env.pop("RAY_ADDRESS", None)
+    env["PATH"] = f"{python.parent}{os.pathsep}{env['PATH']}"
+    command = [str(python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += [f"--port={port}", f"--dashboard-port={dashboard}", f"--temp-dir={temp_dir}"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"]
+    command += ["--num-cpus=2", "--include-dashboard=true", "--disable-usage-stats"]
+    head = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(f"http://127.0.0.1:{dashboard}/api/version", head)
+        yield env | {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
+    finally:
+        head.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            head.wait(30)
+        head.kill()
+
+
+def _wait_for(url: str, head: "subprocess.Popen[bytes]") -> None:
+    for _ in range(120):
+        assert head.poll() is None, "the head has ended"
+        with suppress(urllib.error.URLError, ConnectionError):
+            urllib.request.urlopen(url, timeout=1)
+            return
+        time.sleep(0.5)
+    raise TimeoutError(url)

@@ -1,0 +1,59 @@
+"""`ray job submit` works with the package installed, and with the working directory alone."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray_cluster import make_python, ray_head
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = [
+    "warm_start.num_steps=2",
+    "warm_start.batch_size=2",
+    "training.num_iterations=1",
+    "training.num_groups=2",
+    "training.group_size=2",
+    "evaluation.num_tasks=2",
+    "tiny.hidden_size=32",
+    "tiny.num_layers=1",
+    "tiny.intermediate_size=32",
+]
+
+
+@pytest.fixture(params=["installed", "uploaded"])
+def python(request, tmp_path):
+    """The interpreter of the nodes, with or without the package."""
+    own = Path(sys.executable)
+    return own if request.param == "installed" else make_python(tmp_path / "venv")
+
+
+@pytest.fixture
+def working_dir(tmp_path):
+    for room in ("envs", "policies", "launch"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / room, tmp_path / "tree" / room, ignore=ignored)
+    return tmp_path / "tree"
+
+
+def submit(python, env, working_dir, outputs):
+    runtime_env = json.dumps({"env_vars": {"AGENTPEFT_OUTPUT_DIR": str(outputs)}})
+    command = [str(python), "-m", "ray.scripts.scripts", "job", "submit"]
+    command += ["--working-dir", str(working_dir), "--runtime-env-json", runtime_env]
+    command += ["--", "python", "launch/train.py", "quickstart", *SETTINGS]
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=240
+    )
+
+
+def test_a_submitted_job_trains_and_its_outputs_stay(python, working_dir, tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("runs")
+    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
+        done = submit(python, env, working_dir, outputs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (summary,) = [line for line in done.stdout.splitlines() if line.startswith('{"before"')]
+    adapter = Path(json.loads(summary)["adapter"])
+    assert adapter.is_relative_to(outputs)
+    assert (adapter / "adapter_config.json").is_file()

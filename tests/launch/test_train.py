@@ -1,0 +1,223 @@
+"""The training command: its settings and errors, its last line, stopping and going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.resources import estimate_memory
+from agentpeft.launch.run_folder import CONFIGS, read_start
+from agentpeft.launch.task_files import with_task_files
+from agentpeft.launch.train import main
+from agentpeft.policies.checkpoints import checkpoint_path, list_checkpoints
+from agentpeft.policies.config import Settings
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+experiment = "tiny"
+deterministic = true
+environment = {kwargs = {num_digits = 1, prompt = "compact"}}
+tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+lora = {rank = 4, alpha = 8.0}
+warm_start = {num_steps = 5, batch_size = 8}
+env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+training = {num_iterations = 4, num_groups = 4, group_size = 2, lr = 1e-2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 4}
+output = {checkpoint_interval = 1, tensorboard = false}
+"""
+"""Settings of a run of seconds, in the driver's process."""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """The path of a file of tiny settings; outputs land beside it."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def start(config, tmp_path):
+    """Starts the command in a process of its own."""
+    started = []
+
+    def run(*arguments):
+        command = [sys.executable, str(ROOT / "launch/train.py"), *arguments]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def only_run(tmp_path):
+    (run_dir,) = (tmp_path / "outputs" / "tiny").iterdir()
+    return run_dir
+
+
+def wait_for_iterations(tmp_path, number):
+    """Returns the run's folder once it has so many checkpoints."""
+    last = f"outputs/tiny/*/checkpoints/checkpoint-{number:06d}/algorithm.json"
+    for _ in range(600):
+        if found := list(tmp_path.glob(last)):
+            return found[0].parents[2]
+        time.sleep(0.1)
+    raise TimeoutError(last)
+
+
+def learnt(run_dir, iteration):
+    """Returns the adapter's bytes, and what was measured that is no time."""
+    folder = checkpoint_path(run_dir / "checkpoints", iteration)
+    lines = [
+        {name: value for name, value in line.items() if not name.startswith("time/")}
+        for line in read_metrics(run_dir)
+    ]
+    return (folder / "adapter" / "adapter_model.safetensors").read_bytes(), lines
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_ready_configs_are_short_and_named_after_their_experiment(path):
+    assert read_start(path.stem, []).settings.experiment == path.stem
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, capsys):
+    assert main([config, "training.lr=0.5", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    settings = Settings(**tomllib.loads(printed))
+    assert settings == Settings.from_toml(config, ["training.lr=0.5"])
+    for part in ("base_weights", "adapter", "optimizer", "kv_cache", "activations"):
+        assert f"#   {part}" in printed
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_the_memory_of_a_tiny_model_is_counted_by_hand():
+    tiny = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64}
+    settings = Settings(tiny={**tiny, "vocab_size": 300}, lora={"rank": 2})
+    attention, mlp = 4 * 32 * 32 + 3 * 32, 3 * 32 * 64
+    weights = 300 * 32 + attention + mlp + 3 * 32
+    adapter = 2 * (4 * (32 + 32) + 3 * (32 + 64))
+    estimate = estimate_memory(settings)
+    assert estimate["base_weights"] == pytest.approx(weights * 4 / 2**20)
+    assert estimate["optimizer"] == pytest.approx(adapter * 12 / 2**20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["quickstrat"], "unknown config 'quickstrat'; did you mean 'quickstart'?"),
+        (["none.toml"], "cannot read settings from 'none.toml'"),
+        (["training.lrr=1"], "unknown setting 'training.lrr'; did you mean 'training.lr'?"),
+        (["environment.id=AgentPEFT/DBBnch-v0"], "did you mean 'AgentPEFT/DBBench-v0'?"),
+        (["training.group_size=1"], "group_size must be >= 2"),
+        (["--resume", "nowhere"], "--resume nowhere: no run there"),
+        (["--resume", "a", "--resume-from", "b"], "give no other"),
+        (["--what"], "unrecognized arguments: --what"),
+        (["quickstart", "lr"], "an override is written section.name=value, got 'lr'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(arguments, message, capsys):
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+def test_an_output_folder_that_cannot_be_written_is_said_before_the_run(config, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main([config, "output.dir=file"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "output.dir: cannot write into" in line
+
+
+def test_wandb_that_is_not_installed_is_said(config, capsys):
+    assert main([config, "output.wandb=offline"]) == 2
+    assert "pip install wandb" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("env_id", ["AgentPEFT/DBBench-v0", "AgentPEFT/GSM8K-v0"])
+def test_missing_task_files_are_made_and_differ(tmp_path, monkeypatch, env_id):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentpeft.launch.task_files._NUM_TASKS", 20)
+    held_out = {"env_kwargs": {"data": "data/test.jsonl"}}
+    environment = {"id": env_id, "kwargs": {"data": "data/train.jsonl"}}
+    settings = with_task_files(Settings(environment=environment, evaluation=held_out))
+    train = Path(settings.environment.kwargs["data"])
+    test = Path(settings.evaluation.env_kwargs["data"])
+    assert train.is_absolute() and test.is_absolute()
+    assert train.read_bytes() != test.read_bytes()
+
+
+def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
+    assert main([config]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    run_dir = only_run(tmp_path)
+    assert {"config.toml", "metrics.jsonl", "checkpoints", "sessions", "logs"} <= {
+        path.name for path in run_dir.iterdir()
+    }
+    assert [line["step"] for line in lines[:-1]] == [0, 1, 2, 3, 4, 4]
+    assert {"loss", "accuracy", "reward", "lr"} <= set(lines[1])
+    last = lines[-1]
+    assert 0 <= last["before"]["success_rate"] <= 1 and 0 <= last["after"]["success_rate"] <= 1
+    assert last["adapter"].startswith("outputs/tiny/")
+    assert (tmp_path / last["adapter"] / "adapter_config.json").is_file()
+    assert {"sample", "learn", "broadcast", "total"} <= set(last["seconds"])
+
+
+def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):
+    assert main([config, "training.num_iterations=1"]) == 0
+    adapter = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
+    assert main([config, "training.num_iterations=0", "--resume-from", adapter]) == 0
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
+    name = "adapter_model.safetensors"
+    assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
+
+
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path, start):
+    process = start(config)
+    run_dir = wait_for_iterations(tmp_path, 2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    newest = int(list_checkpoints(run_dir / "checkpoints")[-1].name[-6:])
+    assert newest < 4
+    assert main(["--resume", str(run_dir)]) == 0
+    whole = tmp_path / "whole"
+    assert main([config, f"output.dir={whole}"]) == 0
+    assert learnt(run_dir, 4) == learnt(next((whole / "tiny").iterdir()), 4)
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_says_how_to_go_on(config, tmp_path, start, signum, status):
+    process = start(config, "training.num_iterations=10000", "output.num_checkpoints_kept=1")
+    run_dir = wait_for_first_line(tmp_path)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert f"--resume outputs/tiny/{run_dir.name}" in errors.decode()
+    (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
+    assert int(checkpoint.name[-6:]) == read_metrics(run_dir)[-1]["train/step"]
+
+
+def wait_for_first_line(tmp_path):
+    for _ in range(600):
+        found = list(tmp_path.glob("outputs/tiny/*/metrics.jsonl"))
+        if found and len(read_metrics(found[0].parent)) > 1:
+            return found[0].parent
+        time.sleep(0.1)
+    raise TimeoutError("no iteration")
