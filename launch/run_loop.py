@@ -38,6 +38,8 @@ class RunLoop:
         if run.checkpoint is not None:
             algorithm.restore_from_path(run.checkpoint)
             self._saved_step = algorithm.iteration
+            earlier = read_metrics(self._run_dir)
+            self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
 
     def run(self) -> dict[str, Any]:
