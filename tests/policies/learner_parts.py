@@ -12,7 +12,7 @@ from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import EpisodeGroup, Trajectory
 
 
-def make_policy(hidden=32, layers=2, vocab=20, rank=4, nonzero=False, checkpointing=False):
+def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False):
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=4 * hidden,
@@ -20,8 +20,10 @@ def make_policy(hidden=32, layers=2, vocab=20, rank=4, nonzero=False, checkpoint
         max_position_embeddings=256,
     )  # fmt: skip
     base = PolicyBase(Qwen2ForCausalLM(config), None, "test")
+    with torch.no_grad():
+        base.model.lm_head.weight.mul_(10)  # else no hidden state can be sure of a token
     policy = attach_lora(
-        base, LoraSettings(rank=rank, alpha=8.0), gradient_checkpointing=checkpointing
+        base, LoraSettings(rank=4, alpha=8.0), gradient_checkpointing=checkpointing
     )
     if nonzero:
         with torch.no_grad():

@@ -60,7 +60,7 @@ def test_gradients_are_those_of_each_sequence_alone(share):
     policy, samples = make_policy(nonzero=True), make_samples(random_groups())
     parameters = policy.trainable_parameters()
     losses = [
-        sum(logprobs.square().sum() for logprobs, _ in values)
+        sum(logprobs.square().mean() / len(samples) for logprobs, _ in values)
         for values in (
             compute_all(policy, samples, share, 100),
             [compute_alone(policy, sample) for sample in samples],
