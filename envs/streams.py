@@ -49,9 +49,12 @@ class TaskStream(Generic[TaskT]):
         """Returns the next task. Raises: StopIteration at the end."""
         if self.position >= len(self):
             raise StopIteration
-        stage_index, index = self._locate(self.position)
         self.position += 1
-        return self._task(stage_index, index)
+        return self.task_at(self.position - 1)
+
+    def task_at(self, position: int) -> TaskT:
+        """Returns the task at a position, wherever the stream stands. Raises: IndexError."""
+        return self._task(*self._locate(position))
 
     @property
     def stage(self) -> Stage[TaskT]:

@@ -82,3 +82,10 @@ def test_a_stream_needs_stages_with_tasks():
         TaskStream([])
     with pytest.raises(SettingsError, match="'x' needs num_tasks >= 1"):
         TaskStream([Stage("x", EchoSource(), 0)])
+
+
+def test_a_task_is_told_by_its_position_wherever_the_stream_stands():
+    stream = make_stream(3)
+    expected = ids(make_stream(3))
+    assert [stream.task_at(position).task_id for position in reversed(range(17))] == expected[::-1]
+    assert stream.position == 0
