@@ -1,0 +1,107 @@
+"""`EnvPool`: the environments of one use (training or evaluation), and their tasks by position."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from agentpeft.envs import EnvFault, Outcome, SettingsError, Stage, Task, TaskStream, TextEnv
+
+Env: TypeAlias = gymnasium.Env[str, str]
+
+
+class EnvPool:
+    """Environments that are reused between episodes, each by one episode at a time.
+
+    The task at a position depends on seed and position alone, so all runners agree on it. An
+    environment that is no `TextEnv` has no tasks: it is reset with a seed of the position.
+    """
+
+    def __init__(self, env_id: str, kwargs: dict[str, Any], seed: tuple[int, ...]) -> None:
+        """Makes the first environment.
+
+        Raises: SettingsError on bad arguments, or where tasks would follow the outcomes: then
+        they would depend on which runner played what.
+        """
+        if kwargs.get("adaptive"):
+            raise SettingsError(
+                "environment.kwargs.adaptive makes tasks follow the outcomes, and those of a run "
+                "follow from seed and position: set it to false"
+            )
+        self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
+        env = self._make()
+        self._free = [env]
+        self._tasks: TaskStream[Task] | None = None
+        if isinstance(env.unwrapped, TextEnv):
+            stage = Stage(env_id, env.unwrapped.task_source, sys.maxsize)
+            self._tasks = TaskStream([stage], self._derive_seed())
+
+    def task_at(self, position: int) -> Task:
+        """Returns the task of a position; for an environment without tasks, a name for it."""
+        if self._tasks is None:
+            return Task(task_id=f"{self._env_id}#{position}", instruction="")
+        return self._tasks.task_at(position)
+
+    def begin(self, position: int, task: Task) -> tuple[Env, str]:
+        """Returns an environment at the start of its episode, and the prompt. Raises: EnvFault."""
+        try:
+            env = self._free.pop()
+        except IndexError:  # other threads take environments too
+            env = self._make()
+        try:
+            if isinstance(env.unwrapped, TextEnv):
+                prompt, _ = env.reset(options={"task": task})
+            else:
+                prompt, _ = env.reset(seed=self._derive_seed(position))
+        except EnvFault:
+            env.close()
+            raise
+        if not isinstance(prompt, str):
+            kind = type(prompt).__name__
+            raise SettingsError(f"environment {self._env_id!r} shows a {kind}, not text")
+        return env, prompt
+
+    def give_back(self, env: Env) -> None:
+        """Takes an environment back, in whatever state its episode was left."""
+        self._free.append(env)
+
+    def close(self) -> None:
+        """Closes the environments that are not in use."""
+        while self._free:
+            self._free.pop().close()
+
+    def _make(self) -> Env:
+        try:
+            return gymnasium.make(self._env_id, disable_env_checker=True, **self._kwargs)
+        except (gymnasium.error.Error, TypeError) as error:
+            raise SettingsError(f"environment {self._env_id!r}: {error}") from None
+
+    def _derive_seed(self, *position: int) -> int:
+        return int(np.random.default_rng([*self._seed, *position]).integers(2**31))
+
+
+def oracle_actions(env: Env, task: Task) -> Sequence[str]:
+    """Returns how a perfect agent acts. Raises: SettingsError where there is no oracle."""
+    if not isinstance(env.unwrapped, TextEnv):
+        raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
+    return env.unwrapped.oracle_actions(task)
+
+
+def outcome_of(terminated: bool, reward: float, info: dict[str, Any]) -> Outcome:
+    """Returns how an episode ended: the environment's word, or else what the last reward says."""
+    outcome = info.get("outcome")
+    if isinstance(outcome, Outcome):
+        return outcome
+    if not terminated:
+        return Outcome.TURN_LIMIT
+    return Outcome.SUCCESS if reward > 0 else Outcome.FAILURE
+
+
+def reward_for(env: Env, outcome: Outcome) -> float:
+    """Returns the final reward of an episode that the caller ended; 0 where it has no rewards."""
+    if not isinstance(env.unwrapped, TextEnv):
+        return 0.0
+    return env.unwrapped.reward_config.final_reward(replace(env.unwrapped.episode, outcome=outcome))

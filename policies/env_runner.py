@@ -1,0 +1,272 @@
+"""`EnvRunner`: plays groups of episodes of one task, many at once; tokens in, tokens out."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from agentpeft.envs import EnvFault, Outcome
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import Settings
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.env_pool import Env, EnvPool, oracle_actions, outcome_of, reward_for
+from agentpeft.policies.episodes import (
+    EpisodeBuilder,
+    GroupRequest,
+    Mode,
+    OpenGroup,
+    SampleReport,
+    Seat,
+)
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.lanes import BusyClock, LaneHang, Lanes
+from agentpeft.policies.policy_base import PolicyBase
+from agentpeft.policies.samples import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    EpisodeGroup,
+    GenerationRequest,
+    StopReason,
+)
+
+__all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "SampleReport"]
+
+logger = logging.getLogger(__name__)
+EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
+_STREAMS = {"train": 0, "eval": 1}
+_MAX_LANES = 64
+
+
+class EnvRunner:
+    """Environments, an engine and an event loop in one process.
+
+    What is sampled depends on the settings' seed, the group, the sample and the turn alone.
+    EnvFaults end here: the episode is played again in a fresh environment, and a group that keeps
+    failing is left out and counted.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        base: PolicyBase | None = None,
+        make_engine: EngineFactory | None = None,
+    ) -> None:
+        """`base` None is the settings' model; `make_engine` None is the settings' engine.
+
+        Raises: SettingsError.
+        """
+        self._settings = settings
+        limits = settings.env_runners
+        self._pools = self._make_pools()
+        if base is None:
+            from agentpeft.policies.models import load_base
+
+            base = load_base(settings, limits.num_gpus_per_env_runner)
+        self._chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+        self._oracle: dict[str, Sequence[str]] = {}
+        self._engine = (make_engine or self._make_engine)(settings, base, self._chat)
+        self._lanes = Lanes(min(limits.max_concurrent_episodes, _MAX_LANES), limits.step_timeout_s)
+        self._loop = asyncio.Runner()
+        self._engine_clock = BusyClock()
+        self._counts: Counter[str] = Counter()
+        self._version = 0
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Plays with `adapter` from now on, and answers what was received. Raises: EngineError."""
+        ack = self._engine.load_adapter(adapter)
+        self._version = adapter.version
+        return ack
+
+    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
+        """Plays the groups and returns those that are whole, in order.
+
+        Raises: EngineError, or what a broken environment raises.
+        """
+        start_s = time.perf_counter()
+        self._counts.clear()
+        self._oracle.clear()
+        self._engine_clock.busy_s = self._lanes.clock.busy_s = 0.0
+        pools = ((request, self._pools[request.mode]) for request in requests)
+        groups = [OpenGroup(request, pool.task_at(request.group_id)) for request, pool in pools]
+        self._loop.run(self._play_all(groups))
+        kept = [group for group in groups if not group.is_dropped]
+        report = self._report(groups, kept, time.perf_counter() - start_s)
+        return [group.to_group(self._version) for group in kept], report
+
+    def close(self) -> None:
+        """Closes engine, environments and threads; idempotent."""
+        self._engine.close()
+        self._lanes.close()
+        self._loop.close()
+        for pool in self._pools.values():
+            pool.close()
+
+    def _make_pools(self) -> dict[Mode, EnvPool]:
+        environment, evaluation = self._settings.environment, self._settings.evaluation
+        held_out = {**environment.kwargs, **evaluation.env_kwargs}
+        seed = self._settings.seed
+        return {
+            "train": EnvPool(environment.id, environment.kwargs, (seed, _STREAMS["train"])),
+            "eval": EnvPool(environment.id, held_out, (seed, _STREAMS["eval"])),
+        }
+
+    def _make_engine(self, settings: Settings, base: PolicyBase, chat: ChatFormat) -> Engine:
+        limits = settings.env_runners
+        if limits.engine == "scripted":
+            return ScriptedEngine(chat, self._oracle, limits.max_context_tokens)
+        from agentpeft.policies.engines.transformers_engine import (
+            EngineSettings,
+            TransformersEngine,
+        )
+
+        own = EngineSettings(
+            max_concurrent=limits.max_concurrent_episodes,
+            max_context_tokens=limits.max_context_tokens,
+            deterministic=settings.deterministic,
+        )
+        return TransformersEngine(base.model, chat.stop_token_ids, own)
+
+    async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
+        seats = [Seat(g, sample) for g in groups for sample in range(g.request.num_episodes)]
+        num_players = min(self._settings.env_runners.max_concurrent_episodes, len(seats))
+        queue = iter(seats)
+        players = [asyncio.ensure_future(self._play(queue)) for _ in range(num_players)]
+        try:
+            await asyncio.gather(*players)
+        finally:
+            for player in players:
+                player.cancel()
+            await asyncio.gather(*players, return_exceptions=True)
+
+    async def _play(self, seats: Iterator[Seat]) -> None:
+        """Plays one episode after another.
+
+        Closing a session and opening the next is one step, so that a deterministic engine never
+        sees a moment between the two.
+        """
+        closed: list[str] = []
+        try:
+            for seat in seats:
+                if not seat.group.is_dropped:
+                    self._engine.update_sessions(opened=[seat.session], closed=closed)
+                    closed = [seat.session]
+                    await self._play_or_drop(seat)
+        finally:
+            self._engine.update_sessions(closed=closed)
+
+    async def _play_or_drop(self, seat: Seat) -> None:
+        """Plays an episode, again where the world fails, and in the end without its group."""
+        for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
+            if attempt:
+                self._counts["retries"] += 1
+                self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
+            try:
+                seat.group.episodes[seat.sample] = await self._play_episode(seat)
+            except EnvFault as fault:
+                self._counts["faults"] += 1
+                logger.warning("episode %s, attempt %d: %s", seat.session, attempt + 1, fault)
+            else:
+                return
+        seat.group.is_dropped = True
+        logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
+
+    async def _play_episode(self, seat: Seat) -> EpisodeBuilder:
+        """Plays one episode. Raises: EnvFault, and then its environment is gone."""
+        request, task = seat.group.request, seat.group.task
+        pool = self._pools[request.mode]
+        env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
+        if self._settings.env_runners.engine == "scripted":
+            self._oracle[seat.session] = oracle_actions(env, task)
+        episode = seat.group.begin(prompt, self._chat)
+        try:
+            await self._take_turns(env, episode, seat)
+        except LaneHang:
+            raise
+        except EnvFault:
+            await self._lanes.call(env.close)
+            raise
+        pool.give_back(env)
+        return episode
+
+    async def _take_turns(self, env: Env, episode: EpisodeBuilder, seat: Seat) -> None:
+        """Samples and steps until the episode ends, in the environment or for want of room."""
+        limits = self._settings.env_runners
+        deadline_s = asyncio.get_running_loop().time() + limits.episode_timeout_s
+        while episode.outcome is Outcome.ONGOING:
+            completion = await self._generate(self._make_request(episode, seat), deadline_s)
+            if completion is None:
+                _end_early(env, episode, Outcome.TIMEOUT)
+                return
+            action = self._chat.decode(completion.token_ids)
+            if len(completion.token_ids):
+                episode.add_action(completion, action)
+            if completion.stop_reason is StopReason.CONTEXT_FULL:
+                _end_early(env, episode, Outcome.CONTEXT_LIMIT)
+                return
+            observation, reward, terminated, truncated, info = await self._lanes.call(
+                partial(env.step, action)
+            )
+            episode.add_reward(float(reward))
+            episode.messages.append(("user", observation))
+            if terminated or truncated:
+                episode.outcome = outcome_of(terminated, float(reward), info)
+            else:
+                episode.add_observation(self._chat.extend(episode.context, observation))
+
+    def _make_request(self, episode: EpisodeBuilder, seat: Seat) -> GenerationRequest:
+        limits, request = self._settings.env_runners, seat.group.request
+        is_shared = request.num_episodes > 1 and episode.context is seat.group.prompt_ids
+        stream, turn = _STREAMS[request.mode], episode.num_turns
+        return GenerationRequest(
+            session=seat.session,
+            prompt_ids=episode.context,
+            seed=(self._settings.seed, stream, request.group_id, seat.sample, turn),
+            temperature=0.0 if request.is_greedy else limits.temperature,
+            max_new_tokens=limits.max_new_tokens,
+            prefix=seat.group.name if is_shared else None,
+        )
+
+    async def _generate(self, request: GenerationRequest, deadline_s: float) -> Completion | None:
+        """Returns what was sampled, or None where the episode's time is over."""
+        self._engine_clock.begin()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                completion = await self._engine.generate(request)
+        except TimeoutError:
+            return None
+        finally:
+            self._engine_clock.end()
+        if completion.adapter_version != self._version:
+            raise EngineError(
+                f"the engine served adapter version {completion.adapter_version}, not "
+                f"{self._version}, in the middle of a group"
+            )
+        return completion
+
+    def _report(
+        self, groups: Sequence[OpenGroup], kept: Sequence[OpenGroup], total_s: float
+    ) -> SampleReport:
+        has_messages = self._settings.output.episodes
+        played = [episode for group in groups for episode in group.episodes.values()]
+        return SampleReport(
+            records=tuple(r for g in kept for r in g.to_records(self._version, has_messages)),
+            adapter_versions=(self._version,) * len(kept),
+            dropped_group_ids=tuple(g.request.group_id for g in groups if g.is_dropped),
+            num_faults=self._counts["faults"],
+            num_retries=self._counts["retries"],
+            num_sampled_tokens=sum(episode.num_sampled_tokens for episode in played),
+            total_s=total_s,
+            engine_s=self._engine_clock.busy_s,
+            env_s=self._lanes.clock.busy_s,
+        )
+
+
+def _end_early(env: Env, episode: EpisodeBuilder, outcome: Outcome) -> None:
+    """Ends an episode that the environment is not told about."""
+    episode.outcome = outcome
+    episode.add_reward(reward_for(env, outcome))
