@@ -10,6 +10,7 @@ from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.errors import SettingsError, check_choice
 from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.splits import Split
 from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
 
 DigitRange: TypeAlias = int | Sequence[int]
@@ -49,6 +50,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it.
         prompt: "full", or "compact" (`1 try: 12+34=`).
+        split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
 
     Source:
@@ -65,6 +67,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         format: Literal["plain", "reversed"] = "plain",  # noqa: A002 (the setting's plain name)
         adaptive: bool | Mapping[str, float] = False,
         prompt: Literal["full", "compact"] = "full",
+        *,
+        split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError."""
@@ -78,6 +82,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             tuple(get_operation(name) for name in names),
             digits,
             width=high if format == "reversed" else None,
+            split=split,
         )
         super().__init__(source, options)
         self.prompt_style = prompt

@@ -8,9 +8,11 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.splits import Split, check_split, split_of
 from agentpeft.envs.tasks import Task
 
 MAX_DIGITS = 1000
+_MAX_DRAWS = 1000
 _NUM_SPARE_BYTES = 8
 _TASK_ID = re.compile(r"(\w+):([0-9]{1,1000})([^0-9]+)([0-9]{1,1000}):(plain|reversed)")
 
@@ -67,15 +69,18 @@ class ArithmeticGenerator:
     """A task source: each operand has a uniformly random number of digits, then random digits.
 
     `num_digits` are the fewest and the most digits of an operand (one digit is 0 to 9, two are 10
-    to 99). `width` as in `ArithmeticTask`. Raises: SettingsError on settings without problems.
+    to 99). `width` as in `ArithmeticTask`. A problem's `split` is the same in whichever order its
+    operands are; one in four is "test". Raises: SettingsError on settings without problems.
     """
 
     operations: tuple[Operation, ...]
     num_digits: tuple[int, int]
     width: int | None = None
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
+        check_split(self.split)
         low, high = self.num_digits
         if not self.operations:
             raise SettingsError("operations must name at least one operation")
@@ -86,15 +91,23 @@ class ArithmeticGenerator:
                 raise SettingsError(f"{operation.name} has no operands of {low} digits")
 
     def draw(self, rng: np.random.Generator) -> ArithmeticTask:
-        """Returns one random task."""
+        """Returns one random task. Raises: SettingsError where the split has none."""
         return self.generate_batch(rng, 1)[0]
 
     def generate_batch(self, rng: np.random.Generator, num_tasks: int) -> list[ArithmeticTask]:
-        """Returns the tasks of `num_tasks` draws, with one call of the random generator."""
+        """Returns the tasks of `num_tasks` draws, with few calls of the random generator."""
         size = self._num_bytes
-        noise = rng.bytes(size * num_tasks)
-        starts = range(0, len(noise), size)
-        return [self._decode(int.from_bytes(noise[i : i + size], "little")) for i in starts]
+        tasks: list[ArithmeticTask] = []
+        for _ in range(_MAX_DRAWS):
+            noise = rng.bytes(size * (num_tasks - len(tasks)))
+            for i in range(0, len(noise), size):
+                operation, left, right = self._decode(int.from_bytes(noise[i : i + size], "little"))
+                problem = f"{min(left, right)}{operation.symbol}{max(left, right)}"
+                if self.split is None or split_of(problem) == self.split:
+                    tasks.append(make_task(operation, left, right, self.width))
+            if len(tasks) == num_tasks:
+                return tasks
+        raise SettingsError(f"no problem of these settings is in split {self.split!r}")
 
     def get(self, task_id: str) -> ArithmeticTask:
         """Returns the task of an id, of any registered operation and format."""
@@ -118,8 +131,8 @@ class ArithmeticGenerator:
         num_tasks: int = len(self.operations) * ((high - low + 1) * 10**high) ** 2
         return -(-(num_tasks.bit_length() // 8 + 1 + _NUM_SPARE_BYTES) // 4) * 4
 
-    def _decode(self, noise: int) -> ArithmeticTask:
-        """Reads a task off a random number, as digits of a mixed radix."""
+    def _decode(self, noise: int) -> tuple[Operation, int, int]:
+        """Reads operation and operands off a random number, as digits of a mixed radix."""
         low, high = self.num_digits
         noise, index = divmod(noise, len(self.operations))
         operation = self.operations[index]
@@ -132,4 +145,4 @@ class ArithmeticGenerator:
             operands.append(start + offset)
         if operation.larger_first:
             operands.sort(reverse=True)
-        return make_task(operation, operands[0], operands[1], self.width)
+        return operation, operands[0], operands[1]

@@ -14,12 +14,14 @@ from agentpeft.envs.db_bench.actions import (
 )
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
+from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.sources import make_task_source
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError, check_count
 from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.splits import Split
 from agentpeft.envs.tasks import TaskSource
 from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 
@@ -57,6 +59,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
       each reset and a task made or picked for it; "all": every task has all of them.
+    * `num_skills`, `max_phrasings`, `max_columns`, `max_rows`, `split` ("train" and "test" have no
+      table name and no literal in common): of generated tasks; see `DBBenchGenerator`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
     * `prompt`: "full" or "compact".
@@ -81,6 +85,11 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         task_source: TaskSource[DBBenchTask] | None = None,
         skills: Sequence[str] | None = None,
         skill_mode: str = "single",
+        num_skills: int | None = None,
+        max_phrasings: int | None = None,
+        split: Split | None = None,
+        max_columns: int | None = None,
+        max_rows: int | None = None,
         database: str = "sqlite",
         prompt: PromptStyle = "full",
         statement_timeout_s: float = 5.0,
@@ -90,10 +99,11 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file), EnvFault (server)."""
+        generated = GeneratorOptions(max_phrasings, split, max_columns, max_rows)
         if task_source is None:
-            task_source = make_task_source(data, skills, skill_mode)
-        elif data is not None or skills is not None:
-            raise SettingsError("give either task_source, or data and skills")
+            task_source = make_task_source(data, skills, skill_mode, num_skills, generated)
+        elif (data, skills, num_skills, generated) != (None, None, None, GeneratorOptions()):
+            raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)
         if prompt not in get_args(PromptStyle):
             raise SettingsError(f"prompt must be 'full' or 'compact', got {prompt!r}")

@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 
 from agentpeft.envs.db_bench.generator_conditions import NoTaskHereError, Scene
+from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 from agentpeft.envs.db_bench.generator_phrases import Speaker
 from agentpeft.envs.db_bench.generator_reads import Draft, make_read
 from agentpeft.envs.db_bench.generator_tables import Sample, make_sample
@@ -14,6 +15,7 @@ from agentpeft.envs.db_bench.generator_writes import make_delete, make_insert, m
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.splits import Split
 from agentpeft.envs.streams import Stage, TaskStream
 
 _MAX_DRAWS = 10
@@ -55,16 +57,19 @@ class DBBenchGenerator:
 
     Every part of a gold statement matters: without any one of its conditions, keys or limits the
     answer would be another. No answer is empty. `draw` picks skills and a number, and these with
-    `max_phrasings` are the task's id, so `get` remakes it, in any process. Thread-safe.
+    the options are the task's id, so `get` remakes it, in any process. Thread-safe.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
         skills: Sequence[str] | None = None,
         *,
         skill_mode: str = "single",
         num_skills: int | None = None,
         max_phrasings: int | None = None,
+        split: Split | None = None,
+        max_columns: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         """Checks that such tasks exist.
 
@@ -73,6 +78,9 @@ class DBBenchGenerator:
             skill_mode: "single": each task is for one of them; "all": has all of them.
             num_skills: with "all", each task has this many of them, drawn anew; None is all.
             max_phrasings: how many ways to say each thing, plainest first; None is every way.
+            split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
+            max_columns: of the table; None is up to nine. See `GeneratorOptions`.
+            max_rows: of the table; None is up to 14.
 
         Raises: SettingsError.
         """
@@ -80,14 +88,12 @@ class DBBenchGenerator:
             raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
         if skill_mode == "single" and num_skills not in (None, 1):
             raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
-        if max_phrasings is not None and max_phrasings < 1:
-            raise SettingsError(f"max_phrasings must be >= 1 or None, got {max_phrasings!r}")
         self.skills = SKILLS if skills is None else check_skills(skills)
         if not self.skills:
             raise SettingsError("skills must name at least one skill, or be None for all")
         wanted = 1 if skill_mode == "single" else num_skills
         self.num_skills = len(self.skills) if wanted is None else wanted
-        self.max_phrasings = max_phrasings
+        self.options = GeneratorOptions(max_phrasings, split, max_columns, max_rows)
         if not 1 <= self.num_skills <= len(self.skills):
             raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
         self._pick_skills(np.random.default_rng(0))
@@ -99,7 +105,7 @@ class DBBenchGenerator:
         """
         for _ in range(_MAX_DRAWS):
             skills = self._pick_skills(rng)
-            task = _make_task(skills, self.max_phrasings, int(rng.integers(2**31)))
+            task = _make_task(skills, self.options, int(rng.integers(2**31)))
             if task is not None:
                 return task
         raise SettingsError(f"no task was found that has {', '.join(skills)}; ask for fewer")
@@ -107,19 +113,18 @@ class DBBenchGenerator:
     def get(self, task_id: str) -> DBBenchTask:
         """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
         names, _, rest = task_id.partition("/")
-        phrasings, _, seed = rest.partition("/")
+        text, _, seed = rest.partition("/")
+        options = GeneratorOptions.of_id(text)
         skills = tuple(names.split("+"))
-        limit = int(phrasings) if phrasings.isdecimal() else None
         is_known = (
             skills == tuple(skill for skill in SKILLS if skill in skills)
             and find_conflict(skills) is None
-            and (phrasings == "all" or (limit is not None and limit > 0))
             and seed.isdecimal()
         )
-        task = _make_task(skills, limit, int(seed)) if is_known else None
+        task = _make_task(skills, options, int(seed)) if is_known and options else None
         if task is None or task.task_id != task_id:
             raise UnknownTaskError(
-                f"{task_id!r} is no generated task's id (skill+skill/phrasings/number)"
+                f"{task_id!r} is no generated task's id (skill+skill/options/number)"
             )
         return task
 
@@ -163,14 +168,14 @@ def curriculum(
     return TaskStream(stages, seed)
 
 
-def _make_task(skills: tuple[str, ...], limit: int | None, seed: int) -> DBBenchTask | None:
+def _make_task(skills: tuple[str, ...], options: GeneratorOptions, seed: int) -> DBBenchTask | None:
     """Returns the task of an id; None where no attempt gave a proper one."""
-    task_id = f"{'+'.join(skills)}/{limit or 'all'}/{seed}"
+    task_id = f"{'+'.join(skills)}/{options}/{seed}"
     rng = Random(task_id)
     for _ in range(_MAX_TABLES):
-        sample = make_sample(rng, is_large=len(skills) > 1)
+        sample = make_sample(rng, skills, options)
         try:
-            draft = _make_draft(rng, Speaker(rng, limit), sample, frozenset(skills))
+            draft = _make_draft(rng, Speaker(rng, options.max_phrasings), sample, frozenset(skills))
         finally:
             sample.connection.close()
         if draft is not None:

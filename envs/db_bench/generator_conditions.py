@@ -8,7 +8,7 @@ from random import Random
 
 from agentpeft.envs.db_bench.database import Value
 from agentpeft.envs.db_bench.generator_phrases import Speaker
-from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, to_literal
+from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, make_value, to_literal
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "name": ("starts", "starts", "="),
@@ -24,6 +24,7 @@ _EXTREMES = (
     ("MAX", "highest_all", "=<"),
     ("MIN", "lowest_all", "=>"),
 )
+_MAX_TRIES = 40
 _DATE_PHRASES = {">": "after", "<": "before"}
 
 
@@ -76,6 +77,13 @@ class Scene:
         self.used.add(chosen.name)
         return chosen
 
+    def new_value(self, column: Field) -> Value:
+        """Returns a new value for a column that gold SQL may have. Raises: NoTaskHereError."""
+        values = (make_value(self.rng, column) for _ in range(_MAX_TRIES))
+        for value in filter(self.sample.options.allows, values):
+            return value
+        raise NoTaskHereError
+
     def say(self, what: str, **words: str) -> str:
         """Returns a phrase."""
         return self.speaker.say(what, **words)
@@ -110,14 +118,20 @@ def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
     column = scene.pick(c for c in scene.sample.fields if not (is_narrow and c.kind == "name"))
     operator = scene.rng.choice(_OPERATORS[column.kind])
     name = (scene.prefix if prefix is None else prefix) + column.name
-    options = scene.sample.distinct(column)
-    if len(options) < 2:
-        raise NoTaskHereError
     if operator == "starts":
-        letter = str(scene.rng.choice(options))[0]
+        letters = [str(text)[0] for text in scene.sample.distinct(column)]
+        letters = [letter for letter in letters if scene.sample.options.allows(f"{letter}%")]
+        if not letters:
+            raise NoTaskHereError
+        letter = scene.rng.choice(letters)
         words = scene.say("starts", c=column.words, v=f"'{letter}'")
         return Clause(f"{name} LIKE '{letter}%'", words)
-    if operator in ("between", "in"):
+    values = scene.sample.distinct(column)
+    options = [value for value in values if scene.sample.options.allows(value)]
+    is_pair = operator in ("between", "in")
+    if len(options) < 1 + is_pair or len(values) < 2:
+        raise NoTaskHereError
+    if is_pair:
         low, high = sorted(scene.rng.sample(range(len(options)), 2))
         pair = options[low], options[high]
         words = scene.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))

@@ -168,12 +168,18 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
         raise NoTaskHereError
     low, high = scene.rng.choice(steps)
     operator = scene.rng.choice("<>")
+    options = scene.sample.options
     decimals = range(1 if measure.kind in ("int", 0) else 3)
-    limit = next((r for d in decimals if low < (r := round((low + high) / 2, d)) < high), None)
-    if limit is None or min(limit - low, high - limit) < 0.001:
-        limit = low if operator == ">" else high
-        if limit != round(limit, 2):
-            raise NoTaskHereError
+    places = (0.5,) if options.split is None else (0.5, 0.25, 0.75, 0.375, 0.625)
+    tried = [round(low * (1 - p) + high * p, d) for p in places for d in decimals]
+    limits = [limit for limit in tried if low < limit < high]
+    limits = limits[:1] if options.split is None else limits
+    limits = [limit for limit in limits if min(limit - low, high - limit) >= 0.001]
+    edge = low if operator == ">" else high
+    limits += [edge] if edge == round(edge, 2) else []
+    limit = next(filter(options.allows, limits), None)
+    if limit is None:
+        raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
     words = scene.say(operator, c=measure.words, v=literal)
     return Clause(f"{measure.sql} {operator} {literal}", words)

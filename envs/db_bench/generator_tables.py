@@ -9,6 +9,7 @@ plain ASCII letters and spaces, which every collation sorts alike; there are no 
 """
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -17,6 +18,7 @@ from random import Random
 from typing import Literal
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
+from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 
 Kind = Literal["name", "category", "int", "decimal", "float", "date"]
 
@@ -58,6 +60,7 @@ class Sample:
     table: Table
     fields: tuple[Field, ...]
     connection: sqlite3.Connection
+    options: GeneratorOptions
 
     def distinct(self, field: Field) -> list[Value]:
         """Returns a column's different values in ascending order."""
@@ -80,23 +83,28 @@ class Sample:
         return [field for field in self.fields if field.kind == kind]
 
 
-def make_sample(rng: Random, *, is_large: bool) -> Sample:
-    """Returns a random table of 6 to 14 rows, or with `is_large` 11 to 14 of more categories."""
+def make_sample(rng: Random, skills: Sequence[str], options: GeneratorOptions) -> Sample:
+    """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
+    is_large = len(skills) > 1
     names, candidates = rng.choice(_DOMAINS)
     fields = [field for field in candidates if field.kind in ("name", "category")][:3]
     others = [field for field in candidates if field not in fields]
     fields += rng.sample(others, rng.randint(3, len(others)))
     fields = [_with_type(rng, field) for field in fields]
     rng.shuffle(fields)
-    num_rows = rng.randint(11 if is_large else 6, 14)
+    if options.max_columns is not None:
+        fields = _fewer(fields, skills, options.max_columns)
+    most = min(14, options.max_rows or 14)
+    num_rows = rng.randint(min(most, 11 if is_large else 6), most)
     num_categories = rng.randint(4, 6) if is_large else rng.randint(2, 4)
+    num_categories = min(num_categories, most // 2)
     columns = [_make_values(rng, field, num_rows, num_categories) for field in fields]
     table = Table(
-        _make_table_name(rng, names),
+        _make_table_name(rng, names, options),
         tuple(Column(field.name, field.type) for field in fields),
         tuple(zip(*columns, strict=True)),
     )
-    return Sample(table, tuple(fields), _connect(table, fields))
+    return Sample(table, tuple(fields), _connect(table, fields), options)
 
 
 def make_value(rng: Random, field: Field) -> Value:
@@ -161,10 +169,21 @@ def _pick_texts(rng: Random, spec: str, num_texts: int) -> list[str]:
     return rng.sample(options, min(num_texts, len(options)))
 
 
-def _make_table_name(rng: Random, names: list[str]) -> str:
+def _make_table_name(rng: Random, names: list[str], options: GeneratorOptions) -> str:
     prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
     suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
-    return f"{prefix}{rng.choice(names)}{suffix}"
+    name = f"{prefix}{rng.choice(names)}{suffix}"
+    return name if options.allows(name) else _make_table_name(rng, names, options)
+
+
+def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
+    """Keeps that many columns, or those that the skills need: categories first, then numbers."""
+    num_categories = 1 + ("group_by_multiple_columns" in skills)
+    num_numbers = 1 + any("calculation" in s or "nested" in s for s in skills)
+    first = [field for field in fields if field.kind == "category"][:num_categories]
+    first += [field for field in fields if field.is_number][:num_numbers]
+    kept = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
+    return [field for field in fields if field in kept]
 
 
 def _with_type(rng: Random, field: Field) -> Field:

@@ -15,13 +15,15 @@ from agentpeft.envs.db_bench.generator_conditions import (
 from agentpeft.envs.db_bench.generator_outputs import Output
 from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
 from agentpeft.envs.db_bench.generator_reads import Draft, make_order
-from agentpeft.envs.db_bench.generator_tables import Field, make_value, to_literal
+from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+
+_STEPS = (1, 2, 5, 10, 7, 12)
 
 
 def make_insert(scene: Scene) -> Draft:
-    """Returns an order to add one row or two."""
+    """Returns an order to add one row or two. Raises: NoTaskHereError."""
     fields = scene.sample.fields
-    rows = [[make_value(scene.rng, column) for column in fields] for _ in range(2)]
+    rows = [[scene.new_value(column) for column in fields] for _ in range(2)]
     rows = rows[: 1 if scene.rng.random() < 0.7 else 2]
     lists = [f"({', '.join(map(to_literal, row))})" for row in rows]
     columns = ", ".join(column.name for column in fields)
@@ -82,9 +84,10 @@ def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
 
 
 def _make_change(scene: Scene, column: Field) -> Clause:
-    value = make_value(scene.rng, column)
+    value = scene.new_value(column)
     if column.is_number and scene.rng.random() < 0.4:
-        step = scene.rng.choice((1, 2, 5, 10))
+        steps = [step for step in _STEPS if scene.sample.options.allows(step)]
+        step = scene.rng.choice(steps[:4])
         words = scene.say("raise", c=column.words, v=str(step))
         return Clause(f"{column.name} = {column.name} + {step}", words)
     if isinstance(value, Decimal) and value == int(value):

@@ -1,12 +1,14 @@
 """Where DB-bench's tasks come from: a file or the generator, by skill."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
+from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
@@ -34,7 +36,11 @@ class SingleSkillSource:
 
 
 def make_task_source(
-    data: str | Path | None, skills: Sequence[str] | None, skill_mode: str
+    data: str | Path | None,
+    skills: Sequence[str] | None,
+    skill_mode: str,
+    num_skills: int | None,
+    options: GeneratorOptions,
 ) -> TaskSource[DBBenchTask]:
     """Returns the source of an environment's tasks. Raises: SettingsError, DataError."""
     if skill_mode not in get_args(SkillMode):
@@ -42,9 +48,14 @@ def make_task_source(
     if skills is not None:
         skills = _check_skills(skills)
     if data is None:
-        return DBBenchGenerator(skills, skill_mode=skill_mode)
+        return DBBenchGenerator(
+            skills, skill_mode=skill_mode, num_skills=num_skills, **asdict(options)
+        )
     if not isinstance(data, str | Path):
         raise SettingsError(f"data must be a path or None, got {data!r:.60}")
+    for name, value in {"num_skills": num_skills, **asdict(options)}.items():
+        if value is not None:
+            raise SettingsError(f"{name}={value!r} is for generated tasks; data has its own")
     tasks = load_tasks(data)
     if skills is None:
         return tasks

@@ -1,0 +1,225 @@
+"""Tasks of "train" and "test" have nothing in common that could be learnt by heart."""
+
+import hashlib
+import re
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
+from agentpeft.envs.arithmetic.operations import Operation, get_operation
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator
+from agentpeft.envs.db_bench.env import DBBenchEnv
+from agentpeft.envs.db_bench.generator import DBBenchGenerator
+from agentpeft.envs.db_bench.skills import SKILLS
+from agentpeft.envs.text_env import TextEnv
+
+NUM_TASKS = 2000
+ENVS = {
+    "AgentPEFT/DBBench-v0": {},
+    "AgentPEFT/Arithmetic-v0": {"operations": ["addition", "multiplication"]},
+}
+
+
+def make(env_id, **kwargs) -> TextEnv:
+    return gym.make(f"agentpeft.envs:{env_id}", **kwargs).unwrapped
+
+
+@pytest.fixture(scope="module")
+def db_tasks():
+    single = {split: DBBenchGenerator(split=split) for split in ("train", "test")}
+    pairs = {
+        split: DBBenchGenerator(skill_mode="all", num_skills=2, split=split) for split in single
+    }
+    return {
+        split: [
+            *Taskset.generate(single[split], NUM_TASKS, seed=1),
+            *Taskset.generate(pairs[split], NUM_TASKS // 4, seed=2),
+        ]
+        for split in single
+    }
+
+
+def literals(sql):
+    """Yields the values in a statement, numbers as floats, but for those of LIMIT and OFFSET."""
+    for literal in sqlglot.parse_one(sql, read="mysql").find_all(exp.Literal):
+        if not isinstance(literal.parent, exp.Limit | exp.Offset):
+            yield literal.this.lower() if literal.is_string else float(literal.this)
+
+
+def test_gold_sql_of_the_splits_shares_no_literal_and_no_table_name(db_tasks):
+    used = {}
+    for split, tasks in db_tasks.items():
+        names = {task.tables[0].name for task in tasks}
+        used[split] = names | {value for task in tasks for value in literals(task.gold_sql)}
+        assert len(names) > 100
+        assert {type(value) for value in used[split]} == {str, float}
+    assert not used["train"] & used["test"]
+
+
+def test_every_skill_has_tasks_of_both_splits(db_tasks):
+    for tasks in db_tasks.values():
+        single = [task for task in tasks if "+" not in task.task_id]
+        assert {task.task_id.split("/")[0] for task in single} == set(SKILLS)
+        assert {task.task_id.split("/")[1] for task in tasks} <= {"all;train", "all;test"}
+
+
+def problem(task_id):
+    """Returns an arithmetic id's problem with the smaller operand first."""
+    name, left, symbol, right = re.fullmatch(r"(\w+):(\d+)(\D)(\d+):\w+", task_id).groups()
+    return name, symbol, *sorted((int(left), int(right)))
+
+
+@pytest.mark.parametrize("width", [None, 2])
+def test_arithmetic_problems_of_the_splits_differ_in_either_order(width):
+    operations = (get_operation("addition"), get_operation("multiplication"))
+    drawn = {}
+    for split in ("train", "test"):
+        source = ArithmeticGenerator(operations, (1, 2), width, split)
+        tasks = source.generate_batch(np.random.default_rng(0), NUM_TASKS)
+        drawn[split] = {problem(task.task_id) for task in tasks}
+        assert len(drawn[split]) > 500
+    assert not drawn["train"] & drawn["test"]
+
+
+def test_one_arithmetic_problem_in_four_is_for_testing():
+    drawn = {}
+    for split in ("train", "test", None):
+        source = ArithmeticGenerator((get_operation("addition"),), (1, 1), split=split)
+        tasks = source.generate_batch(np.random.default_rng(1), NUM_TASKS)
+        drawn[split] = {problem(task.task_id) for task in tasks}
+    assert len(drawn[None]) == 55
+    assert drawn["train"] | drawn["test"] == drawn[None]
+    assert 10 <= len(drawn["test"]) <= 18
+
+
+def test_a_batch_of_a_split_equals_single_draws():
+    source = ArithmeticGenerator((get_operation("addition"),), (1, 3), split="test")
+    batch = source.generate_batch(np.random.default_rng(3), 40)
+    rng = np.random.default_rng(3)
+    assert batch == [source.draw(rng) for _ in range(40)]
+
+
+def test_a_split_without_problems_is_refused():
+    only = Operation("both_nines", "@", lambda a, b: a + b, lambda n: n + 1, min_operand=9)
+    sources = [ArithmeticGenerator((only,), (1, 1), split=split) for split in ("train", "test")]
+    with pytest.raises(SettingsError, match="no problem of these settings is in split"):
+        for source in sources:
+            source.draw(np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("env_id", ENVS)
+def test_the_oracle_solves_tasks_of_either_split(env_id, split):
+    env = make(env_id, split=split, **ENVS[env_id])
+    for seed in range(NUM_TASKS):
+        env.reset(seed=seed)
+        for action in env.oracle_actions(env.task):
+            *_, info = env.step(action)
+        assert info["is_success"], env.task.task_id
+    env.close()
+
+
+@pytest.mark.parametrize("split", ["train", "test", None])
+@pytest.mark.parametrize("env_id", ENVS)
+def test_a_task_of_a_split_is_drawn_again_and_made_again_from_its_id(env_id, split):
+    first, second = (make(env_id, split=split, **ENVS[env_id]) for _ in range(2))
+    for seed in range(5):
+        prompt, info = first.reset(seed=seed)
+        assert second.reset(seed=seed)[0] == prompt
+        assert second.reset(options={"task": info["task_id"]})[0] == prompt
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_an_unknown_split_is_refused(env_id):
+    with pytest.raises(SettingsError, match="split must be 'train', 'test' or None, got 'dev'"):
+        make(env_id, split="dev")
+
+
+def test_tasks_without_options_are_what_they_always_were():
+    digest = hashlib.sha256()
+    for generator in (
+        DBBenchGenerator(),
+        DBBenchGenerator(skill_mode="all", num_skills=3, max_phrasings=2),
+    ):
+        rng = np.random.default_rng(0)
+        for _ in range(25):
+            digest.update(repr(generator.draw(rng)).encode())
+    expected = "dec9e26b3c02ca7659ca638de13d949d4e218338abe125aea3e9acae8347d1d9"
+    assert digest.hexdigest() == expected
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_tables_are_as_small_as_asked_for(skill):
+    generator = DBBenchGenerator([skill], max_columns=3, max_rows=6, split="test")
+    for task in Taskset.generate(generator, 20, seed=3):
+        assert len(task.tables[0].columns) == 3
+        assert len(task.tables[0].rows) == 6
+        assert task.task_id.startswith(f"{skill}/all;test;c3;r6/")
+        assert generator.get(task.task_id) == task
+
+
+def test_skills_that_need_more_columns_get_them():
+    skills = ["group_by_multiple_columns", "having_aggregate_calculation"]
+    generator = DBBenchGenerator(skills, skill_mode="all", max_columns=3)
+    assert len(generator.draw(np.random.default_rng(0)).tables[0].columns) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_columns": 2}, {"max_columns": 3.5}, {"max_rows": 5}, {"num_skills": 2}],
+)
+def test_limits_that_cannot_work_are_refused(settings):
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        DBBenchEnv(**settings)
+
+
+@pytest.mark.parametrize("setting", [{"split": "test"}, {"max_columns": 4}, {"max_phrasings": 1}])
+def test_generator_settings_are_refused_with_tasks_of_ones_own(tmp_path, setting):
+    with pytest.raises(SettingsError, match="is for generated tasks"):
+        DBBenchEnv(data=tmp_path / "tasks.json", **setting)
+    with pytest.raises(SettingsError, match="either task_source, or"):
+        DBBenchEnv(task_source=DBBenchGenerator(), **setting)
+
+
+def test_settings_of_the_environment_reach_its_generator():
+    env = DBBenchEnv(
+        skills=["limit_only", "column_alias", "table_alias"],
+        skill_mode="all",
+        num_skills=2,
+        max_phrasings=1,
+        max_columns=4,
+        max_rows=8,
+        split="test",
+    )
+    _, info = env.reset(seed=0)
+    assert re.fullmatch(r"\w+\+\w+/1;test;c4;r8/\d+", info["task_id"])
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "options", ["all;dev", "all;c2", "0;test", "all;r8;c4", "all;", "1;train;c٣"]
+)
+def test_ids_with_wrong_options_are_unknown(options):
+    with pytest.raises(UnknownTaskError, match="is no generated task's id"):
+        DBBenchGenerator().get(f"select/{options}/1")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_drawing_from_a_split_costs_little_more(split):
+    def draw_seconds(generator):
+        begin = time.process_time()
+        rng = np.random.default_rng(4)
+        for _ in range(300):
+            generator.draw(rng)
+        return time.process_time() - begin
+
+    whole = min(draw_seconds(DBBenchGenerator()) for _ in range(3))
+    part = min(draw_seconds(DBBenchGenerator(split=split)) for _ in range(3))
+    assert part < 2.0 * whole
