@@ -64,7 +64,8 @@ class Lanes:
     """Up to `max_lanes` threads that take calls from one queue.
 
     Results come back to the event loop together: the loop is woken once for all that have come
-    since it last looked. Calls of one environment may come from different threads.
+    since it last looked. Calls of one environment may come from different threads. All belongs to
+    one event loop.
     """
 
     def __init__(self, max_lanes: int, timeout_s: float) -> None:
@@ -110,22 +111,20 @@ class Lanes:
                 call.error = fault
             except BaseException as error:
                 call.error = error
-                self._finish(lane, call)
                 self._lanes.discard(lane)
+                self._finish(call)
                 raise
-            if not self._finish(lane, call):
+            lane.call = None
+            if call.is_settled:  # left behind meanwhile
                 return
+            self._finish(call)
 
-    def _finish(self, lane: _Lane, call: _Call) -> bool:
-        """Hands a call to the event loop; returns whether the lane is still in use."""
-        lane.call = None
-        if lane not in self._lanes or self._loop is None:
-            return False
+    def _finish(self, call: _Call) -> None:
+        """Hands a call to the event loop."""
         self._done.append(call)
-        if not self._is_waking:
+        if not self._is_waking and self._loop is not None:
             self._is_waking = True
             self._loop.call_soon_threadsafe(self._deliver)
-        return True
 
     def _deliver(self) -> None:
         self._is_waking = False  # before the queue is emptied: what comes later wakes again

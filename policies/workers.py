@@ -1,0 +1,183 @@
+"""Workers that functions are called on: Ray actors, or one object in this process.
+
+The only door to Ray of this room.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from agentpeft.policies.config import Settings
+from agentpeft.policies.errors import PlacementError, TrainingError
+
+Ref: TypeAlias = Any
+"""A Ray object reference; in one process the object itself."""
+T = TypeVar("T")
+_STOP_S = 5.0
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which workers are wanted: how they are made and closed, and what each of them gets."""
+
+    name: str
+    num_workers: int
+    num_cpus: float
+    num_gpus: float
+    num_threads: int
+    make: Callable[[Settings], Any]
+    close: Callable[[Any], None] | None = None
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves for each."""
+        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        return {resource: amount for resource, amount in wanted.items() if amount > 0}
+
+
+class Workers(Protocol):
+    """Env runners or learners, each of which has functions called on it."""
+
+    num_workers: int
+
+    def call(
+        self, index: int, function: Callable[..., Any], *args: Ref, num_returns: int = 1
+    ) -> Ref:
+        """Returns what `function(worker, *args)` will return, `num_returns` of them as a list."""
+        ...
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        """Returns the objects themselves. Raises: what was raised there; TrainingError."""
+        ...
+
+    def close(self) -> None:
+        """Ends the workers; idempotent."""
+        ...
+
+
+class _Host:
+    """What holds a worker in its process. It is made in `start`, whose errors are then its own."""
+
+    def start(self, job: Job, settings: Settings) -> None:
+        import torch
+
+        torch.set_num_threads(job.num_threads)
+        self._worker = job.make(settings)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        return function(self._worker, *args)
+
+
+class _LocalWorkers:
+    """One worker in this process; a call is over when it returns."""
+
+    num_workers = 1
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        self._job, self._host = job, _Host()
+        self._host.start(job, settings)
+
+    def call(
+        self,
+        index: int,  # noqa: ARG002
+        function: Callable[..., Any],
+        *args: Ref,
+        num_returns: int = 1,  # noqa: ARG002
+    ) -> Ref:
+        return self._host.call(function, *args)
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        return list(refs)
+
+    def close(self) -> None:
+        if self._job.close is not None:
+            self._host.call(self._job.close)
+
+
+class _RayWorkers:
+    """Actors in a placement group of their own; what one of them raises is raised here.
+
+    Placement is waited for apart from the start, which may take long: models are loaded there.
+    """
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        """Raises: PlacementError, and what making a worker raises."""
+        self._job, self.num_workers = job, job.num_workers
+        self._actors: list[Any] = []
+        self._group: PlacementGroup | None = None
+        if not ray.is_initialized():
+            ray.init()
+        try:
+            if job.bundle:
+                self._group = placement_group([job.bundle] * job.num_workers)
+                self._await_placement(settings.fault_tolerance.placement_timeout_s)
+            self._actors = [self._start_actor(index) for index in range(job.num_workers)]
+            self.fetch([actor.start.remote(job, settings) for actor in self._actors])
+        except BaseException:
+            self.close()
+            raise
+
+    def call(
+        self, index: int, function: Callable[..., Any], *args: Ref, num_returns: int = 1
+    ) -> Ref:
+        method = self._actors[index].call.options(num_returns=num_returns)
+        return method.remote(function, *args)
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        try:
+            return list(ray.get(list(refs)))
+        except RayTaskError as error:
+            raise error.cause from error
+        except RayActorError as error:
+            reason = " ".join(str(error).split())
+            raise TrainingError(f"a process of {self._job.name} is gone: {reason}") from None
+
+    def close(self) -> None:
+        actors, self._actors = self._actors, []
+        group, self._group = self._group, None
+        if not ray.is_initialized():
+            return
+        if self._job.close is not None and actors:
+            closed = [actor.call.remote(self._job.close) for actor in actors]
+            ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
+        for actor in actors:
+            ray.kill(actor)
+        if group is not None:
+            remove_placement_group(group)
+
+    def _await_placement(self, timeout_s: float) -> None:
+        if self._group is None or self._group.wait(timeout_s):
+            return
+        has: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        asked = ", ".join(
+            f"{amount:g} {name} (the cluster has {has.get(name, 0):g}, free {free.get(name, 0):g})"
+            for name, amount in self._job.bundle.items()
+        )
+        raise PlacementError(
+            f"Ray could not place {self._job.name} within {timeout_s:g} s: "
+            f"{self._job.num_workers} times {asked}; ask for less, or add nodes"
+        )
+
+    def _start_actor(self, index: int) -> Any:
+        threads = {variable: str(self._job.num_threads) for variable in _THREAD_VARIABLES}
+        options: dict[str, Any] = {
+            "num_cpus": self._job.num_cpus,
+            "num_gpus": self._job.num_gpus,
+            "runtime_env": {"env_vars": threads},  # read when torch is imported
+        }
+        if self._group is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
+        return ray.remote(_Host).options(**options).remote()
+
+
+def start_workers(job: Job, settings: Settings) -> Workers:
+    """Returns running workers. Raises: PlacementError, and what making one raises."""
+    is_local = settings.env_runners.num_env_runners == 0
+    return (_LocalWorkers if is_local else _RayWorkers)(job, settings)

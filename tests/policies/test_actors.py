@@ -1,0 +1,150 @@
+"""Runners and learner as Ray actors on two CPUs, and in one process by the same methods."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, Shipment
+from agentpeft.policies.adapter_store import make_version
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
+from agentpeft.policies.samples import AdapterAck
+
+TINY = (
+    "tiny.hidden_size=32",
+    "tiny.num_layers=2",
+    "tiny.num_heads=2",
+    "tiny.intermediate_size=64",
+    "tiny.vocab_size=300",
+    "tiny.max_context_tokens=256",
+    "lora.rank=2",
+    "training.algorithm=reinforce",
+    "env_runners.max_new_tokens=4",
+    "env_runners.num_threads=1",
+    "learners.num_threads=1",
+)
+REQUESTS = [GroupRequest(position, 2) for position in range(5)]
+
+
+def make_settings(*overrides):
+    return Settings(**with_overrides({}, (*TINY, *overrides)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture
+def start():
+    """Returns groups that are closed at the end."""
+    started = []
+
+    def make(kind, settings):
+        started.append(kind(settings))
+        return started[-1]
+
+    yield make
+    for group in started:
+        group.close()
+
+
+def test_three_runners_and_a_learner_start_on_two_cpus_and_train(start):
+    settings = make_settings("env_runners.num_env_runners=3")
+    learner, runners = start(LearnerGroup, settings), start(EnvRunnerGroup, settings)
+    assert runners.load_adapter(learner.adapter()) == 0
+    groups, report = runners.sample(REQUESTS).result()
+    assert all(isinstance(group, ray.ObjectRef) for group in groups)
+    assert [group.group_id for group in ray.get(groups)] == [0, 1, 2, 3, 4]
+    assert report.adapter_versions == (0, 0, 0, 0, 0)
+    assert [(r.group_id, r.sample) for r in report.records[:3]] == [(0, 0), (0, 1), (1, 0)]
+    assert learner.update(groups)["train/num_tokens"] == report.num_sampled_tokens
+    assert runners.load_adapter(learner.adapter()) == 1
+    pending = runners.sample(REQUESTS)  # overlaps with the update
+    learner.update(groups)
+    assert pending.result()[1].adapter_versions == (1, 1, 1, 1, 1)
+
+
+def test_one_process_plays_what_actors_play(start):
+    tokens = []
+    for num_runners in (0, 2):
+        settings = make_settings(f"env_runners.num_env_runners={num_runners}")
+        learner, runners = start(LearnerGroup, settings), start(EnvRunnerGroup, settings)
+        runners.load_adapter(learner.adapter())
+        groups, _ = runners.sample(REQUESTS).result()
+        found = groups if num_runners == 0 else ray.get(groups)
+        tokens.append([t.token_ids.tolist() for g in found for t in g.trajectories])
+        learner.close()
+        runners.close()
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("num_runners", [0, 1])
+def test_a_damaged_adapter_is_not_acknowledged(start, num_runners):
+    settings = make_settings(f"env_runners.num_env_runners={num_runners}")
+    runners = start(EnvRunnerGroup, settings)
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    weights = {
+        name.format("A"): np.ones((2, 32), np.float32),
+        name.format("B"): np.ones((32, 2), np.float32),
+    }
+    sent = make_version(3, "run", weights, 1.0)
+    receipt = AdapterAck(3, sent.sha256)
+    damaged = replace(sent, weights={**weights, name.format("A"): weights[name.format("A")] * 2})
+    adapters = [sent, damaged] if num_runners == 0 else [ray.put(sent), ray.put(damaged)]
+    receipts = [receipt, receipt] if num_runners == 0 else [ray.put(receipt)] * 2
+    assert runners.load_adapter(Shipment(adapters[0], receipts[0])) == 3
+    with pytest.raises(DeliveryError, match="adapter 3"):
+        runners.load_adapter(Shipment(adapters[1], receipts[1]))
+
+
+def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
+    settings = make_settings(
+        "env_runners.num_env_runners=3",
+        "env_runners.num_cpus_per_env_runner=1.5",
+        "fault_tolerance.placement_timeout_s=1",
+    )
+    start_s = time.monotonic()
+    with pytest.raises(PlacementError, match=r"3 times 1.5 CPU \(the cluster has 2, free 2\)"):
+        EnvRunnerGroup(settings)
+    assert time.monotonic() - start_s < 5
+    time.sleep(0.5)
+    assert ray.available_resources()["CPU"] == 2
+
+
+def test_an_error_while_a_worker_starts_is_its_own():
+    settings = make_settings("environment.kwargs.num_digitss=3")
+    with pytest.raises(SettingsError, match="num_digitss") as raised:
+        EnvRunnerGroup(settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_in_a_call_is_its_own_and_the_learner_lives_on(start):
+    def fail(learner):
+        raise ZeroDivisionError(f"of learner {learner.version}")
+
+    learner = start(LearnerGroup, make_settings())
+    with pytest.raises(ZeroDivisionError, match="of learner 0"):
+        learner.call(fail)
+    assert learner.call(lambda learner: os.getpid()) != os.getpid()
+
+
+def test_a_killed_worker_is_one_clear_error_within_seconds(start):
+    learner = start(LearnerGroup, make_settings())
+    pid = learner.call(lambda learner: os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    start_s = time.monotonic()
+    with pytest.raises(TrainingError, match="the learner is gone"):
+        learner.call(lambda learner: 0)
+    assert time.monotonic() - start_s < 10

@@ -1,0 +1,263 @@
+import asyncio
+import time
+
+import numpy as np
+import pytest
+import word_env
+
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.policies.adapter_store import make_version
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.models import load_base
+
+TINY = (
+    "tiny.hidden_size=32",
+    "tiny.num_layers=2",
+    "tiny.num_heads=2",
+    "tiny.intermediate_size=64",
+    "tiny.vocab_size=300",
+    "tiny.max_context_tokens=256",
+    "env_runners.max_new_tokens=30",
+    "environment.id=Tests/Word-v0",
+)
+
+
+def make_settings(*overrides):
+    return Settings(**with_overrides({}, (*TINY, *overrides)))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return load_base(make_settings("environment.id=AgentPEFT/Arithmetic-v0"))
+
+
+@pytest.fixture
+def build(base):
+    """Returns runners that say what a script says; a script of None is the settings' engine."""
+    word_env.HEARD.clear()
+    word_env.FAULTS.clear()
+    made = []
+
+    def start(script, *overrides):
+        settings = make_settings(*overrides)
+        limit = settings.env_runners.max_context_tokens
+        make_engine = script and (lambda s, b, chat: ScriptedEngine(chat, script, limit))
+        made.append(EnvRunner(settings, base=base, make_engine=make_engine))
+        return made[-1]
+
+    yield start
+    for runner in made:
+        runner.close()
+
+
+def play(runner, *requests):
+    groups, report = runner.sample([GroupRequest(*request) for request in requests])
+    return groups, report
+
+
+def test_the_mask_covers_what_was_sampled_and_the_environment_hears_it(build, base):
+    texts = ["one", "two", "three", "four"]
+    (group,), _ = play(build(lambda session, turn: texts[turn]), (0, 2))
+    chat = ChatFormat(base.tokenizer)
+    for trajectory in group.trajectories:
+        ids, expected = trajectory.prompt_ids, []
+        for text in texts:
+            action = chat.encode_action(text)
+            delta = chat.extend(np.concatenate([ids, action]), "Go on.")
+            expected += [(action, True), (delta, False)]
+            ids = np.concatenate([ids, action, delta])
+        parts = expected[:-1]
+        masks = [np.full(len(part), is_sampled) for part, is_sampled in parts]
+        assert trajectory.token_ids.tolist() == np.concatenate([p for p, _ in parts]).tolist()
+        assert trajectory.loss_mask.tolist() == np.concatenate(masks).tolist()
+        ends = np.cumsum([len(part) for part, _ in parts])[::2]
+        assert trajectory.turn_ends == tuple(ends.tolist())
+    heard = [action for _, action in word_env.HEARD]
+    assert sorted(heard) == sorted(texts * 2)
+
+
+def test_records_tell_episodes_in_words(build):
+    runner = build(lambda session, turn: "hello")
+    (group,), report = play(runner, (5, 1))
+    (record,) = report.records
+    word = group.task_id.removeprefix("word/")
+    assert record.messages[:3] == (
+        ("user", f"Say {word} in 4 turns."),
+        ("assistant", "hello"),
+        ("user", "Go on."),
+    )
+    assert (record.outcome, record.num_turns, record.group_id) == (Outcome.TURN_LIMIT, 4, 5)
+    assert record.num_tokens == group.trajectories[0].loss_mask.sum() == report.num_sampled_tokens
+    _, quiet = play(build(lambda session, turn: "hello", "output.episodes=false"), (5, 1))
+    assert quiet.records[0].messages == ()
+
+
+def test_the_scripted_engine_plays_the_oracle(build):
+    groups, report = play(build(None, "env_runners.engine=scripted"), (0, 3), (1, 3))
+    assert [t.turn_rewards for g in groups for t in g.trajectories] == [(0.0, 1.0)] * 6
+    assert report.metrics()["outcome/success"] == 6
+
+
+def test_a_position_is_the_same_task_for_all_runners_and_another_for_evaluation(build):
+    runners = [build(lambda session, turn: "no") for _ in range(2)]
+    first, _ = play(runners[0], (0, 2), (1, 2), (2, 2))
+    second, _ = play(runners[1], (2, 1), (0, 1))
+    assert [g.task_id for g in second] == [first[2].task_id, first[0].task_id]
+    prompts = [{t.prompt_ids.tobytes() for t in g.trajectories} for g in first]
+    assert [len(p) for p in prompts] == [1, 1, 1]
+    held_out = [play(runner, (0, 1, "eval"))[0][0].task_id for runner in (*runners, runners[0])]
+    assert len(set(held_out)) == 1
+    assert held_out[0] != first[0].task_id
+
+
+def test_evaluation_has_its_own_environment(build):
+    runner = build(lambda session, turn: "no", 'evaluation.env_kwargs.hint="Held out."')
+    texts = [play(runner, (0, 1, mode))[1].records[0].messages[2][1] for mode in ("train", "eval")]
+    assert texts == ["Go on.", "Held out."]
+
+
+def task_of(runner, position):
+    return runner.sample([GroupRequest(position, 1)])[0][0].task_id
+
+
+def test_an_episode_is_played_again_after_a_fault_in_a_fresh_environment(build):
+    runner = build(lambda session, turn: "fault")
+    word_env.FAULTS[task_of(runner, 0)] = 2
+    num_made = word_env.WordEnv.num_made
+    (group, _), report = play(runner, (0, 1), (1, 1))
+    assert (report.num_faults, report.num_retries, report.dropped_group_ids) == (2, 2, ())
+    assert len(group.trajectories[0].turn_rewards) == 4
+    assert word_env.WordEnv.num_made > num_made
+
+
+def test_a_group_that_keeps_failing_is_dropped_and_the_others_are_kept(build):
+    runner = build(lambda session, turn: "fault", "fault_tolerance.max_episode_retries=1")
+    word_env.FAULTS[task_of(runner, 1)] = 1000
+    groups, report = play(runner, (0, 2), (1, 2), (2, 2))
+    assert [group.group_id for group in groups] == [0, 2]
+    assert report.dropped_group_ids == (1,)
+    assert report.num_faults == 4
+    assert {record.group_id for record in report.records} == {0, 2}
+    assert report.adapter_versions == (0, 0)
+
+
+def test_a_hanging_step_is_a_fault(build):
+    runner = build(lambda session, turn: "hang", "env_runners.step_timeout_s=0.1")
+    word_env.FAULTS[task_of(runner, 0)] = 1
+    start_s = time.monotonic()
+    (group,), report = play(runner, (0, 1))
+    assert time.monotonic() - start_s < 0.9
+    assert (report.num_faults, group.trajectories[0].outcome) == (1, Outcome.TURN_LIMIT)
+
+
+def test_a_full_context_ends_the_episode_without_a_word_to_the_environment(build):
+    reward, few = 'environment.kwargs.reward="db"', "env_runners.max_new_tokens=10"
+    (group,), _ = play(build(lambda s, t: "hello", reward), (0, 1))
+    whole = group.trajectories[0]
+    limit = len(whole.prompt_ids) + whole.turn_ends[0] + 2
+    word_env.HEARD.clear()
+    runner = build(lambda s, t: "hello", reward, f"env_runners.max_context_tokens={limit}", few)
+    (group,), _ = play(runner, (0, 1))
+    cut = group.trajectories[0]
+    assert cut.outcome is Outcome.CONTEXT_LIMIT
+    assert cut.turn_rewards == (-0.1,)
+    assert cut.token_ids.tolist() == whole.token_ids[: whole.turn_ends[0]].tolist()
+    assert [action for _, action in word_env.HEARD] == ["hello"]
+
+
+def test_a_turn_cut_by_the_context_is_learnt_from_but_not_acted_on(build):
+    (group,), _ = play(build(lambda s, t: "hello"), (0, 1))
+    limit = len(group.trajectories[0].prompt_ids) + 2
+    word_env.HEARD.clear()
+    extra = f"env_runners.max_context_tokens={limit}"
+    (group,), report = play(
+        build(lambda s, t: "hello", extra, "env_runners.max_new_tokens=3"), (0, 1)
+    )
+    assert group.trajectories[0].loss_mask.tolist() == [True, True]
+    assert group.trajectories[0].turn_rewards == (0.0,)
+    assert report.records[0].outcome is Outcome.CONTEXT_LIMIT
+    assert word_env.HEARD == []
+
+
+def test_a_prompt_that_fills_the_context_has_no_turns(build):
+    runner = build(
+        lambda s, t: "hello", "env_runners.max_context_tokens=5", "env_runners.max_new_tokens=2"
+    )
+    (group,), report = play(runner, (0, 1))
+    assert (len(group.trajectories[0].token_ids), group.trajectories[0].turn_rewards) == (0, ())
+    assert report.records[0].num_turns == 0
+
+
+def test_an_action_without_its_end_is_sent_as_it_is(build, base):
+    chat = ChatFormat(base.tokenizer)
+    text = "a long action"
+    runner = build(lambda s, t: text, "env_runners.max_new_tokens=2")
+    (group,), _ = play(runner, (0, 1))
+    heard = chat.decode(chat.encode_action(text)[:2])
+    assert [action for _, action in word_env.HEARD] == [heard] * 4
+    first = group.trajectories[0].token_ids[: group.trajectories[0].turn_ends[0]]
+    assert first.tolist() == chat.encode_action(text)[:2].tolist()
+
+
+class SilentEngine(ScriptedEngine):
+    async def generate(self, request):
+        await asyncio.sleep(60)
+
+
+def test_an_episode_over_its_time_ends_in_timeout(base):
+    settings = make_settings("env_runners.episode_timeout_s=0.1", 'environment.kwargs.reward="db"')
+    engine = lambda s, b, chat: SilentEngine(chat, {})  # noqa: E731
+    runner = EnvRunner(settings, base=base, make_engine=engine)
+    _, report = play(runner, (0, 1))
+    assert report.records[0].outcome is Outcome.TIMEOUT
+    assert report.records[0].episode_return == -0.3
+    runner.close()
+
+
+def test_a_plain_environment_is_seeded_by_position(build):
+    runners = [build(lambda s, t: "yes", "environment.id=Tests/Plain-v0") for _ in range(2)]
+    (first, other), report = play(runners[0], (3, 2), (4, 1))
+    (again,), _ = play(runners[1], (3, 1))
+    prompts = [t.prompt_ids.tobytes() for g in (first, again) for t in g.trajectories]
+    assert len(set(prompts)) == 1
+    assert other.trajectories[0].prompt_ids.tobytes() != prompts[0]
+    assert {record.outcome for record in report.records} == {Outcome.SUCCESS}
+    assert first.task_id == "Tests/Plain-v0#3"
+    _, report = play(build(lambda s, t: "wait", "environment.id=Tests/Plain-v0"), (0, 1))
+    assert report.records[0].outcome is Outcome.TURN_LIMIT
+
+
+def test_tasks_that_follow_outcomes_are_refused(build):
+    with pytest.raises(SettingsError, match="adaptive"):
+        build(
+            None,
+            "environment.id=AgentPEFT/Arithmetic-v0",
+            "environment.kwargs.adaptive=true",
+            "environment.kwargs.num_digits=[1, 3]",
+        )
+
+
+def test_an_engines_error_ends_the_sampling(build):
+    runner = build({"unknown": ["text"]})
+    with pytest.raises(EngineError, match="0 texts"):
+        play(runner, (0, 4))
+
+
+def test_a_real_engine_samples_alike_however_the_episodes_are_arranged(build):
+    requests = [(0, 3), (1, 3)]
+    results = []
+    for limit in (1, 4):
+        runner = build(None, f"env_runners.max_concurrent_episodes={limit}")
+        runner.load_adapter(make_version(3, "run", {}, 1.0))
+        groups, report = play(runner, *requests)
+        results.append([t.token_ids.tolist() for g in groups for t in g.trajectories])
+        assert report.adapter_versions == (3, 3)
+        assert all(np.all(t.sampling_logprobs[t.loss_mask] < 0) for t in groups[0].trajectories)
+    assert results[0] == results[1]
+    assert results[0][0] != results[0][1]

@@ -1,0 +1,102 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
+from agentpeft.envs import EnvFault
+from agentpeft.policies.lanes import BusyClock, LaneHang, Lanes
+
+
+@pytest.fixture
+def make_lanes():
+    made = []
+
+    def make(max_lanes=4, timeout_s=5.0):
+        made.append(Lanes(max_lanes, timeout_s))
+        return made[-1]
+
+    yield make
+    for lanes in made:
+        lanes.close()
+
+
+@pytest.fixture
+def call_all():
+    """Calls functions in lanes and returns results and exceptions."""
+
+    async def gather(lanes, functions):
+        return await asyncio.gather(*(lanes.call(f) for f in functions), return_exceptions=True)
+
+    with asyncio.Runner() as runner:
+        yield lambda lanes, functions: runner.run(gather(lanes, functions))
+
+
+def test_results_come_back_to_their_callers(make_lanes, call_all):
+    lanes = make_lanes()
+    results = call_all(lanes, [lambda n=n: n * n for n in range(1000)])
+    assert results == [n * n for n in range(1000)]
+    assert lanes.clock.num_under_way == 0
+
+
+def test_slow_calls_run_side_by_side_up_to_the_limit(make_lanes, call_all):
+    running, most = set(), []
+
+    def step():
+        running.add(threading.get_ident())
+        most.append(len(running))
+        time.sleep(0.05)
+        running.discard(threading.get_ident())
+
+    start_s = time.monotonic()
+    call_all(make_lanes(max_lanes=4), [step] * 16)
+    assert max(most) == 4
+    assert time.monotonic() - start_s < 16 * 0.05 / 2
+
+
+def test_a_hanging_call_is_left_behind_and_the_others_go_on(make_lanes, call_all):
+    lanes = make_lanes(max_lanes=1, timeout_s=0.1)
+    released = threading.Event()
+    start_s = time.monotonic()
+    hung, next_one = call_all(lanes, [released.wait, lambda: "next"])
+    released.set()
+    assert isinstance(hung, LaneHang)
+    assert "more than 0.1 s" in str(hung)
+    assert next_one == "next"
+    assert time.monotonic() - start_s < 1.0
+    assert call_all(lanes, [lambda: "again"]) == ["again"]
+
+
+def test_waiting_for_a_lane_is_not_hanging(make_lanes, call_all):
+    lanes = make_lanes(max_lanes=1, timeout_s=0.2)
+    results = call_all(lanes, [lambda: time.sleep(0.06)] * 8)
+    assert results == [None] * 8
+
+
+def test_a_fault_is_the_callers(make_lanes, call_all):
+    def step():
+        raise EnvFault("gone")
+
+    lanes = make_lanes()
+    (fault,) = call_all(lanes, [step])
+    assert isinstance(fault, EnvFault)
+    assert not isinstance(fault, LaneHang)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_broken_environment_raises_and_its_lane_is_replaced(make_lanes, call_all):
+    lanes = make_lanes(max_lanes=1)
+    (error,) = call_all(lanes, [lambda: 1 / 0])
+    assert isinstance(error, ZeroDivisionError)
+    assert call_all(lanes, [lambda: "next"]) == ["next"]
+
+
+def test_the_clock_counts_what_overlaps_once():
+    clock = BusyClock()
+    clock.begin()
+    clock.begin()
+    time.sleep(0.05)
+    clock.end()
+    clock.end()
+    time.sleep(0.05)
+    assert 0.05 <= clock.busy_s < 0.1
