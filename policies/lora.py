@@ -11,6 +11,7 @@ from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import nn
+from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.config import LoraSettings
@@ -23,7 +24,29 @@ _TRAINED, _REFERENCE = "default", "reference"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
-class LoraPolicy:
+class _Trained:
+    """Named parameters that are trained, delivered and loaded."""
+
+    def __init__(self, base: PolicyBase, parameters: dict[str, nn.Parameter]) -> None:
+        self.base, self._parameters = base, parameters
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns the trained parameters, always in the same order."""
+        return list(self._parameters.values())
+
+    def adapter_weights(self) -> dict[str, Floats]:
+        """Returns a float32 copy of what is trained, by the names that it is saved under."""
+        return {
+            name: parameter.detach().float().cpu().numpy().copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    def load_weights(self, weights: Mapping[str, Floats]) -> None:
+        """Takes over weights. Raises: CheckpointError on other names or shapes."""
+        _copy_weights(weights, self._parameters)
+
+
+class LoraPolicy(_Trained):
     """A base with a LoRA adapter; only the adapter's float32 weights require gradients.
 
     The reference policy is the base alone, or the adapter that training started from.
@@ -31,10 +54,10 @@ class LoraPolicy:
 
     def __init__(self, base: PolicyBase, model: PeftModel) -> None:
         """`model` has the adapter to train and, maybe, a frozen one to compare with."""
-        self.base, self.model = base, model
+        super().__init__(base, _adapter_parameters(model, _TRAINED))
+        self.model = model
         self._tuner = cast(LoraModel, model.base_model)
         self._config = cast(LoraConfig, model.peft_config[_TRAINED])
-        self._parameters = _adapter_parameters(model, _TRAINED)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(f".{_TRAINED}." in name)
 
@@ -42,18 +65,6 @@ class LoraPolicy:
     def scaling(self) -> float:
         """Alpha / rank."""
         return float(self._config.lora_alpha / self._config.r)
-
-    def trainable_parameters(self) -> list[nn.Parameter]:
-        """Returns the adapter's parameters, always in the same order."""
-        return list(self._parameters.values())
-
-    def adapter_weights(self) -> dict[str, Floats]:
-        """Returns a copy of the weights by the names that PEFT saves them under."""
-        return _to_numpy(self._parameters)
-
-    def load_weights(self, weights: Mapping[str, Floats]) -> None:
-        """Takes over weights. Raises: CheckpointError on other names or shapes."""
-        _copy_weights(weights, self._parameters)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -89,30 +100,18 @@ class LoraPolicy:
         self.load_weights(weights)
 
 
-class FullPolicy:
+class FullPolicy(_Trained):
     """A base of which all weights are trained (algorithm "sft"); saved as a whole model.
 
-    What is delivered are all weights, by the model's own names.
+    Its "adapter" are all weights, by the model's own names.
     """
 
     scaling = 1.0
 
     def __init__(self, base: PolicyBase) -> None:
         """Keeps float32 weights: small steps would be lost in bfloat16."""
-        self.base, self.model = base, base.model.float()  # type: ignore[no-untyped-call]
-        self._parameters = dict(self.model.named_parameters())
-
-    def trainable_parameters(self) -> list[nn.Parameter]:
-        """Returns all parameters, always in the same order."""
-        return list(self._parameters.values())
-
-    def adapter_weights(self) -> dict[str, Floats]:
-        """Returns a copy of all weights."""
-        return _to_numpy(self._parameters)
-
-    def load_weights(self, weights: Mapping[str, Floats]) -> None:
-        """Takes over weights. Raises: CheckpointError on other names or shapes."""
-        _copy_weights(weights, self._parameters)
+        self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
+        super().__init__(base, dict(self.model.named_parameters()))
 
     def reference(self) -> AbstractContextManager[None]:
         """Raises: SettingsError: the base is what is trained."""
@@ -210,13 +209,6 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
 def _adapter_parameters(model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:
     part = f".{adapter}."
     return {n.replace(part, "."): p for n, p in model.named_parameters() if part in n}
-
-
-def _to_numpy(parameters: Mapping[str, nn.Parameter]) -> dict[str, Floats]:
-    return {
-        name: parameter.detach().float().cpu().numpy().copy()
-        for name, parameter in parameters.items()
-    }
 
 
 def _copy_weights(weights: Mapping[str, Floats], parameters: Mapping[str, nn.Parameter]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -126,7 +127,7 @@ def _load_parts(
     try:
         network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **options)
         tokenizer = _load_tokenizer(source, is_local)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SettingsError(f"model {source!r} cannot be loaded: {reason}") from None
     if not model.load_in_4bit:

@@ -1,0 +1,79 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.config import ModelSettings, Settings, TinySettings
+from agentpeft.policies.models import load_base
+from agentpeft.policies.policy_base import compute_fingerprint
+from agentpeft.policies.tiny import build_tiny, train_tokenizer
+
+CORPUS = ["SELECT name FROM pets WHERE age > 30", "Compute 12+34=", "Final Answer: [(2,)]"] * 5
+SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+TOKENIZER = train_tokenizer(CORPUS, SMALL)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_tokenizer_is_lossless_on_any_text(text):
+    ids = TOKENIZER.encode(text, add_special_tokens=False)
+    assert TOKENIZER.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_every_digit_is_a_token():
+    assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("12034")] == list("12034")
+
+
+def test_frequent_words_are_single_tokens():
+    assert len(TOKENIZER.encode(" SELECT")) <= 2
+
+
+def test_vocabulary_is_bounded():
+    many = [f"word{chr(97 + i % 26)}{chr(97 + i // 26 % 26)} " * 3 for i in range(2000)]
+    assert len(train_tokenizer(many, SMALL)) == 512
+
+
+def test_chat_template_is_short():
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    text = TOKENIZER.apply_chat_template(messages, tokenize=False)
+    assert text == "<|user|>hi<|end|><|assistant|>yo<|end|>"
+    asked = TOKENIZER.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+    assert asked == "<|user|>hi<|end|><|assistant|>"
+
+
+def test_same_seed_gives_the_same_model_and_another_seed_another():
+    prints = [compute_fingerprint(build_tiny(SMALL, CORPUS, seed).model) for seed in (0, 0, 1)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_building_leaves_the_global_random_state_alone():
+    before = torch.random.get_rng_state()
+    build_tiny(SMALL, CORPUS)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_default_size_has_one_to_four_million_parameters():
+    model = build_tiny(TinySettings(), CORPUS).model
+    assert 1e6 < model.num_parameters() < 4e6
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_uneven_heads_are_refused():
+    with pytest.raises(SettingsError, match=r"multiple of 2 \* tiny.num_heads = 6, got 32"):
+        build_tiny(SMALL.model_copy(update={"num_heads": 3}), CORPUS)
+
+
+def test_saved_model_and_tokenizer_load_as_they_were(tmp_path):
+    base = build_tiny(SMALL, CORPUS)
+    base.model.save_pretrained(tmp_path)
+    base.tokenizer.save_pretrained(tmp_path)
+    loaded = load_base(Settings(model=ModelSettings(name=str(tmp_path))))
+    text = "e\u0301 12 <|end|>"  # a decomposed letter, which normalisation would change
+    assert loaded.tokenizer.encode(text) == base.tokenizer.encode(text)
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode(text)) == text
+    assert loaded.tokenizer.eos_token_id == base.tokenizer.eos_token_id
+    assert compute_fingerprint(AutoModelForCausalLM.from_pretrained(tmp_path)) == (
+        compute_fingerprint(base.model)
+    )
