@@ -49,9 +49,9 @@ class Algorithm:
         with self._stopping_on_error():
             settings = self._warm_start(settings)
             self._learners = LearnerGroup(settings)
-            self._running.callback(self._learners.stop)
+            self._running.callback(self._learners.close)
             self._runners = EnvRunnerGroup(settings)
-            self._running.callback(self._runners.stop)
+            self._running.callback(self._runners.close)
             self._broadcast()
 
     def __enter__(self) -> Self:
