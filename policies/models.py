@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -28,6 +29,7 @@ from agentpeft.policies.warm_start import load_tiny
 __all__ = ["PolicyBase", "Progress", "choose_device", "choose_dtype", "load_base"]
 
 ADAPTER_CONFIG = "adapter_config.json"
+_NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
@@ -101,52 +103,55 @@ def _is_path(name: str) -> bool:
 def _load(
     name: str, model: ModelSettings, device: torch.device, adapter_path: str | None = None
 ) -> PolicyBase:
-    if _is_path(name):
-        source = str(Path(name).expanduser().resolve())
-        if not (Path(source) / "config.json").is_file():
-            raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
-        return _load_parts(source, model, device, True, adapter_path)
-    try:
-        return _load_parts(name, model, device, True, adapter_path)
-    except SettingsError:
-        if not is_hub_reachable():
-            raise SettingsError(
-                f"model {name!r} is no folder, is not in the Hugging Face cache, and there is no "
-                "network to fetch it (built in: 'tiny')"
-            ) from None
-    return _load_parts(name, model, device, False, adapter_path)
-
-
-def _load_parts(
-    source: str, model: ModelSettings, device: torch.device, is_local: bool, adapter: str | None
-) -> PolicyBase:
-    options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": is_local}
+    options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": True}
     if model.load_in_4bit:
         options["quantization_config"] = _four_bit(device)
         options["device_map"] = {"": device}
+    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
     try:
-        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **options)
-        tokenizer = _load_tokenizer(source, is_local)
+        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
+        tokenizer = _load_tokenizer(folder)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise SettingsError(f"model {source!r} cannot be loaded: {reason}") from None
+        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
     if not model.load_in_4bit:
         network.to(device)  # type: ignore[arg-type]
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return PolicyBase(network.train(False), tokenizer, source, adapter)
+    source = str(folder) if _is_path(name) else name
+    return PolicyBase(network.train(False), tokenizer, source, adapter_path)
 
 
-def _load_tokenizer(source: str, is_local: bool) -> PreTrainedTokenizerBase:
+def _fetch(name: str) -> Path:
+    """Returns the folder of a hub model: what is in the cache where there is no network."""
+    is_online = is_hub_reachable()
+    try:
+        return Path(
+            snapshot_download(name, local_files_only=not is_online, ignore_patterns=_NOT_NEEDED)
+        )
+    except (OSError, ValueError) as error:
+        lacks = _first_line(error) if is_online else "there is no network, nor a copy in the cache"
+        raise SettingsError(
+            f"model {name!r} is no folder, and cannot be had from the Hugging Face hub: {lacks} "
+            "(built in: 'tiny')"
+        ) from None
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Returns the tokenizer; one that names no class of its own exactly as it was saved.
 
     `AutoTokenizer` would give every Qwen2 model Qwen2's own normalisation.
     """
-    config = get_tokenizer_config(source, local_files_only=is_local)
+    config = get_tokenizer_config(folder, local_files_only=True)
     plain = config.get("tokenizer_class") in _PLAIN_TOKENIZERS
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
-    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(source, local_files_only=is_local)
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(folder, local_files_only=True)
     return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _four_bit(device: torch.device) -> BitsAndBytesConfig:

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -70,8 +71,18 @@ def test_missing_or_empty_folder_is_one_message(tmp_path):
 
 def test_hub_name_that_cannot_be_had_is_one_message(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(SettingsError, match="'nobody/nothing-at-all' is no folder, is not in"):
-        load("nobody/nothing-at-all")
+    with pytest.raises(SettingsError, match=r"'nobody/nothing' is no folder, .* no network, nor"):
+        load("nobody/nothing")
+
+
+def test_hub_model_in_the_cache_needs_no_network(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    cached = tmp_path / "hub" / "models--some--model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    shutil.copytree(folder, cached / "snapshots" / "abc")
+    assert load("some/model").name == "some/model"
 
 
 @pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "nonsense"}, {}])
