@@ -99,10 +99,13 @@ def test_damaged_weights_are_one_message(folder):
         load(folder)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_gpu_is_refused_where_none_is():
-    with pytest.raises(SettingsError, match=r"a GPU is asked for \(0.5\)"):
-        choose_device(0.5)
+    if torch.cuda.is_available():
+        assert choose_device(0.5).type == "cuda"
+    else:
+        with pytest.raises(SettingsError, match=r"a GPU is asked for \(0.5\)"):
+            choose_device(0.5)
+    assert choose_device(0.0).type == "cpu"
 
 
 def test_four_bits_need_a_gpu(folder):
