@@ -13,8 +13,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import NoReturn
+
+import numpy as np
 
 if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
@@ -30,6 +33,7 @@ from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.hub import load_hub_rows
 from agentpeft.envs.records import Json
+from agentpeft.envs.splits import Split, split_of
 from agentpeft.launch.gold_validation import validate
 
 HUB_ID = "csyq/LifelongAgentBench"
@@ -87,6 +91,7 @@ def generate(args: Namespace) -> int:
         skill_mode=args.skill_mode,
         num_skills=args.num_skills,
         max_phrasings=args.max_phrasings,
+        split=args.split,
     )
     tasks = Taskset.generate(source, args.num_tasks, args.seed)
     _write_entries(args.output, ((str(index), task) for index, task in enumerate(tasks)))
@@ -132,9 +137,14 @@ def download(args: Namespace) -> int:
     return 0
 
 
-def write_word_problems(path: Path, num_tasks: int, seed: int, split: str) -> None:
-    """Writes new word problems of a split as GSM8K's JSONL. Raises: SettingsError."""
-    tasks = Taskset.generate(WordProblems(split), num_tasks, seed)
+def write_word_problems(path: Path, num_tasks: int, seed: int, split: Split) -> None:
+    """Writes new word problems as GSM8K's JSONL; no question is in both splits.
+
+    Raises: SettingsError.
+    """
+    rng, source = np.random.default_rng(seed), WordProblems()
+    drawn = (source.draw(rng) for _ in count())
+    tasks = islice((t for t in drawn if split_of(t.instruction) == split), num_tasks)
     rows = [{"question": task.instruction, "answer": task.solution} for task in tasks]
     _write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     print(f"{len(rows)} word problems written to {path}")
@@ -190,6 +200,9 @@ def _make_parser() -> ArgumentParser:
     command.add_argument("--skill-mode", choices=("single", "all"), default="single")
     command.add_argument("--num-skills", type=int, help="with --skill-mode all: this many a task")
     command.add_argument("--max-phrasings", type=int, help="ways to say each thing (default: all)")
+    command.add_argument(
+        "--split", choices=("train", "test"), help="share no table (default: both)"
+    )
     command.add_argument("--seed", type=int, default=0, help="0")
     command = add("single-skill", single_skill, "single_skill_tasks.json")
     command.add_argument("input", type=Path)

@@ -6,9 +6,10 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.splits import Split
 from agentpeft.launch import prepare_data
 from agentpeft.policies.config import Settings
 
@@ -66,16 +67,21 @@ def _make_db_bench(path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
             skill_mode=kwargs.get("skill_mode", "single"),
             num_skills=None,
             max_phrasings=None,
+            split=_split_of(seed),
         )
     )
+
+
+def _split_of(seed: int) -> Split:
+    """Returns the half of the generator's tasks that a section has."""
+    return "test" if seed == _SEEDS["evaluation"] else "train"
 
 
 def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
     """Writes one JSONL file, or a folder with both splits, of templates' word problems."""
     if path.suffix == ".jsonl":
-        split = "test" if seed == _SEEDS["evaluation"] else "train"
-        prepare_data.write_word_problems(path, _NUM_TASKS, seed, split)
+        prepare_data.write_word_problems(path, _NUM_TASKS, seed, _split_of(seed))
         return
     path.mkdir()
-    for split in ("train", "test"):
-        prepare_data.write_word_problems(path / f"{split}.jsonl", _NUM_TASKS, seed, split)
+    for each in get_args(Split):
+        prepare_data.write_word_problems(path / f"{each}.jsonl", _NUM_TASKS, seed, each)
