@@ -59,9 +59,10 @@ class TensorBoardWriter:
         self._writer = SummaryWriter(str(folder))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds one scalar for each metric."""
+        """Adds one scalar for each metric that is a finite number."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            if math.isfinite(value):
+                self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Closes the event file."""

@@ -1,5 +1,6 @@
 """What is minimised over a micro-batch, and the sums that the metrics are made of."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,8 +33,10 @@ class Totals:
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the tokens that were computed."""
-        means = {f"train/{n}": v / max(self.num_tokens, 1) for n, v in self.sums.items()}
+        """Returns the means over the tokens that were computed; of none, what is not a number."""
+        if not self.num_tokens:
+            return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
+        means = {f"train/{n}": v / self.num_tokens for n, v in self.sums.items()}
         return {**means, "train/mismatch_max": self.mismatch_max}
 
 

@@ -1,4 +1,5 @@
 import json
+import math
 from hashlib import sha256
 
 import pytest
@@ -27,6 +28,8 @@ TINY = (
     "evaluation.num_tasks=3",
     "deterministic=true",
 )
+SPREAD = "environment.kwargs.reward={length_cost=0.1}"
+"""Rewards that differ though a random model is never right."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,15 +62,15 @@ def adapter_hash(checkpoint):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build):
-    whole = build("whole")
+    whole = build("whole", SPREAD)
     rows = [without_times(whole.train()) for _ in range(4)]
-    first = build("cut")
+    first = build("cut", SPREAD)
     for _ in range(2):
         first.train()
     saved = first.save_to_path()
     first.train()
     first.stop()
-    second = build("cut")
+    second = build("cut", SPREAD)
     second.restore_from_path(saved)
     assert [without_times(second.train()) for _ in range(2)] == rows[2:]
     assert adapter_hash(second.save_to_path()) == adapter_hash(whole.save_to_path())
@@ -76,17 +79,23 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build):
 
 
 def test_an_iteration_reports_what_it_did_and_how_long(build):
-    metrics = build("run").train()
+    metrics = build("run", SPREAD).train()
     assert metrics["train/step"] == 1
     assert {"train/policy_loss", "train/accuracy", "train/avg_reward", "train/lr"} <= set(metrics)
     parts = [metrics[f"time/{part}_s"] for part in ("sample", "learn", "broadcast")]
     total = sum(parts) + metrics["time/orchestration_s"]
     assert metrics["time/total_s"] == pytest.approx(total)
-    assert all(isinstance(value, float | int) for value in metrics.values())
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_where_all_rewards_are_equal_nothing_is_learnt_and_there_is_no_loss(build):
+    metrics = build("run").train()
+    assert metrics["train/num_skipped_updates"] == 1
+    assert math.isnan(metrics["train/policy_loss"])
 
 
 def test_training_changes_the_adapter_and_episodes_are_written(build):
-    algorithm = build("run")
+    algorithm = build("run", SPREAD)
     before = algorithm.save_to_path()
     algorithm.train()
     assert adapter_hash(algorithm.save_to_path()) != adapter_hash(before)
