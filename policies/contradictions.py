@@ -58,6 +58,12 @@ def _asks_gpus(s: Settings) -> bool:
     return s.env_runners.num_gpus_per_env_runner > 0 or s.learners.num_gpus_per_learner > 0
 
 
+def _evaluates_training_file(s: Settings) -> bool:
+    own, held_out = s.environment.kwargs, {**s.environment.kwargs, **s.evaluation.env_kwargs}
+    names = ("data", "split")
+    return own.get("data") is not None and all(own.get(n) == held_out.get(n) for n in names)
+
+
 _RULES: dict[str, Callable[[Settings], bool]] = {
     "training.group_size must be >= 2, got 1: algorithm {s.training.algorithm!r} or "
     "training.dynamic_sampling compares the episodes of a group": lambda s: (
@@ -103,6 +109,15 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     "evaluation.samples_per_task {s.evaluation.samples_per_task} would be equal samples at "
     "env_runners.temperature 0": (
         lambda s: s.evaluation.samples_per_task > 1 and s.env_runners.temperature == 0
+    ),
+    "evaluation would play the training file {s.environment.kwargs[data]!r}: name other data, or "
+    "another split of it, in evaluation.env_kwargs, or set evaluation.num_tasks = 0": (
+        lambda s: s.evaluation.num_tasks > 0 and _evaluates_training_file(s)
+    ),
+    "'adaptive' makes tasks follow the outcomes, and those of a run follow from seed and position: "
+    "leave it out of environment.kwargs and env_kwargs": lambda s: any(
+        kwargs.get("adaptive")
+        for kwargs in (s.environment.kwargs, s.warm_start.env_kwargs, s.evaluation.env_kwargs)
     ),
     "evaluation.interval {s.evaluation.interval} has no effect with evaluation.num_tasks = 0": (
         lambda s: s.evaluation.interval > 0 and s.evaluation.num_tasks == 0

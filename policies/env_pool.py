@@ -21,16 +21,7 @@ class EnvPool:
     """
 
     def __init__(self, env_id: str, kwargs: dict[str, Any], seed: tuple[int, ...]) -> None:
-        """Makes the first environment.
-
-        Raises: SettingsError on bad arguments, or where tasks would follow the outcomes: then
-        they would depend on which runner played what.
-        """
-        if kwargs.get("adaptive"):
-            raise SettingsError(
-                "environment.kwargs.adaptive makes tasks follow the outcomes, and those of a run "
-                "follow from seed and position: set it to false"
-            )
+        """Makes the first environment. Raises: SettingsError on bad arguments."""
         self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
         env = self._make()
         self._free = [env]

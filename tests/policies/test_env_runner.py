@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import word_env
 
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import Outcome
 from agentpeft.policies.adapter_store import make_version
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import Settings, with_overrides
@@ -231,16 +231,6 @@ def test_a_plain_environment_is_seeded_by_position(build):
     assert first.task_id == "Tests/Plain-v0#3"
     _, report = play(build(lambda s, t: "wait", "environment.id=Tests/Plain-v0"), (0, 1))
     assert report.records[0].outcome is Outcome.TURN_LIMIT
-
-
-def test_tasks_that_follow_outcomes_are_refused(build):
-    with pytest.raises(SettingsError, match="adaptive"):
-        build(
-            None,
-            "environment.id=AgentPEFT/Arithmetic-v0",
-            "environment.kwargs.adaptive=true",
-            "environment.kwargs.num_digits=[1, 3]",
-        )
 
 
 def test_an_engines_error_ends_the_sampling(build):
