@@ -10,6 +10,7 @@ Exit status: 0 done; 1 the run failed; 2 wrong settings; 143 or 130 stopped and 
 
 import json
 import logging
+import os
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -116,6 +117,8 @@ def _show(settings: Settings) -> None:
 
 
 def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str, object]:
+    # Read when the hub's client is imported: transformers would show a bar at each checkpoint
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from agentpeft.launch.run_loop import run_session
     from agentpeft.launch.task_files import with_task_files
 

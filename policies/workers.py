@@ -20,6 +20,8 @@ Ref: TypeAlias = Any
 T = TypeVar("T")
 _STOP_S = 5.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Else every actor shows bars of its own, transformers' of loading and saving among them."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,11 @@ class _RayWorkers:
         )
 
     def _start_actor(self, index: int) -> Any:
-        threads = {variable: str(self._job.num_threads) for variable in _THREAD_VARIABLES}
+        variables = dict.fromkeys(_THREAD_VARIABLES, str(self._job.num_threads))
         options: dict[str, Any] = {
             "num_cpus": self._job.num_cpus,
             "num_gpus": self._job.num_gpus,
-            "runtime_env": {"env_vars": threads},  # read when torch is imported
+            "runtime_env": {"env_vars": variables | _SILENT},  # read when torch is imported
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
