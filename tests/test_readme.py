@@ -1,5 +1,6 @@
 """The examples of the README and of docs/ run as they stand and print what is written there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,8 @@ def run_python(path, folder):
     script = folder / "examples.py"
     script.write_text("\n".join(blocks(path, "python")), encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    env = {**os.environ, "AGENTPEFT_CACHE": str(folder / "cache")}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
