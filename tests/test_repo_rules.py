@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = {"envs": 12_765, "policies": 4000, "launch": 2500}
-"""The rooms and how many lines of Python each may have; CONTRIBUTING.md says why of `envs`."""
+ROOMS = {"envs": 12_765, "policies": 5100, "launch": 2500}
+"""The rooms and how many lines of Python each may have; CONTRIBUTING.md says what for."""
 MAY_IMPORT = {"envs": {"envs"}, "policies": {"envs", "policies"}, "launch": set(ROOMS)}
 DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 2, "peft": 1}
 """In how many modules of a room a heavyweight may be imported."""
