@@ -175,9 +175,9 @@ def merged_state(
         module = name.removeprefix(_PREFIX).removesuffix(_A)
         target = f"{module}.weight" if name.endswith(_A) else name
         old = base_state.get(target)
-        update = torch.from_numpy(array)
+        update = torch.tensor(array)
         if name.endswith(_A):
-            update = torch.from_numpy(adapter.weights[name.replace(_A, _B)]) @ update
+            update = torch.tensor(adapter.weights[name.replace(_A, _B)]) @ update
         if old is None or old.shape != update.shape:
             got = None if old is None else tuple(old.shape)
             raise EngineError(f"{adapter.name}: {target} is {got}, not {tuple(update.shape)}")
