@@ -113,6 +113,22 @@ def _evaluated(metrics: Metrics) -> dict[str, float | None]:
     return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
 
 
+def _make_tiny(run: Start) -> None:
+    """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
+    if run.settings.model.name != "tiny":
+        return
+    from agentpeft.policies.warm_start import load_tiny
+
+    num_steps, start_s = run.settings.warm_start.num_steps, time.monotonic()
+
+    def say(step: int, loss: float) -> None:
+        if step % 50 == 0 or step == num_steps:
+            seconds = time.monotonic() - start_s
+            logger.info("warm start: step %d/%d, loss %.3f, %.0f s", step, num_steps, loss, seconds)
+
+    load_tiny(run.settings, say)
+
+
 def run_session(
     run: Start, run_dir: Path, address: str | None, signals: StopSignals
 ) -> dict[str, Any]:
@@ -127,6 +143,7 @@ def run_session(
                 stack.enter_context(ray_session(address))
                 stack.enter_context(signals.handle())  # Ray has put its own in their place
                 writers.append(RayGauges(run.settings.experiment))
+            _make_tiny(run)
             writers = stack.enter_context(open_writers(run.settings, run_dir, writers))
             algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
             loop = RunLoop(algorithm, run, writers, signals)

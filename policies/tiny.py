@@ -26,13 +26,14 @@ CHAT_TEMPLATE = (
 def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedTokenizerFast:
     """Returns a byte-level BPE of at most `vocab_size` tokens, lossless on any text.
 
-    Digits stand alone. Without enough text there are fewer tokens, never fewer than all bytes.
+    Digits stand alone; other tokens may span words, so that an environment's set phrases cost one
+    token each. Without enough text there are fewer tokens, never fewer than all bytes.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     bpe.decoder = decoders.ByteLevel()

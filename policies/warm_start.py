@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 import agentpeft.envs
@@ -98,16 +100,16 @@ def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
 def train(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
     """Trains all weights in place on the actions' tokens; `progress` is told (step, mean loss).
 
-    AdamW with a linear warm-up and a cosine decay to 0. Raises: SettingsError where an episode is
+    Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest,
+    with a linear warm-up and a cosine decay to 0. Raises: SettingsError where an episode is
     longer than the context.
     """
     model, warm_start = base.model, settings.warm_start
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=warm_start.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: compute_lr_factor(step, warm_start.num_steps)
-    )
+    optimizers = _make_optimizers(model, warm_start.lr)
+    schedules = [
+        LambdaLR(optimizer, lambda step: compute_lr_factor(step, warm_start.num_steps))
+        for optimizer in optimizers
+    ]
     chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
     model.train()
     model.set_attn_implementation(
@@ -117,13 +119,25 @@ def train(base: PolicyBase, settings: Settings, progress: Progress | None = None
         rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
         loss = _backward(model, rows)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
         if progress is not None:
             progress(step, loss)
     model.set_attn_implementation("sdpa")
     model.train(False)
+
+
+def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
+    embeddings = model.get_input_embeddings().weight
+    named = list(model.named_parameters())
+    matrices = [(n, p) for n, p in named if p.ndim == 2 and p is not embeddings]
+    others = [(n, p) for n, p in named if p.ndim != 2 or p is embeddings]
+    return [
+        torch.optim.Muon(matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
+    ]
 
 
 def compute_lr_factor(step: int, num_steps: int) -> float:

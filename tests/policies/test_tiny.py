@@ -26,8 +26,8 @@ def test_every_digit_is_a_token():
     assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("12034")] == list("12034")
 
 
-def test_frequent_words_are_single_tokens():
-    assert len(TOKENIZER.encode(" SELECT")) <= 2
+def test_set_phrases_cost_few_tokens():
+    assert len(TOKENIZER.encode("SELECT name FROM pets WHERE age > 30")) <= 6
 
 
 def test_vocabulary_is_bounded():
