@@ -14,6 +14,7 @@ SETTINGS = [
     "warm_start.num_steps=2",
     "warm_start.batch_size=2",
     "training.num_iterations=1",
+    "training.num_warmup_iterations=0",
     "training.num_groups=2",
     "training.group_size=2",
     "evaluation.num_tasks=2",
