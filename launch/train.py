@@ -60,7 +60,7 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
-    args = _make_parser().parse_args(argv)
+    args = _make_parser().parse_intermixed_args(argv)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     from agentpeft.launch.ray_session import RayError, say_cause
