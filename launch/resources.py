@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from agentpeft.envs.hub import is_hub_reachable
 from agentpeft.policies.config import Settings
+from agentpeft.policies.tiny import make_tiny_config
 
 _MIB = 2**20
 _ACTIVATIONS_PER_LAYER = 34
@@ -48,18 +49,9 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
 
 
 def _read_config(settings: Settings) -> PreTrainedConfig:
-    tiny, name = settings.tiny, settings.model.name
+    name = settings.model.name
     if name == "tiny":
-        return Qwen2Config(
-            vocab_size=tiny.vocab_size,
-            hidden_size=tiny.hidden_size,
-            intermediate_size=tiny.intermediate_size,
-            num_hidden_layers=tiny.num_layers,
-            num_attention_heads=tiny.num_heads,
-            num_key_value_heads=tiny.num_heads,
-            max_position_embeddings=tiny.max_context_tokens,
-            tie_word_embeddings=True,
-        )
+        return make_tiny_config(settings.tiny)
     adapter = Path(name).expanduser() / "adapter_config.json"
     if adapter.is_file():
         name = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]

@@ -55,6 +55,21 @@ def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedToke
     )
 
 
+def make_tiny_config(tiny: TinySettings) -> Qwen2Config:
+    """Returns the architecture, without the tokenizer's ids."""
+    return Qwen2Config(
+        vocab_size=tiny.vocab_size,
+        hidden_size=tiny.hidden_size,
+        intermediate_size=tiny.intermediate_size,
+        num_hidden_layers=tiny.num_layers,
+        num_attention_heads=tiny.num_heads,
+        num_key_value_heads=tiny.num_heads,
+        max_position_embeddings=tiny.max_context_tokens,
+        tie_word_embeddings=True,
+        dtype=torch.float32,
+    )
+
+
 def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> PolicyBase:
     """Returns the untrained model; the same arguments give the same weights and tokens.
 
@@ -66,20 +81,10 @@ def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> Poli
             f"got {tiny.hidden_size}"
         )
     tokenizer = train_tokenizer(corpus, tiny)
-    config = Qwen2Config(
-        vocab_size=tiny.vocab_size,
-        hidden_size=tiny.hidden_size,
-        intermediate_size=tiny.intermediate_size,
-        num_hidden_layers=tiny.num_layers,
-        num_attention_heads=tiny.num_heads,
-        num_key_value_heads=tiny.num_heads,
-        max_position_embeddings=tiny.max_context_tokens,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype=torch.float32,
-    )
+    config = make_tiny_config(tiny)
+    config.bos_token_id = None
+    config.eos_token_id = tokenizer.eos_token_id
+    config.pad_token_id = tokenizer.pad_token_id
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]

@@ -114,9 +114,7 @@ def train(base: PolicyBase, settings: Settings, progress: Progress | None = None
     ]
     chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
     model.train()
-    model.set_attn_implementation(
-        "eager"
-    )  # a third faster: the gradient of the flash kernel is slow
+    model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
     for step, groups in enumerate(warm_start_batches(settings, chat), start=1):
         rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
         loss = _backward(model, rows)
