@@ -121,10 +121,11 @@ def _make_tiny(run: Start) -> None:
 
     num_steps, start_s = run.settings.warm_start.num_steps, time.monotonic()
 
-    def say(step: int, loss: float) -> None:
+    def say(step: int, loss: float, success: float) -> None:
         if step % 50 == 0 or step == num_steps:
+            line = "warm start: step %d/%d, loss %.3f, %.0f %% of the episodes right, %.0f s"
             seconds = time.monotonic() - start_s
-            logger.info("warm start: step %d/%d, loss %.3f, %.0f s", step, num_steps, loss, seconds)
+            logger.info(line, step, num_steps, loss, 100 * success, seconds)
 
     load_tiny(run.settings, say)
 

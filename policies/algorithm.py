@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -22,9 +22,10 @@ from agentpeft.policies.checkpoints import (
     write_checkpoint,
 )
 from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import GroupRequest, SampleReport
+from agentpeft.policies.env_runner import GroupRequest
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.samples import EpisodeRecord
 
 _STATS = "training_stats.json"
 _FIXED = ("model", "tiny", "lora")
@@ -98,7 +99,7 @@ class Algorithm:
             metrics = self._learners.update(fresh)
         with clock.part("broadcast"):
             self._broadcast()
-        self._record("train", report)
+        self._record("train", report.records)
         metrics["time/env_s"] = report.env_s
         metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
         return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
@@ -112,7 +113,7 @@ class Algorithm:
         ]
         with self._stopping_on_error():
             _, report = self._runners.sample(requests).result()
-        self._record("eval", report)
+        self._record("eval", report.records)
         return compute_success_metrics(report.records)
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
@@ -181,12 +182,15 @@ class Algorithm:
         self._position += self.settings.training.num_groups
         return range(first, self._position)
 
-    def _record(self, name: str, report: SampleReport) -> None:
+    def _record(self, name: str, records: Sequence[EpisodeRecord]) -> None:
         if name == "train":
-            self._num_episodes += len(report.records)
+            self._num_episodes += len(records)
         if self.settings.output.episodes:
-            path = self.run_dir / "sessions" / f"{name}.jsonl"
-            append_episodes(path, self.iteration, report.records)
+            sessions = self.run_dir / "sessions"
+            append_episodes(sessions / f"{name}.jsonl", self.iteration, records)
+            if name == "train":
+                tokens = self._learners.call(learner_calls.read_token_records)
+                append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
 
     def _warm_start(self, settings: Settings) -> Settings:
         """Returns settings whose model is the adapter that imitated the oracle, where asked for.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.samples import EpisodeRecord
+from agentpeft.policies.samples import EpisodeRecord, TokenRecord
 
 STATE_FILE = "algorithm.json"
 
@@ -104,7 +104,9 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def append_episodes(path: Path, iteration: int, records: Iterable[EpisodeRecord]) -> None:
+def append_episodes(
+    path: Path, iteration: int, records: Iterable[EpisodeRecord | TokenRecord]
+) -> None:
     """Appends one JSON line per episode. Raises: CheckpointError."""
     lines = [json.dumps({"iteration": iteration, **asdict(record)}) for record in records]
     try:

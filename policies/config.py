@@ -72,13 +72,14 @@ class LoraSettings(Section):
 
 
 class WarmStartSettings(Section):
-    """Supervised steps on oracle episodes before RL; 0 steps are none.
+    """At most `num_steps` supervised steps on oracle episodes before RL; 0 are none.
 
-    They train the tiny model's base weights (cached by content), any other model's adapter.
-    `env_kwargs` override `environment.kwargs`: the easier tasks that it learns from.
+    They train the tiny model's base weights (cached; the last ones begin once `target_success` of
+    the episodes are right), any other model's adapter. `env_kwargs` override the environment's.
     """
 
     num_steps: NonNegativeInt = 0
+    target_success: float | None = Field(default=None, gt=0, le=1)
     batch_size: PositiveInt = 64
     lr: float = Field(default=2e-3, gt=0)
     env_kwargs: dict[str, Any] = {}

@@ -124,6 +124,10 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     ),
     "env_runners.temperature 0 always samples the same episode: RL needs > 0 (evaluation is "
     "greedy by itself)": lambda s: s.env_runners.temperature == 0 and _is_rl(s),
+    "warm_start.target_success {s.warm_start.target_success} is for the tiny model's base weights, "
+    "not for {s.model.name!r}": (
+        lambda s: s.warm_start.target_success is not None and not _is_tiny(s)
+    ),
     "warm_start.num_steps {s.warm_start.num_steps} trains the adapter of model {s.model.name!r}, "
     "and lora.use_lora is false: use algorithm 'sft' alone": (
         lambda s: s.warm_start.num_steps > 0 and not (s.lora.use_lora or _is_tiny(s))

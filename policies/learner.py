@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentpeft.envs import Outcome
 from agentpeft.policies import losses
 from agentpeft.policies.adapter_store import make_version
 from agentpeft.policies.advantages import GroupRewards, turns_to_tokens
@@ -28,9 +27,10 @@ from agentpeft.policies.batches import (
 from agentpeft.policies.config import Settings, TrainingSettings
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.lora import Policy
-from agentpeft.policies.objective import Objective, Totals
-from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats
+from agentpeft.policies.objective import Objective, Totals, compute_episode_metrics
+from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats, TokenRecord
 from agentpeft.policies.schedules import compute_lr
+from agentpeft.policies.token_records import choose_extremes, to_token_records
 
 _MIN_MICRO_BATCH_TOKENS = 32
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
@@ -42,6 +42,7 @@ class Learner:
 
     `version` counts updates from 0, skipped ones too: a version names one moment of the run.
     `baseline` is the moving average of the batches' mean returns; None before the first.
+    `token_records` are of the last update, where the settings have episodes recorded.
     """
 
     def __init__(self, settings: Settings, policy: Policy) -> None:
@@ -49,6 +50,7 @@ class Learner:
         self.settings, self.policy = settings, policy
         self.version = 0
         self.baseline: float | None = None
+        self.token_records: list[TokenRecord] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -86,9 +88,12 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
+        if self.settings.output.episodes and not self._spec.is_supervised:
+            extremes = self._with_logprobs(choose_extremes(samples), "updated_logprobs")
+            self.token_records = to_token_records(kept, extremes, self.policy.base.tokenizer)
         return {
             **totals.metrics(),
-            **_episode_metrics(groups),
+            **compute_episode_metrics(groups),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -276,15 +281,6 @@ def _turn_kl(sample: Sample, training: TrainingSettings) -> Floats:
     turns = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
     num_turns = len(sample.trajectory.turn_ends)
     return np.bincount(turns, kl.numpy(), minlength=num_turns).astype(np.float32)
-
-
-def _episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    episodes = [t for group in groups for t in group.trajectories]
-    return {
-        "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),
-        "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
-        "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
-    }
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -12,6 +12,7 @@ from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner
 from agentpeft.policies.oracle import oracle_groups, warm_start_batches
+from agentpeft.policies.samples import TokenRecord
 
 ADAPTER, STATE = "adapter", "learner.pt"
 
@@ -30,6 +31,11 @@ def warm_start(learner: Learner) -> None:
     chat = ChatFormat(learner.policy.base.tokenizer, settings.model.use_chat_template)
     for groups in warm_start_batches(settings, chat):
         learner.sft_update(groups)
+
+
+def read_token_records(learner: Learner) -> list[TokenRecord]:
+    """Returns the last update's records."""
+    return learner.token_records
 
 
 def learner_to_files(learner: Learner) -> dict[str, bytes]:

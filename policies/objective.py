@@ -4,13 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from agentpeft.envs import Outcome
 from agentpeft.policies import losses
 from agentpeft.policies.algorithms import AlgorithmSpec
 from agentpeft.policies.batches import MicroBatch, Sample, compute_entropy, compute_logprobs
 from agentpeft.policies.config import Settings
+from agentpeft.policies.samples import EpisodeGroup
 
 _MAX_FREE_ENTROPY_VOCABULARY = 2048
 
@@ -94,3 +97,13 @@ class Objective:
             totals.sums["mismatch_mean"] = mismatch.sum().item()
             totals.mismatch_max = mismatch.max().item()
         return totals
+
+
+def compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+    """Returns the means over all episodes, dropped groups' too, and the number of their tokens."""
+    episodes = [t for group in groups for t in group.trajectories]
+    return {
+        "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),
+        "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
+        "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
+    }

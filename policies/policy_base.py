@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_KEY = "agentpeft_fingerprint"
-Progress = Callable[[int, float], None]
-"""Is told (step, loss) of a warm start."""
+Progress = Callable[[int, float, float], None]
+"""Is told (step, loss, share of episodes that are right) of a warm start."""
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,25 @@ class EpisodeRecord:
 
 
 @dataclass(frozen=True)
+class TokenRecord:
+    """An episode as the learner saw it, for reports; its other facts are in its EpisodeRecord.
+
+    `prompt` is as it was tokenised. `tokens` and `loss_mask` (1: sampled): (T,). `advantages` and
+    `ratios`: one for each sampled token; a ratio is the token's probability after the update over
+    that with which it was sampled.
+    """
+
+    group_id: int
+    sample: int
+    adapter_version: int
+    prompt: str
+    tokens: tuple[str, ...]
+    loss_mask: tuple[int, ...]
+    advantages: tuple[float, ...]
+    ratios: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class AdapterVersion:
     """An adapter's weights under a name that is never used again.
 

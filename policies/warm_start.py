@@ -10,17 +10,18 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 import agentpeft.envs
@@ -40,6 +41,8 @@ from agentpeft.policies.tiny import build_tiny
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 500
 _WARMUP = 0.05
+_DECAY = 0.2
+_WINDOW = 8
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
 IGNORED = -100  # cross entropy's own word for positions without a target
@@ -80,10 +83,19 @@ def compute_key(settings: Settings) -> str:
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     rooms = [Path(__file__).parent, *map(Path, agentpeft.envs.__path__)]
     own = [rooms[0] / f"{name}.py" for name in ("tiny", "warm_start", "oracle", "chat")]
-    theirs = (path for path in rooms[1].rglob("*") if path.suffix in {".py", ".txt", ".toml"})
-    for path in chain(own, sorted(theirs)):
+    folder = _environment_folder(settings.environment.id, rooms[1])
+    theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
+    for path in chain(own, sorted(rooms[1].glob("*.py")), sorted(theirs)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _environment_folder(env_id: str, suite: Path) -> Path:
+    """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
+    entry_point = gymnasium.spec(env_id).entry_point
+    module = entry_point if isinstance(entry_point, str) else ""
+    parts = module.partition(":")[0].split(".")
+    return suite / parts[2] if parts[:2] == ["agentpeft", "envs"] and len(parts) > 3 else suite
 
 
 def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
@@ -100,33 +112,75 @@ def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
 
 
 def train(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
-    """Trains all weights in place on the actions' tokens; `progress` is told (step, mean loss).
+    """Trains all weights in place on the actions' tokens; `progress` is told of every step.
 
-    Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest,
-    with a linear warm-up and a cosine decay to 0. Raises: SettingsError where an episode is
-    longer than the context.
+    Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest.
+    Raises: SettingsError where an episode is longer than the context.
     """
     model, warm_start = base.model, settings.warm_start
     optimizers = _make_optimizers(model, warm_start.lr)
-    schedules = [
-        LambdaLR(optimizer, lambda step: compute_lr_factor(step, warm_start.num_steps))
-        for optimizer in optimizers
-    ]
+    schedule = WarmStartSchedule(warm_start.num_steps, warm_start.target_success)
     chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
     model.train()
     model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
-    for step, groups in enumerate(warm_start_batches(settings, chat), start=1):
+    for groups in warm_start_batches(settings, chat):
+        for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
+            group["lr"] = warm_start.lr * schedule.lr_factor
         rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
-        loss = _backward(model, rows)
+        loss, success = _backward(model, rows)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+        for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-            schedule.step()
+        schedule.step(success)
         if progress is not None:
-            progress(step, loss)
+            progress(schedule.num_done, loss, success)
+        if schedule.is_done:
+            break
     model.set_attn_implementation("sdpa")
     model.train(False)
+
+
+class WarmStartSchedule:
+    """The learning rate's factor, and when to stop: warm-up, constant, linear decay.
+
+    The warm-up is a twentieth of `num_steps`. The decay takes the last fifth of them; once the mean
+    success over 8 batches has reached `target_success`, it begins at once, and is a fifth of the
+    steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
+
+    >>> schedule = WarmStartSchedule(100, None)
+    >>> for _ in range(90): schedule.step(0.0)
+    >>> schedule.lr_factor
+    0.5
+    """
+
+    def __init__(self, num_steps: int, target_success: float | None) -> None:
+        self.num_done = 0
+        self._num_warmup = max(1, round(_WARMUP * num_steps))
+        self._decay_at, self._end = num_steps - round(_DECAY * num_steps), num_steps
+        self._target = target_success
+        self._recent: deque[float] = deque(maxlen=_WINDOW)
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor of the coming step's learning rate."""
+        warmup = (self.num_done + 1) / self._num_warmup
+        decay = (self._end - self.num_done) / max(1, self._end - self._decay_at)
+        return min(1.0, warmup, decay)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps have been taken."""
+        return self.num_done >= self._end
+
+    def step(self, success: float) -> None:
+        """Counts a step whose batch had this share of episodes right."""
+        self.num_done += 1
+        self._recent.append(success)
+        is_reached = self._target is not None and np.mean(self._recent) >= self._target
+        if is_reached and len(self._recent) == _WINDOW and self.num_done < self._decay_at:
+            self._decay_at = self.num_done
+            self._end = self.num_done + max(1, round(_DECAY * self.num_done))
 
 
 def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
@@ -140,19 +194,6 @@ def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
     ]
 
 
-def compute_lr_factor(step: int, num_steps: int) -> float:
-    """Returns the factor of the learning rate at a step that counts from 0.
-
-    >>> [round(compute_lr_factor(step, 100), 2) for step in (0, 4, 52, 100)]
-    [0.2, 1.0, 0.5, 0.0]
-    """
-    warmup = max(1, round(_WARMUP * num_steps))
-    if step < warmup:
-        return (step + 1) / warmup
-    done = (step - warmup + 1) / max(1, num_steps - warmup + 1)
-    return float(0.5 * (1 + np.cos(np.pi * min(1.0, done))))
-
-
 def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
     (episode,) = group.trajectories
     ids = np.concatenate([episode.prompt_ids, episode.token_ids])
@@ -164,10 +205,14 @@ def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
     return ids, np.concatenate([np.zeros(len(episode.prompt_ids), np.bool_), episode.loss_mask])
 
 
-def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> float:
-    """Adds the gradients of the mean loss over all actions' tokens; returns that loss."""
+def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple[float, float]:
+    """Adds the gradients of the mean loss over all actions' tokens.
+
+    Returns that loss and the share of rows in which each of these tokens is the likeliest one, that
+    is, which greedy decoding would play alike.
+    """
     num_targets = sum(int(mask.sum()) for _, mask in rows)
-    total = 0.0
+    total, num_right = 0.0, 0
     for ids, targets in _micro_batches(rows):
         with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
             logits = model(input_ids=ids, use_cache=False).logits
@@ -175,7 +220,9 @@ def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> float
         loss = loss / num_targets
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
-    return total
+        is_right = (logits.argmax(-1) == targets) | (targets == IGNORED)
+        num_right += int(is_right.all(-1).sum())
+    return total, num_right / len(rows)
 
 
 def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, Tensor]]:

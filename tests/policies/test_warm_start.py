@@ -17,7 +17,12 @@ from agentpeft.policies.config import (
 from agentpeft.policies.models import load_base
 from agentpeft.policies.oracle import make_text_env, oracle_groups, play_oracle, warm_start_batches
 from agentpeft.policies.tiny import build_tiny
-from agentpeft.policies.warm_start import _backward, compute_key, load_tiny
+from agentpeft.policies.warm_start import (
+    WarmStartSchedule,
+    _backward,
+    compute_key,
+    load_tiny,
+)
 
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 ARITHMETIC = EnvironmentSettings(kwargs={"num_digits": 1, "prompt": "compact"})
@@ -76,9 +81,54 @@ def test_environment_without_an_oracle_is_refused():
 
 def test_loss_falls_and_is_reported():
     losses = []
-    load_tiny(make_settings(num_steps=30), lambda step, loss: losses.append((step, loss)))
+    load_tiny(make_settings(num_steps=30), lambda step, loss, success: losses.append((step, loss)))
     assert [step for step, _ in losses] == list(range(1, 31))
     assert losses[-1][1] < 0.6 * losses[0][1]
+
+
+def play_schedule(schedule, successes):
+    """Returns the learning rate's factors of all steps until the schedule is done."""
+    factors = []
+    for success in successes:
+        if schedule.is_done:
+            break
+        factors.append(schedule.lr_factor)
+        schedule.step(success)
+    return factors
+
+
+def test_learning_rate_warms_up_stays_and_decays():
+    factors = play_schedule(WarmStartSchedule(40, None), [1.0] * 100)
+    expected = [0.5, *[1.0] * 32, *(n / 8 for n in range(7, 0, -1))]
+    assert factors == pytest.approx(expected)
+
+
+def test_target_begins_the_decay_once_eight_batches_reach_it():
+    successes = [0.0] * 12 + [0.9] * 100
+    factors = play_schedule(WarmStartSchedule(100, 0.9), successes)
+    assert factors[19:] == pytest.approx([1, 1, 3 / 4, 2 / 4, 1 / 4])
+
+
+def test_target_ends_the_warm_start_early():
+    steps = []
+    settings = make_settings(num_steps=400)
+    warm_start = settings.warm_start.model_copy(update={"target_success": 0.05})
+    load_tiny(
+        settings.model_copy(update={"warm_start": warm_start}),
+        lambda step, loss, success: steps.append(success),
+    )
+    assert len(steps) < 400 and np.mean(steps[-10:]) >= 0.05
+
+
+def test_share_of_right_rows_is_that_of_greedy_decoding():
+    model = build_tiny(SMALL, ["some text"]).model
+    ids = np.array([4, 9, 30])
+    for _ in range(3):  # the last three tokens are what greedy decoding adds
+        with torch.no_grad():
+            ids = np.append(ids, int(model(torch.from_numpy(ids)[None]).logits[0, -1].argmax()))
+    other = np.append(ids[:-1], (ids[-1] + 1) % 99)
+    mask = np.arange(6) >= 3
+    assert _backward(model, [(ids, mask), (other, mask)])[1] == 0.5
 
 
 def test_loss_is_the_mean_over_action_tokens_alone():
@@ -91,13 +141,13 @@ def test_loss_is_the_mean_over_action_tokens_alone():
             logprobs = model(torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
         terms += [-float(logprobs[t - 1, ids[t]]) for t in range(1, len(ids)) if mask[t]]
     rows = [(ids, np.append(False, mask[1:])) for ids, mask in rows]
-    assert _backward(model, rows) == pytest.approx(np.mean(terms), rel=5e-3)
+    assert _backward(model, rows)[0] == pytest.approx(np.mean(terms), rel=5e-3)
 
 
 def test_second_load_comes_from_the_cache():
     settings, steps = make_settings(), []
-    first = load_base(settings, progress=lambda step, loss: steps.append(step))
-    second = load_base(settings, progress=lambda step, loss: steps.append(step))
+    first = load_base(settings, progress=lambda step, loss, success: steps.append(step))
+    second = load_base(settings, progress=lambda step, loss, success: steps.append(step))
     assert steps == [1, 2, 3]
     assert first.fingerprint == second.fingerprint is not None and first.name == second.name
 
