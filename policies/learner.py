@@ -28,9 +28,9 @@ from agentpeft.policies.config import Settings, TrainingSettings
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.lora import Policy
 from agentpeft.policies.objective import Objective, Totals, compute_episode_metrics
-from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats, TokenRecord
+from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats
 from agentpeft.policies.schedules import compute_lr
-from agentpeft.policies.token_records import choose_extremes, to_token_records
+from agentpeft.policies.token_records import choose_extremes
 
 _MIN_MICRO_BATCH_TOKENS = 32
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
@@ -42,7 +42,6 @@ class Learner:
 
     `version` counts updates from 0, skipped ones too: a version names one moment of the run.
     `baseline` is the moving average of the batches' mean returns; None before the first.
-    `token_records` are of the last update, where the settings have episodes recorded.
     """
 
     def __init__(self, settings: Settings, policy: Policy) -> None:
@@ -50,7 +49,7 @@ class Learner:
         self.settings, self.policy = settings, policy
         self.version = 0
         self.baseline: float | None = None
-        self.token_records: list[TokenRecord] = []
+        self._extremes: list[tuple[EpisodeGroup, Sample]] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -88,9 +87,7 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
-        if self.settings.output.episodes and not self._spec.is_supervised:
-            extremes = self._with_logprobs(choose_extremes(samples), "updated_logprobs")
-            self.token_records = to_token_records(kept, extremes, self.policy.base.tokenizer)
+        self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
         return {
             **totals.metrics(),
             **compute_episode_metrics(groups),
@@ -116,6 +113,11 @@ class Learner:
         """Returns the weights as they are now, as version `version`."""
         weights, scaling = self.policy.adapter_weights(), self.policy.scaling
         return make_version(self.version, self.settings.experiment, weights, scaling)
+
+    def score_extremes(self) -> list[tuple[EpisodeGroup, Sample]]:
+        """Returns what pulled hardest at the last update, with the column `updated_logprobs`."""
+        groups, samples = [g for g, _ in self._extremes], [s for _, s in self._extremes]
+        return list(zip(groups, self._with_logprobs(samples, "updated_logprobs"), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""

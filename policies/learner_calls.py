@@ -13,6 +13,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner
 from agentpeft.policies.oracle import oracle_groups, warm_start_batches
 from agentpeft.policies.samples import TokenRecord
+from agentpeft.policies.token_records import to_token_record
 
 ADAPTER, STATE = "adapter", "learner.pt"
 
@@ -34,8 +35,9 @@ def warm_start(learner: Learner) -> None:
 
 
 def read_token_records(learner: Learner) -> list[TokenRecord]:
-    """Returns the last update's records."""
-    return learner.token_records
+    """Returns the records of the few episodes that pulled hardest at the last update."""
+    tokenizer = learner.policy.base.tokenizer
+    return [to_token_record(group, s, tokenizer) for group, s in learner.score_extremes()]
 
 
 def learner_to_files(learner: Learner) -> dict[str, bytes]:
