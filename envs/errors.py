@@ -14,6 +14,10 @@ class SettingsError(ValueError):
     """A setting that cannot work; the message has what was expected, what was got, what to do."""
 
 
+class UnknownSettingError(SettingsError, TypeError):
+    """A keyword argument that there is not; a TypeError too, as callers of others' code expect."""
+
+
 class DataError(ValueError):
     """A task file that cannot be read; the message begins with file, line or row, and field."""
 

@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from agentpeft.envs.errors import (
     SettingsError,
+    UnknownSettingError,
     UnknownTaskError,
     check_count,
     check_duration,
@@ -88,7 +89,8 @@ class EpisodeConfig:
         for name in options:
             if name not in known:
                 hint = did_you_mean(name, known.union(others))
-                raise SettingsError(f"unknown setting {name!r}{hint}")
+                word = f"unexpected keyword argument {name!r}"  # what TorchRL looks for
+                raise UnknownSettingError(f"unknown setting {name!r}{hint} ({word})")
         return replace(self, **options)
 
 

@@ -240,6 +240,11 @@ def test_wrong_settings_are_refused_at_once(options, message):
         EchoEnv(**options)
 
 
+def test_an_unknown_setting_is_a_type_error_with_python_s_words():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'frameskip'"):
+        EchoEnv(frameskip=1)
+
+
 def test_close_is_idempotent():
     env = make()
     env.close()
