@@ -1,7 +1,8 @@
 """Reading rows of JSON, JSONL and parquet files with errors that name file, row and field."""
 
+import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -9,6 +10,8 @@ from typing import TypeAlias, TypeVar
 from agentpeft.envs.errors import DataError
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+_MAX_LITERAL_CHARS = 1_000_000
+
 JsonT = TypeVar("JsonT", dict[str, Json], list[Json], str, int, float, bool)
 
 
@@ -37,9 +40,41 @@ class Record:
         """Returns a nested object as a record with its own errors."""
         return Record(f"{self.place}: field {field!r}", self.key, self.get(field, dict))
 
+    def with_literals(self, names: Iterable[str]) -> "Record":
+        """Returns the record with fields that hold Python literals in strings (a hub row's) parsed.
+
+        Raises: DataError.
+        """
+        parsed = dict(self.fields)
+        for name in names:
+            text = parsed.get(name)
+            if isinstance(text, str):
+                parsed[name] = _read_literal(self, name, text)
+        return Record(self.place, self.key, parsed)
+
     def error(self, field: str, problem: str) -> DataError:
         """Returns the error to raise about a field."""
         return DataError(f"{self.place}: field {field!r} {problem}")
+
+
+def _read_literal(record: Record, name: str, text: str) -> Json:
+    if len(text) > _MAX_LITERAL_CHARS:
+        raise record.error(name, f"has {len(text)} characters, {_MAX_LITERAL_CHARS} at most")
+    try:
+        return _literal_to_json(ast.literal_eval(text.strip()))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise record.error(name, f"is not a Python literal ({reason:.80})") from None
+
+
+def _literal_to_json(value: object) -> Json:
+    if isinstance(value, list | tuple):
+        return [_literal_to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _literal_to_json(item) for key, item in value.items()}
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError(f"a {type(value).__name__} is no JSON value")
 
 
 def read_records(path: str | Path) -> Iterator[Record]:

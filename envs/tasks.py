@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 
 from agentpeft.envs.errors import DataError, SettingsError, UnknownTaskError, did_you_mean
 from agentpeft.envs.records import Record, read_records
+
+SkillMode = Literal["single", "all"]
+"""A task for one of the skills, or with all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +153,20 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
             )
         shuffled = self.shuffle(seed)
         return shuffled[:cut], shuffled[cut:]
+
+
+class SingleSkillSource(Generic[TaskT]):
+    """Draws a skill first, then a task that has it, so that rare skills come as often as others."""
+
+    def __init__(self, tasks: Taskset[TaskT], skills: Sequence[str]) -> None:
+        """Raises: SettingsError where a skill has no task."""
+        self._tasks = tasks
+        self._by_skill = [tasks.filter([skill]) for skill in skills]
+
+    def draw(self, rng: np.random.Generator) -> TaskT:
+        """Returns a random task of a random skill."""
+        return self._by_skill[int(rng.integers(len(self._by_skill)))].draw(rng)
+
+    def get(self, task_id: str) -> TaskT:
+        """Returns the task of that id. Raises: UnknownTaskError."""
+        return self._tasks.get(task_id)

@@ -8,13 +8,14 @@ import numpy as np
 
 from agentpeft.envs.db_bench.generator_conditions import NoTaskHereError, Scene
 from agentpeft.envs.db_bench.generator_options import GeneratorOptions
-from agentpeft.envs.db_bench.generator_phrases import Speaker
+from agentpeft.envs.db_bench.generator_phrases import PHRASES
 from agentpeft.envs.db_bench.generator_reads import Draft, make_read
 from agentpeft.envs.db_bench.generator_tables import Sample, make_sample
 from agentpeft.envs.db_bench.generator_writes import make_delete, make_insert, make_update
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.phrases import Speaker
 from agentpeft.envs.splits import Split
 from agentpeft.envs.streams import Stage, TaskStream
 
@@ -175,7 +176,8 @@ def _make_task(skills: tuple[str, ...], options: GeneratorOptions, seed: int) ->
     for _ in range(_MAX_TABLES):
         sample = make_sample(rng, skills, options)
         try:
-            draft = _make_draft(rng, Speaker(rng, options.max_phrasings), sample, frozenset(skills))
+            speaker = Speaker(PHRASES, rng, options.max_phrasings)
+            draft = _make_draft(rng, speaker, sample, frozenset(skills))
         finally:
             sample.connection.close()
         if draft is not None:

@@ -7,8 +7,8 @@ from datetime import date
 from random import Random
 
 from agentpeft.envs.db_bench.database import Value
-from agentpeft.envs.db_bench.generator_phrases import Speaker
 from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, make_value, to_literal
+from agentpeft.envs.phrases import Speaker
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "name": ("starts", "starts", "="),

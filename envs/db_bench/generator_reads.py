@@ -16,8 +16,9 @@ from agentpeft.envs.db_bench.generator_outputs import (
     make_aggregates,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
+from agentpeft.envs.db_bench.generator_phrases import count_rows
 from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+from agentpeft.envs.phrases import enumerate_words
 
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
 

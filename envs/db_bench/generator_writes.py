@@ -13,9 +13,10 @@ from agentpeft.envs.db_bench.generator_conditions import (
     quote,
 )
 from agentpeft.envs.db_bench.generator_outputs import Output
-from agentpeft.envs.db_bench.generator_phrases import count_rows, enumerate_words
+from agentpeft.envs.db_bench.generator_phrases import count_rows
 from agentpeft.envs.db_bench.generator_reads import Draft, make_order
 from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+from agentpeft.envs.phrases import enumerate_words
 
 _STEPS = (1, 2, 5, 10, 7, 12)
 

@@ -6,7 +6,6 @@ only; a change's `label` is its SQL, a question's is the answer (its `sql` is of
 not read).
 """
 
-import ast
 import re
 from collections.abc import Sequence
 from datetime import date, timedelta
@@ -21,7 +20,6 @@ from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
 from agentpeft.envs.records import Json, Record
 from agentpeft.envs.tasks import Taskset
 
-_MAX_LITERAL_CHARS = 1_000_000
 _FIRST_WORD = re.compile(r"(?:[\s(]|/\*.*?\*/|(?:--|#)[^\n]*\n)*+([a-zA-Z]+)", re.DOTALL)
 _NESTED_FIELDS = ("answer_info", "table_info", "skill_list")
 
@@ -109,7 +107,7 @@ def _constant_query(label: Sequence[Row]) -> str:
 
 
 def _parse_lab(record: Record) -> DBBenchTask:
-    record = _read_literals(record)
+    record = record.with_literals(_NESTED_FIELDS)
     answer = record.child("answer_info")
     sql = answer.get("sql", str).strip()
     first_word = _FIRST_WORD.match(sql)
@@ -216,33 +214,3 @@ def _parse_skills(record: Record) -> tuple[str, ...]:
             hint = did_you_mean(str(name), SKILLS)
             raise record.error("skill_list", f"has the unknown skill {name!r}{hint}")
     return tuple(skill for skill in SKILLS if skill in names)
-
-
-def _read_literals(record: Record) -> Record:
-    """Returns the record with the nested fields of a hub row parsed."""
-    parsed = dict(record.fields)
-    for name in _NESTED_FIELDS:
-        text = parsed.get(name)
-        if isinstance(text, str):
-            parsed[name] = _read_literal(record, name, text)
-    return Record(record.place, record.key, parsed)
-
-
-def _read_literal(record: Record, name: str, text: str) -> Json:
-    if len(text) > _MAX_LITERAL_CHARS:
-        raise record.error(name, f"has {len(text)} characters, {_MAX_LITERAL_CHARS} at most")
-    try:
-        return _literal_to_json(ast.literal_eval(text.strip()))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise record.error(name, f"is not a Python literal ({reason:.80})") from None
-
-
-def _literal_to_json(value: object) -> Json:
-    if isinstance(value, list | tuple):
-        return [_literal_to_json(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _literal_to_json(item) for key, item in value.items()}
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise ValueError(f"a {type(value).__name__} is no JSON value")

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, get_args
-
-import numpy as np
+from typing import get_args
 
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.generator_options import GeneratorOptions
@@ -13,26 +11,7 @@ from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError
-from agentpeft.envs.tasks import Taskset, TaskSource
-
-SkillMode = Literal["single", "all"]
-
-
-class SingleSkillSource:
-    """Draws a skill first, then a task that has it, so that rare skills come as often as others."""
-
-    def __init__(self, tasks: Taskset[DBBenchTask], skills: Sequence[str]) -> None:
-        """Raises: SettingsError where a skill has no task."""
-        self._tasks = tasks
-        self._by_skill = [tasks.filter([skill]) for skill in skills]
-
-    def draw(self, rng: np.random.Generator) -> DBBenchTask:
-        """Returns a random task of a random skill."""
-        return self._by_skill[int(rng.integers(len(self._by_skill)))].draw(rng)
-
-    def get(self, task_id: str) -> DBBenchTask:
-        """Returns the task of that id. Raises: UnknownTaskError."""
-        return self._tasks.get(task_id)
+from agentpeft.envs.tasks import SingleSkillSource, SkillMode, TaskSource
 
 
 def make_task_source(

@@ -16,7 +16,7 @@ from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits
 from agentpeft.envs.db_bench.generator import DBBenchGenerator, curriculum, find_conflict
-from agentpeft.envs.db_bench.generator_phrases import _PHRASES
+from agentpeft.envs.db_bench.generator_phrases import PHRASES
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 
 UNAVOIDABLE = {
@@ -181,7 +181,7 @@ def test_one_phrasing_says_a_thing_in_one_way_and_all_in_several():
 
 
 def test_each_thing_is_said_in_at_least_four_ways_that_use_the_same_words():
-    for name, phrases in _PHRASES.items():
+    for name, phrases in PHRASES.items():
         assert len(set(phrases)) >= 4, name
         blanks = [Counter(re.findall(r"{\w+}", phrase)).keys() for phrase in phrases]
         assert all(blank == blanks[0] for blank in blanks), name
