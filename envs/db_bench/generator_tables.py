@@ -30,6 +30,8 @@ _JOINED = {
     "COMPANY": ("LAST", "NOUN", "{} {}"),
     "STREET": ("NOUN", "FIRST", "{} {} Street"),
 }
+_INVENTED = "INVENTED"
+_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
 _FIRST_DAY = date(2015, 1, 1)
 
 
@@ -91,6 +93,8 @@ def make_sample(rng: Random, skills: Sequence[str], options: GeneratorOptions) -
     others = [field for field in candidates if field not in fields]
     fields += rng.sample(others, rng.randint(3, len(others)))
     fields = [_with_type(rng, field) for field in fields]
+    if options.invent:
+        fields = [_with_invented_words(rng, field) for field in fields]
     rng.shuffle(fields)
     if options.max_columns is not None:
         fields = _fewer(fields, skills, options.max_columns)
@@ -165,6 +169,8 @@ def _pick_texts(rng: Random, spec: str, num_texts: int) -> list[str]:
         first, second, form = _JOINED[spec]
         firsts = rng.sample(_POOLS[first], num_texts)
         return [form.format(word, rng.choice(_POOLS[second])) for word in firsts]
+    if spec == _INVENTED:
+        return [_invent_word(rng) for _ in range(num_texts)]
     options = _POOLS.get(spec) or spec.split(",")
     return rng.sample(options, min(num_texts, len(options)))
 
@@ -193,6 +199,17 @@ def _with_type(rng: Random, field: Field) -> Field:
         types = ("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)")
         return replace(field, type=rng.choice(types))
     return field
+
+
+def _with_invented_words(rng: Random, field: Field) -> Field:
+    is_invented = field.kind in ("name", "category") and rng.random() < 0.5
+    return replace(field, spec=_INVENTED) if is_invented else field
+
+
+def _invent_word(rng: Random) -> str:
+    """Returns a capitalised word of 3 to 9 letters that can be said, such as "Tekolar"."""
+    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(3, 9))]
+    return "".join(letters).capitalize()
 
 
 def _parse_column(column: str) -> Field:

@@ -87,8 +87,11 @@ def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
 def _make_change(scene: Scene, column: Field) -> Clause:
     value = scene.new_value(column)
     if column.is_number and scene.rng.random() < 0.4:
-        steps = [step for step in _STEPS if scene.sample.options.allows(step)]
-        step = scene.rng.choice(steps[:4])
+        options = scene.sample.options
+        steps = [step for step in range(1, 100) if options.allows(step)]
+        if not options.invent:
+            steps = [step for step in _STEPS if step in steps][:4]
+        step = scene.rng.choice(steps)
         words = scene.say("raise", c=column.words, v=str(step))
         return Clause(f"{column.name} = {column.name} + {step}", words)
     if isinstance(value, Decimal) and value == int(value):

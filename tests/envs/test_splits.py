@@ -3,6 +3,7 @@
 import hashlib
 import re
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.arithmetic.operations import Operation, get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator
+from agentpeft.envs.db_bench import generator_tables
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.skills import SKILLS
@@ -165,6 +167,19 @@ def test_tables_are_as_small_as_asked_for(skill):
         assert generator.get(task.task_id) == task
 
 
+def test_invented_words_fill_about_half_of_the_text_columns():
+    folder = Path(generator_tables.__file__).parent
+    known = set(re.findall("[A-Z][a-z]+", "".join(p.read_text() for p in folder.glob("*.txt"))))
+    counts = [0, 0]
+    for task in Taskset.generate(DBBenchGenerator(["delete"], invent=True), 200, seed=3):
+        assert "/all;i/" in task.task_id and DBBenchGenerator().get(task.task_id) == task
+        for column in zip(*task.tables[0].rows, strict=True):
+            if isinstance(column[0], str):
+                words = [word for text in column for word in re.findall("[A-Z][a-z]+", text)]
+                counts[any(word in known for word in words)] += 1
+    assert 0.8 < counts[0] / counts[1] < 1.25
+
+
 def test_skills_that_need_more_columns_get_them():
     skills = ["group_by_multiple_columns", "having_aggregate_calculation"]
     generator = DBBenchGenerator(skills, skill_mode="all", max_columns=3)
@@ -173,14 +188,16 @@ def test_skills_that_need_more_columns_get_them():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_columns": 2}, {"max_columns": 3.5}, {"max_rows": 5}, {"num_skills": 2}],
+    [{"max_columns": 2}, {"max_columns": 3.5}, {"max_rows": 5}, {"num_skills": 2}, {"invent": 1}],
 )
 def test_limits_that_cannot_work_are_refused(settings):
     with pytest.raises(SettingsError, match=next(iter(settings))):
         DBBenchEnv(**settings)
 
 
-@pytest.mark.parametrize("setting", [{"split": "test"}, {"max_columns": 4}, {"max_phrasings": 1}])
+@pytest.mark.parametrize(
+    "setting", [{"split": "test"}, {"max_columns": 4}, {"max_phrasings": 1}, {"invent": True}]
+)
 def test_generator_settings_are_refused_with_tasks_of_ones_own(tmp_path, setting):
     with pytest.raises(SettingsError, match="is for generated tasks"):
         DBBenchEnv(data=tmp_path / "tasks.json", **setting)
