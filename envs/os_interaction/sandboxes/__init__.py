@@ -1,0 +1,1 @@
+"""Sandboxes for shell tasks: bubblewrap (no daemon) and docker behind one protocol."""
