@@ -23,7 +23,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
 
     Raises: OSError or ValueError where the model's config cannot be read.
     """
-    config = _read_config(settings)
+    config = read_model_config(settings)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     num_base = sum(weight.numel() for weight in model.parameters())
@@ -48,7 +48,11 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     return mib
 
 
-def _read_config(settings: Settings) -> PreTrainedConfig:
+def read_model_config(settings: Settings) -> PreTrainedConfig:
+    """Returns the model's config, of an adapter its base's.
+
+    Raises: OSError, ValueError, KeyError.
+    """
     name = settings.model.name
     if name == "tiny":
         return make_tiny_config(settings.tiny)

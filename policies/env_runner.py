@@ -5,10 +5,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from agentpeft.envs import EnvFault, Outcome
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import Chat, ChatFormat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -33,12 +34,20 @@ from agentpeft.policies.samples import (
     StopReason,
 )
 
-__all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "SampleReport"]
+__all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
 
 logger = logging.getLogger(__name__)
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
 _STREAMS = {"train": 0, "eval": 1}
 _MAX_LANES = 64
+
+
+@dataclass(frozen=True)
+class Player:
+    """What plays: how it reads and writes, and what answers."""
+
+    chat: Chat
+    engine: Engine
 
 
 class EnvRunner:
@@ -55,21 +64,18 @@ class EnvRunner:
         *,
         base: PolicyBase | None = None,
         make_engine: EngineFactory | None = None,
+        player: Player | None = None,
     ) -> None:
         """`base` None is the settings' model; `make_engine` None is the settings' engine.
 
-        Raises: SettingsError.
+        A `player` takes the place of both. Raises: SettingsError.
         """
         self._settings = settings
         limits = settings.env_runners
         self._pools = self._make_pools()
-        if base is None:
-            from agentpeft.policies.models import load_base
-
-            base = load_base(settings, limits.num_gpus_per_env_runner)
-        self._chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
         self._oracle: dict[str, Sequence[str]] = {}
-        self._engine = (make_engine or self._make_engine)(settings, base, self._chat)
+        player = player or self._make_player(base, make_engine or self._make_engine)
+        self._chat, self._engine = player.chat, player.engine
         self._lanes = Lanes(min(limits.max_concurrent_episodes, _MAX_LANES), limits.step_timeout_s)
         self._loop = asyncio.Runner()
         self._engine_clock = BusyClock()
@@ -114,6 +120,15 @@ class EnvRunner:
             "train": EnvPool(environment.id, environment.kwargs, (seed, _STREAMS["train"])),
             "eval": EnvPool(environment.id, held_out, (seed, _STREAMS["eval"])),
         }
+
+    def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
+        settings = self._settings
+        if base is None:
+            from agentpeft.policies.models import load_base
+
+            base = load_base(settings, settings.env_runners.num_gpus_per_env_runner)
+        chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+        return Player(chat, make_engine(settings, base, chat))
 
     def _make_engine(self, settings: Settings, base: PolicyBase, chat: ChatFormat) -> Engine:
         limits = settings.env_runners

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import torch
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import nn
@@ -95,9 +96,8 @@ class LoraPolicy(_Trained):
 
         Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
         """
-        config, weights = _read_adapter(Path(path))
-        _check_fits(Path(path), config, self._config)
-        self.load_weights(weights)
+        _check_fits(Path(path), _read_config(Path(path)), self._config)
+        self.load_weights(_read_weights(Path(path) / _WEIGHTS))
 
 
 class FullPolicy(_Trained):
@@ -158,6 +158,43 @@ def attach_lora(
     policy.load(base.adapter_path)
     _copy_weights(policy.adapter_weights(), _adapter_parameters(model, _REFERENCE))
     return policy
+
+
+def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -> PeftModel:
+    """Returns the base, changed in place, with a saved LoRA adapter beside its weights.
+
+    Raises: SettingsError if the adapter names another base (unless `is_trusted`: it may be the
+    same under another name) or is no plain LoRA, CheckpointError if it cannot be read.
+    """
+    folder = Path(path)
+    config = _read_config(folder)
+    if config.peft_type != "LORA" or config.use_dora:
+        raise SettingsError(f"{folder} is an adapter of another kind than plain LoRA")
+    named = str(config.base_model_name_or_path)
+    is_known = bool(config.revision and base.fingerprint)
+    is_same = Path(named).resolve() == Path(base.name).resolve() or named == base.name
+    if config.revision != base.fingerprint if is_known else not (is_same or is_trusted):
+        was, has = f"{named} ({config.revision})", f"{base.name} ({base.fingerprint})"
+        raise SettingsError(f"wrong base: the adapter {folder} was trained on {was}, not {has}")
+    try:
+        return PeftModel.from_pretrained(base.model, str(folder)).eval()
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        reason = str(error).strip().replace("\n", " ")
+        raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
+
+
+def weights_and_updates(model: PeftModel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yields the base's weights by its own names, and what merging adds to each (maybe 0)."""
+    network = model.get_base_model()
+    layers = {n: m for n, m in network.named_modules() if isinstance(m, LoraLinear)}
+    for name, weight in network.state_dict().items():
+        module, is_adapted, leaf = name.partition(".base_layer.")
+        if ".lora_" in name:
+            continue
+        if is_adapted and leaf == "weight":
+            yield f"{module}.weight", weight, layers[module].get_delta_weight(_TRAINED)
+        else:
+            yield name.replace(".base_layer.", "."), weight, torch.zeros(())
 
 
 def merged_state(
@@ -231,14 +268,13 @@ def _read_weights(path: Path) -> dict[str, Floats]:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def _read_adapter(folder: Path) -> tuple[LoraConfig, dict[str, Floats]]:
+def _read_config(folder: Path) -> LoraConfig:
     if not (folder / _CONFIG).is_file():
         raise CheckpointError(f"{folder} is no adapter: it has no {_CONFIG}")
     try:
-        config = LoraConfig.from_pretrained(str(folder))
+        return cast(LoraConfig, LoraConfig.from_pretrained(str(folder)))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{folder / _CONFIG} cannot be read: {error}") from None
-    return config, _read_weights(folder / _WEIGHTS)
 
 
 def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:

@@ -1,0 +1,79 @@
+"""What all commands share: one-line errors, exit statuses, and their options' words."""
+
+import logging
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.policies.errors import (
+    CheckpointError,
+    DeliveryError,
+    EngineError,
+    PlacementError,
+    TrainingError,
+)
+
+FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
+WRONG = (SettingsError, DataError, UnknownTaskError)
+_INTERRUPTED = 130
+
+
+class CommandParser(ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def __init__(self, description: str | None) -> None:
+        """`description` is the module's docstring, shown as it is."""
+        super().__init__(description=description, formatter_class=RawDescriptionHelpFormatter)
+        self.add_argument("--debug", action="store_true", help="show tracebacks")
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with status 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def add_settings(parser: ArgumentParser) -> None:
+    """Adds the words of a config and its overrides."""
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="[CONFIG] [key=value ...]",
+        help="a name in launch/configs (quickstart), a TOML file or a run's folder, then settings",
+    )
+
+
+def split_settings(words: list[str]) -> tuple[str, list[str]]:
+    """Returns the config, "quickstart" unless it is named, and the overrides."""
+    has_config = bool(words) and "=" not in words[0]
+    return (words[0], words[1:]) if has_config else ("quickstart", words)
+
+
+def run_command(run: Callable[[Namespace], int], args: Namespace) -> int:
+    """Returns what `run(args)` does; of an error the status, 2 for wrong input, after one line."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("agentpeft").setLevel(logging.INFO)
+    try:
+        return run(args)
+    except (*WRONG, *FAILURES, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"error: {say(error)}", file=sys.stderr)
+        return 2 if isinstance(error, WRONG) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def say(error: BaseException) -> str:
+    """Returns an error in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'output'}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+def size_mib(path: Path) -> float:
+    """Returns the size of a folder's files in MiB."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20

@@ -1,0 +1,130 @@
+"""Merging: what is written, what is refused, and that both checks find what is wrong."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tiny_run import make_run
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentpeft.launch.merge import find_adapter, main
+
+IDS = torch.arange(4, 40)[None]
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def merged(run_dir, tmp_path, capsys):
+    """A merged model's folder, and what was said of it."""
+    assert main([str(run_dir), "--output", str(tmp_path / "merged")]) == 0
+    return tmp_path / "merged", json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def base_of(run_dir):
+    config = json.loads((find_adapter(run_dir) / "adapter_config.json").read_text("utf-8"))
+    return config["base_model_name_or_path"]
+
+
+@torch.no_grad()
+def logits(model):
+    return model(IDS).logits
+
+
+def test_merged_model_and_adapter_load_in_plain_transformers_and_agree(run_dir, merged):
+    base = AutoModelForCausalLM.from_pretrained(base_of(run_dir))
+    alone = logits(base)
+    pair = logits(PeftModel.from_pretrained(base, find_adapter(run_dir)))
+    found = logits(AutoModelForCausalLM.from_pretrained(merged[0]))
+    assert torch.allclose(found, pair, atol=1e-4)
+    assert not torch.allclose(found, alone, atol=1e-1)
+    tokenizer = AutoTokenizer.from_pretrained(merged[0])
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base_of(run_dir)).chat_template
+
+
+def test_the_report_has_differences_and_sizes(merged):
+    report = merged[1]
+    assert report["agrees"] and report["max_logprob_difference"] < 1e-4
+    assert report["adapter_effect"] > 0.1 and report["unmerge_error"] < 1e-6
+    assert report["num_changed_weights"] == 2 * 7
+    sizes = report["size_mib"]
+    assert sizes["adapter"] < sizes["base"] == pytest.approx(sizes["merged"], rel=0.01)
+
+
+def test_bfloat16_halves_the_size(run_dir, merged, tmp_path, capsys):
+    assert main([str(run_dir), "--output", str(tmp_path / "half"), "--dtype", "bfloat16"]) == 0
+    weights = load_file(tmp_path / "half" / "model.safetensors")
+    assert {w.dtype for w in weights.values()} == {torch.bfloat16}
+    sizes = json.loads(capsys.readouterr().out.splitlines()[-1])["size_mib"]
+    assert sizes["merged"] < 0.8 * sizes["base"]
+
+
+def test_the_reverse_check_passes_for_a_merged_model_only(run_dir, merged, capsys):
+    command = [str(run_dir), "--check", str(merged[0])]
+    assert main(command) == 0
+    path = merged[0] / "model.safetensors"
+    weights = load_file(path)
+    weights[QUERY][0, 0] += 1e-3
+    save_file(weights, path, {"format": "pt"})
+    assert main(command) == 1
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    largest = weights[QUERY].abs().max().item()
+    assert report["unmerge_error"] == pytest.approx(1e-3 / largest, rel=0.01)
+
+
+def test_a_model_without_the_adapter_fails_the_check(run_dir, capsys):
+    assert main([str(run_dir), "--check", base_of(run_dir)]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["max_logprob_difference"] == pytest.approx(report["adapter_effect"], rel=1e-5)
+
+
+def wrong_base(run_dir, folder, change):
+    """Returns a copy of the base with other weights, or another name alone."""
+    shutil.copytree(base_of(run_dir), folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return str(folder)
+
+
+def test_a_wrong_base_is_refused(run_dir, tmp_path, capsys):
+    base = wrong_base(run_dir, tmp_path / "b", lambda c: c.update(agentpeft_fingerprint="other"))
+    output = tmp_path / "merged"
+    assert main([str(run_dir), "--base", base, "--same-base", "--output", str(output)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: wrong base: the adapter") and base in line
+    assert not output.exists()
+
+
+def test_a_base_of_another_name_needs_trust(run_dir, tmp_path, capsys):
+    base = wrong_base(run_dir, tmp_path / "b", lambda c: c.pop("agentpeft_fingerprint"))
+    command = [str(run_dir), "--base", base, "--output", str(tmp_path / "merged")]
+    assert main(command) == 2
+    assert "wrong base" in capsys.readouterr().err
+    assert main([*command, "--same-base"]) == 0
+
+
+def test_an_adapter_of_other_shapes_is_refused(run_dir, tmp_path, capsys):
+    adapter = tmp_path / "adapter"
+    shutil.copytree(find_adapter(run_dir), adapter)
+    path = adapter / "adapter_model.safetensors"
+    save_file({n: w[:, :1].contiguous() for n, w in load_file(path).items()}, path)
+    assert main([str(adapter), "--output", str(tmp_path / "merged")]) == 1
+    assert "does not fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["nothing", "existing"])
+def test_wrong_input_is_one_line_and_status_2(run_dir, tmp_path, capsys, kind):
+    words = [str(tmp_path)] if kind == "nothing" else [str(run_dir), "--output", str(tmp_path)]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("no adapter_config.json" if kind == "nothing" else "exists") in line
