@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gymnasium-1.2 check bench bench-trl clean
+.PHONY: help quickstart test test-gymnasium-1.2 check bench bench-trl venv-trl clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -38,6 +38,8 @@ bench: $(DEV) ## Measures episodes per second of every environment and backend
 
 bench-trl: $(TRAIN) $(TRL)/.installed ## Compares an update's seconds, and updates to 95 %, with bare TRL's
 	$(BIN)/python benchmarks/update_vs_trl.py
+
+venv-trl: $(TRL)/.installed ## Makes the environment in which TRL and TorchRL train on these environments
 
 clean: ## Removes what the targets made
 	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) build dist *.egg-info .*_cache .hypothesis
@@ -83,5 +85,6 @@ $(OLD_GYMNASIUM)/.installed: pyproject.toml
 $(TRL)/.installed: Makefile
 	$(if $(wildcard $(TRL)/bin/python),,$(call make_venv,$(TRL)))
 	$(call install_torch,$(TRL)/bin)
-	$(TRL)/bin/python $(PIP) trl==1.16.0 transformers==5.23.0 peft==0.21.2
+	$(TRL)/bin/python $(PIP) --editable . trl==1.16.0 transformers==5.23.0 peft==0.21.2 \
+	  torchrl==0.14.1 tensordict==0.14.3
 	@touch $@

@@ -46,6 +46,22 @@ def docker_image() -> str:
     return image
 
 
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium browser."""
+    path = shutil.which("chromium") or ""
+    _require(path, "no chromium")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trl_python() -> Path:
+    """The interpreter of the environment that has TRL and TorchRL."""
+    path = Path(__file__).parents[1] / ".venv-trl" / "bin" / "python"
+    _require(path.exists(), "no .venv-trl (make it with make venv-trl)")
+    return path
+
+
 def _require(found: object, problem: str) -> None:
     if not found:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)

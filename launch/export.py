@@ -1,0 +1,93 @@
+"""Writes a run's episodes as a data set in TRL's formats, one JSON line each.
+
+    python launch/export.py outputs/quickstart/20260101-120000 --format preference
+    python launch/export.py outputs/quickstart/20260101-120000 --format sft --from-iteration 50
+
+preference: what two episodes of a group have in common (`prompt`), then the first action in which
+they differ, of the one with the higher return (`chosen`) and of the other (`rejected`). sft: an
+action of an episode that succeeded (`completion`) after what came before (`prompt`). No row twice.
+The last line on standard output is JSON: the file and its number of rows. Exit status: 0 done;
+1 nothing could be written; 2 wrong input, or no rows.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
+    del sys.path[0]  # the scripts beside this one would shadow installed packages
+
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.launch.command_line import CommandParser, run_command
+from agentpeft.launch.run_data import Row, read_rows, read_run, write_file
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit status."""
+    parser = CommandParser(__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    parser.add_argument("--format", choices=FORMATS, default="preference", help="preference")
+    parser.add_argument("--output", type=Path, help="RUN/FORMAT.jsonl")
+    parser.add_argument("--from-iteration", type=int, default=0, help="leave out what was earlier")
+    return run_command(export, parser.parse_args(argv))
+
+
+def export(args: Namespace) -> int:
+    """Writes the file. Raises: DataError, SettingsError, OSError."""
+    path = read_run(args.run).path / "sessions" / "train.jsonl"
+    episodes = (row for row in read_rows(path) if row["iteration"] >= args.from_iteration)
+    lines = list(dict.fromkeys(json.dumps(row) for row in FORMATS[args.format](episodes)))
+    if not lines:
+        raise SettingsError(f"{path} from iteration {args.from_iteration} on: no {args.format} row")
+    output: Path = args.output or args.run / f"{args.format}.jsonl"
+    write_file(output, "".join(f"{line}\n" for line in lines).encode())
+    print(json.dumps({"output": str(output), "rows": len(lines)}))
+    return 0
+
+
+def to_preferences(episodes: Iterable[Row]) -> Iterator[Row]:
+    """Yields pairs of each group: worst against best, second worst against second best, and so on.
+
+    Where the environment answered the same action in two ways there is none.
+    """
+    for _, group in groupby(episodes, lambda row: (row["iteration"], row["group_id"])):
+        ranked = sorted(group, key=lambda row: float(row["episode_return"]))
+        for worse, better in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
+            if worse["episode_return"] < better["episode_return"]:
+                yield from _compare(worse["messages"], better["messages"])
+
+
+def to_sft_rows(episodes: Iterable[Row]) -> Iterator[Row]:
+    """Yields a row for each action of the episodes that succeeded."""
+    for episode in episodes:
+        if episode["outcome"] == Outcome.SUCCESS:
+            messages = _to_messages(episode["messages"])
+            for index, message in enumerate(messages):
+                if message["role"] == "assistant":
+                    yield {"prompt": messages[:index], "completion": [message]}
+
+
+FORMATS = {"preference": to_preferences, "sft": to_sft_rows}
+
+
+def _compare(worse: Sequence[Sequence[str]], better: Sequence[Sequence[str]]) -> Iterator[Row]:
+    for index, (rejected, chosen) in enumerate(zip(worse, better, strict=False)):
+        if rejected != chosen:
+            if rejected[0] == chosen[0] == "assistant":
+                yield {
+                    "prompt": _to_messages(better[:index]),
+                    "chosen": _to_messages([chosen]),
+                    "rejected": _to_messages([rejected]),
+                }
+            return
+
+
+def _to_messages(pairs: Iterable[Sequence[str]]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Writes a run, or several side by side, as one HTML page that needs no network.
+
+    python launch/report.py outputs/quickstart/20260101-120000
+    python launch/report.py RUN_A RUN_B --output comparison.html --png plots
+
+The last line on standard output is JSON: the page, its size in bytes, the plots.
+Exit status: 0 done; 1 nothing could be written; 2 wrong input.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+
+if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
+    del sys.path[0]  # the scripts beside this one would shadow installed packages
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch.command_line import CommandParser, run_command
+from agentpeft.launch.plots import PARTS, make_plots, to_image
+from agentpeft.launch.report_episodes import read_episodes
+from agentpeft.launch.run_data import Row, RunData, read_run, write_file
+
+_PAGE = Path(__file__).parent / "report_page"
+_MAX_EPISODE_BYTES = 3_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit status."""
+    return run_command(_run, _make_parser().parse_args(argv))
+
+
+def _run(args: Namespace) -> int:
+    print(json.dumps(write_report(args)))
+    return 0
+
+
+def write_report(args: Namespace) -> dict[str, object]:
+    """Writes the page and the plots and says where. Raises: DataError, SettingsError, OSError."""
+    if not 0 <= args.smoothing < 1:
+        raise SettingsError(f"--smoothing must be in [0, 1), got {args.smoothing}")
+    runs = [read_run(path) for path in args.runs]
+    figures = dict(make_plots(runs, args.smoothing))
+    alone = args.runs[0] / "report.html"
+    output: Path = args.output or (alone if len(runs) == 1 else Path("comparison.html"))
+    images = {name: to_image(figure, "svg").decode() for name, figure in figures.items()}
+    write_file(output, render(runs, images).encode())
+    plots = []
+    if args.png is not None:
+        args.png.mkdir(parents=True, exist_ok=True)
+        plots = [args.png / f"{name}.png" for name in figures]
+        for path, figure in zip(plots, figures.values(), strict=True):
+            write_file(path, to_image(figure, "png"))
+    return {"report": str(output), "bytes": output.stat().st_size, "plots": list(map(str, plots))}
+
+
+def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
+    """Returns the page. Raises: DataError on sessions that cannot be read."""
+    share = _MAX_EPISODE_BYTES // len(runs)
+    episodes = [
+        {"run": index, **episode}
+        for index, run in enumerate(runs)
+        for episode in read_episodes(run.path, share)
+    ]
+    page = Environment(loader=FileSystemLoader(_PAGE), autoescape=True).get_template("page.html")
+    return page.render(
+        runs=runs,
+        parts=PARTS,
+        summaries=[_summarize(run) for run in runs],
+        settings=_compare_settings(runs),
+        plots={name: Markup(svg[svg.index("<svg") :]) for name, svg in images.items()},  # noqa: S704
+        episodes=episodes,
+        style=Markup((_PAGE / "page.css").read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup((_PAGE / "page.js").read_text(encoding="utf-8")),  # noqa: S704
+    )
+
+
+def _summarize(run: RunData) -> Row:
+    before, after = run.evaluations()
+    seconds = {part: run.total(f"time/{part}_s") for part in (*PARTS, "env", "total")}
+    return {
+        "iterations": max(row["train/step"] for row in run.metrics),
+        "episodes": int(run.total("sample/num_episodes")),
+        "tokens": int(run.total("train/num_tokens")),
+        "before": before,
+        "after": after,
+        "seconds": seconds,
+    }
+
+
+def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], bool]]:
+    """Returns (name, each run's value, whether they differ), the differing ones first."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    rows = [(name, [run.settings.get(name, "") for run in runs]) for name in names]
+    found = [(name, values, len(set(values)) > 1) for name, values in rows]
+    return sorted(found, key=lambda row: not row[2])
+
+
+def _make_parser() -> CommandParser:
+    parser = CommandParser(__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
+    parser.add_argument("--output", type=Path, help="RUN/report.html; of several, comparison.html")
+    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write the plots as PNG there")
+    parser.add_argument("--smoothing", type=float, default=0.8, help="in [0, 1); 0 is none (0.8)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
