@@ -29,7 +29,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         Text that is the answer and nothing else (white space around it is dropped). Plain: an
         integer in its shortest form (`46`, `-3`, `0`; not `046`, `+46`, `4 6` or `46.`).
         Reversed: decimal digits, least significant first, padded with zeros to the width that the
-        prompt names. Other text is an invalid action.
+        prompt names. Worked: the same, and working may stand before it, ended by `=`: what counts
+        is behind the last one. Other text is an invalid action.
 
     Observation Space:
         Text: the prompt, then a word of feedback.
@@ -45,7 +46,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         operations: names of registered operations; each is equally likely.
         num_digits: digits of each operand, or (fewest, most), drawn for each operand alone.
         format: "plain", or "reversed" with the width of the most digits: for at most 3 digits
-            12+345 is `210+543=` with the answer `7530`.
+            12+345 is `210+543=` with the answer `7530`; or "worked": reversed, with room for
+            working, so that 12*34 is `21*43=` with, say, `8400+0630=8040`.
         adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it.
@@ -54,7 +56,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         options: `EpisodeOptions`; one turn by default.
 
     Source:
-        Reversed fixed-width digits: Lee et al., "Teaching Arithmetic to Small Transformers", 2023.
+        Reversed fixed-width digits, and working: Lee et al., "Teaching Arithmetic to Small
+        Transformers", 2023.
 
     Version History:
         v0: first version.
@@ -64,7 +67,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self,
         operations: Sequence[str] = ("addition",),
         num_digits: DigitRange = 2,
-        format: Literal["plain", "reversed"] = "plain",  # noqa: A002 (the setting's plain name)
+        format: Literal["plain", "reversed", "worked"] = "plain",  # noqa: A002 (the setting's plain name)
         adaptive: bool | Mapping[str, float] = False,
         prompt: Literal["full", "compact"] = "full",
         *,
@@ -72,7 +75,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError."""
-        check_choice("format", format, ("plain", "reversed"))
+        check_choice("format", format, ("plain", "reversed", "worked"))
         check_choice("prompt", prompt, ("full", "compact"))
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -81,8 +84,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         source = ArithmeticGenerator(
             tuple(get_operation(name) for name in names),
             digits,
-            width=high if format == "reversed" else None,
+            width=None if format == "plain" else high,
             split=split,
+            is_worked=format == "worked",
         )
         super().__init__(source, options)
         self.prompt_style = prompt
@@ -105,8 +109,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return None if self._difficulty is None else self._difficulty.level
 
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
-        """Returns the answer."""
-        return [task.answer]
+        """Returns the answer, behind its working where there is room for it."""
+        return [(task.work or "") + task.answer]
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns
@@ -116,7 +120,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return f"Compute {task.instruction}\n{_explain(task)}\nYou have {turns}."
 
     def _act(self, action: str) -> Turn:
-        answer = action.strip()
+        answer = action if self.task.work is None else action.rpartition("=")[2]
+        answer = answer.strip()
         if answer == self.task.answer:
             return Turn("Correct.", Outcome.SUCCESS)
         syntax = _PLAIN if self.task.width is None else _REVERSED
@@ -141,10 +146,13 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 def _explain(task: ArithmeticTask) -> str:
     if task.width is None:
         return "Reply with the number alone: digits, no zeros in front, a minus sign if negative."
+    end = (
+        "and nothing else" if task.work is None else "behind your working and an = if you need any"
+    )
     return (
         "Numbers are written backwards here, least significant digit first, padded with zeros: 12 "
         f"as 4 digits is 2100. Reply with the {len(task.answer.rstrip('-'))} digits of the result, "
-        "written the same way, and nothing else."
+        f"written the same way, {end}."
     )
 
 

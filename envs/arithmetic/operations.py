@@ -9,7 +9,7 @@ A new operation is one call; afterwards `operations=["modulo"]` works everywhere
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
@@ -21,7 +21,9 @@ class Operation:
 
     `answer_digits` gives the digits that an answer needs at most for operands of n digits (the
     width of the fixed-width format). `min_operand` is the smallest operand. With `larger_first`
-    the larger operand is written first, so that no difference is negative.
+    the larger operand is written first, so that no difference is negative. `work` gives, for two
+    operands and their number of digits, numbers whose sum is the result: the working of the format
+    "worked"; None is none.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Operation:
     answer_digits: Callable[[int], int]
     min_operand: int = 0
     larger_first: bool = False
+    work: Callable[[int, int, int], Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         """Raises: SettingsError on names and symbols that would make task ids ambiguous."""
@@ -62,6 +65,17 @@ def get_operation(name: str) -> Operation:
     return _OPERATIONS[name]
 
 
+def partial_products(left: int, right: int, num_digits: int) -> list[int]:
+    """Returns the products of `left` with each digit of `right`, units first.
+
+    >>> partial_products(12, 34, 2)
+    [48, 360]
+    """
+    return [left * (right // 10**place % 10) * 10**place for place in range(num_digits)]
+
+
 register_operation(Operation("addition", "+", operator.add, lambda n: n + 1))
 register_operation(Operation("subtraction", "-", operator.sub, lambda n: n, larger_first=True))
-register_operation(Operation("multiplication", "*", operator.mul, lambda n: 2 * n))
+register_operation(
+    Operation("multiplication", "*", operator.mul, lambda n: 2 * n, work=partial_products)
+)

@@ -14,7 +14,7 @@ from agentpeft.envs.tasks import Task
 MAX_DIGITS = 1000
 _MAX_DRAWS = 1000
 _NUM_SPARE_BYTES = 8
-_TASK_ID = re.compile(r"(\w+):([0-9]{1,1000})([^0-9]+)([0-9]{1,1000}):(plain|reversed)")
+_TASK_ID = re.compile(r"(\w+):([0-9]{1,1000})([^0-9]+)([0-9]{1,1000}):(plain|reversed|worked)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,14 @@ class ArithmeticTask(Task):
     """A problem whose `instruction` is `12+34=` and whose one right answer is `answer`.
 
     `num_digits` is the longer operand's. `width` is the fixed width of the operands in the
-    reversed format (`21+43=` has width 2), None in the plain one.
+    reversed format (`21+43=` has width 2), None in the plain one. `work` is what a perfect agent
+    writes before the answer (`8400+0630=` for 12*34), None where an answer stands alone.
     """
 
     answer: str
     num_digits: int
     width: int | None = None
+    work: str | None = None
 
 
 def to_reversed(number: int, width: int) -> str:
@@ -39,7 +41,9 @@ def to_reversed(number: int, width: int) -> str:
     return f"{abs(number):0{width}d}"[::-1] + ("-" if number < 0 else "")
 
 
-def make_task(operation: Operation, left: int, right: int, width: int | None) -> ArithmeticTask:
+def make_task(
+    operation: Operation, left: int, right: int, width: int | None, is_worked: bool = False
+) -> ArithmeticTask:
     """Returns the task `left operation right`; with a `width` in the reversed format.
 
     Its id has the operands in their usual order: `addition:12+345:plain`, or padded to the width
@@ -47,13 +51,20 @@ def make_task(operation: Operation, left: int, right: int, width: int | None) ->
     """
     symbol, result = operation.symbol, operation.compute(left, right)
     num_digits = len(str(max(left, right)))
+    work = None
     if width is None:
         shown = f"{left}{symbol}{right}"
         task_id, answer = f"{operation.name}:{shown}:plain", str(result)
     else:
         shown = f"{to_reversed(left, width)}{symbol}{to_reversed(right, width)}"
-        task_id = f"{operation.name}:{left:0{width}d}{symbol}{right:0{width}d}:reversed"
-        answer = to_reversed(result, operation.answer_digits(width))
+        task_id = f"{operation.name}:{left:0{width}d}{symbol}{right:0{width}d}:"
+        task_id += "worked" if is_worked else "reversed"
+        answer_width = operation.answer_digits(width)
+        answer = to_reversed(result, answer_width)
+        if is_worked:
+            terms = operation.work(left, right, width) if operation.work else ()
+            work = "+".join(to_reversed(term, answer_width) for term in terms)
+            work += "=" if work else ""
     return ArithmeticTask(
         task_id=task_id,
         instruction=f"{shown}=",
@@ -61,6 +72,7 @@ def make_task(operation: Operation, left: int, right: int, width: int | None) ->
         answer=answer,
         num_digits=num_digits,
         width=width,
+        work=work,
     )
 
 
@@ -69,14 +81,16 @@ class ArithmeticGenerator:
     """A task source: each operand has a uniformly random number of digits, then random digits.
 
     `num_digits` are the fewest and the most digits of an operand (one digit is 0 to 9, two are 10
-    to 99). `width` as in `ArithmeticTask`. A problem's `split` is the same in whichever order its
-    operands are; one in four is "test". Raises: SettingsError on settings without problems.
+    to 99). `width` as in `ArithmeticTask`; with one, `is_worked` leaves room for working. A
+    problem's `split` is the same in whichever order its operands are; one in four is "test".
+    Raises: SettingsError on settings without problems.
     """
 
     operations: tuple[Operation, ...]
     num_digits: tuple[int, int]
     width: int | None = None
     split: Split | None = None
+    is_worked: bool = False
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -104,7 +118,7 @@ class ArithmeticGenerator:
                 operation, left, right = self._decode(int.from_bytes(noise[i : i + size], "little"))
                 problem = f"{min(left, right)}{operation.symbol}{max(left, right)}"
                 if self.split is None or split_of(problem) == self.split:
-                    tasks.append(make_task(operation, left, right, self.width))
+                    tasks.append(make_task(operation, left, right, self.width, self.is_worked))
             if len(tasks) == num_tasks:
                 return tasks
         raise SettingsError(f"no problem of these settings is in split {self.split!r}")
@@ -114,9 +128,9 @@ class ArithmeticGenerator:
         match = _TASK_ID.fullmatch(task_id)
         if match and is_operation(match[1]):
             operation, left, right = get_operation(match[1]), int(match[2]), int(match[4])
-            width = len(match[2]) if match[5] == "reversed" else None
+            width = None if match[5] == "plain" else len(match[2])
             if min(left, right) >= operation.min_operand:
-                task = make_task(operation, left, right, width)
+                task = make_task(operation, left, right, width, match[5] == "worked")
                 if task.task_id == task_id and (width is None or width == len(match[4])):
                     return task
         raise UnknownTaskError(f"no arithmetic task {task_id!r:.80}; ids: addition:1+23:plain")

@@ -15,7 +15,11 @@ MIXED = ["addition", "subtraction", "multiplication"]
 
 @pytest.mark.parametrize(
     ("number_format", "adaptive", "prompt", "max_turns"),
-    list(itertools.product(["plain", "reversed"], [False, True], ["full", "compact"], [1, 3])),
+    list(
+        itertools.product(
+            ["plain", "reversed", "worked"], [False, True], ["full", "compact"], [1, 3]
+        )
+    ),
 )
 def test_every_combination_keeps_the_contract(number_format, adaptive, prompt, max_turns):
     env = gymnasium.make(
@@ -30,7 +34,7 @@ def test_every_combination_keeps_the_contract(number_format, adaptive, prompt, m
     check_text_env(env)
 
 
-@pytest.mark.parametrize("number_format", ["plain", "reversed"])
+@pytest.mark.parametrize("number_format", ["plain", "reversed", "worked"])
 def test_the_oracle_solves_2000_tasks(number_format):
     env = gymnasium.make(
         ENV_ID, operations=MIXED, num_digits=(1, 6), format=number_format
@@ -42,6 +46,7 @@ def test_the_oracle_solves_2000_tasks(number_format):
 
 PLAIN = "addition:12+34:plain"
 REVERSED = "addition:12+34:reversed"  # 21+43= -> 640
+WORKED = "multiplication:12*34:worked"  # 21*43= -> 8400+0630=8040
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,14 @@ REVERSED = "addition:12+34:reversed"  # 21+43= -> 640
         (PLAIN, "4 6", Outcome.INVALID_ACTION),
         (PLAIN, "45 46", Outcome.INVALID_ACTION),
         (PLAIN, "12+34", Outcome.INVALID_ACTION),
+        (PLAIN, "12+34=46", Outcome.INVALID_ACTION),
+        (REVERSED, "21+43=640", Outcome.INVALID_ACTION),
+        (WORKED, "8400+0630=8040", Outcome.SUCCESS),
+        (WORKED, "8040", Outcome.SUCCESS),
+        (WORKED, "what = ever = 8040\n", Outcome.SUCCESS),
+        (WORKED, "8040=8041", Outcome.FAILURE),
+        (WORKED, "8040=", Outcome.INVALID_ACTION),
+        (WORKED, "8400+0630", Outcome.INVALID_ACTION),
         (PLAIN, "٤٦", Outcome.INVALID_ACTION),
         (PLAIN, "", Outcome.INVALID_ACTION),
         (PLAIN, "9" * 60_000, Outcome.FAILURE),
@@ -113,6 +126,18 @@ def test_prompts_state_task_syntax_and_turns(settings, task_id, prompt):
 def test_the_reversed_prompt_says_how_numbers_are_written():
     prompt, _ = gymnasium.make(ENV_ID).reset(options={"task": REVERSED})
     assert "12 as 4 digits is 2100" in prompt and "the 3 digits of the result" in prompt
+
+
+def test_the_oracle_shows_the_partial_products_where_there_is_room():
+    env = gymnasium.make(ENV_ID, format="worked").unwrapped
+    for task_id, action in (
+        (WORKED, "8400+0630=8040"),
+        ("multiplication:99*07:worked", "3960+0000=3960"),
+        ("addition:12+34:worked", "640"),
+    ):
+        prompt, _ = env.reset(options={"task": task_id})
+        assert list(env.oracle_actions(env.task)) == [action]
+        assert "behind your working" in prompt or env.task.work == ""
 
 
 def random_action(rng, answer):
