@@ -1,7 +1,6 @@
 """DB-bench on a MySQL server in a container that is started on demand: `DockerDatabase`.
 
-Works with images that take the official ones' environment variables (`mysql`, `mariadb`). The only
-module that imports docker.
+Works with images that take the official ones' environment variables (`mysql`, `mariadb`).
 """
 
 import atexit
@@ -12,15 +11,20 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-import docker
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-
+from agentpeft.envs.containers import (
+    DockerException,
+    NotFound,
+    connect,
+    need_image,
+    one_line,
+    remove_leftovers,
+)
 from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession, Table
 from agentpeft.envs.db_bench.mysql_client import Address, ConnectionLostError, MySQLClient
 from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
-from agentpeft.envs.errors import EnvFault, SettingsError
+from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.processes import identify_process
 
 _LABEL = "agentpeft.db_bench"
 _READY_DEADLINE_S = 120.0
@@ -80,9 +84,9 @@ class _Container:
         self.image = image
         self.num_users = 0
         self._owner_pid = os.getpid()
-        self._docker = _connect()
-        _remove_leftovers(self._docker)
-        _need_image(self._docker, image)
+        self._docker = connect()
+        remove_leftovers(self._docker, _LABEL)
+        need_image(self._docker, image)
         password, port = secrets.token_hex(16), _find_free_port()
         self.url = f"mysql://root:{password}@127.0.0.1:{port}"
         try:
@@ -91,18 +95,18 @@ class _Container:
                 command=_SERVER_OPTIONS.split(),
                 environment={"MYSQL_ROOT_PASSWORD": password, "MYSQL_ROOT_HOST": "%"},
                 ports={"3306/tcp": ("127.0.0.1", port)},
-                labels={_LABEL: _identify_process(os.getpid())},
+                labels={_LABEL: identify_process(os.getpid())},
                 **_CONTAINER_OPTIONS,
             )
         except DockerException as error:
-            raise EnvFault(f"cannot make a container of {image!r}: {_one_line(error)}") from None
+            raise EnvFault(f"cannot make a container of {image!r}: {one_line(error)}") from None
         atexit.register(self.remove)
         try:
             self._container.start()
             self._wait_until_ready()
         except DockerException as error:
             self.remove()
-            raise EnvFault(f"cannot start a container of {image!r}: {_one_line(error)}") from None
+            raise EnvFault(f"cannot start a container of {image!r}: {one_line(error)}") from None
         except BaseException:
             self.remove()
             raise
@@ -153,66 +157,8 @@ class _Container:
         )
 
 
-def _connect() -> docker.DockerClient:
-    try:
-        client = docker.from_env()
-        client.ping()
-    except DockerException as error:
-        raise EnvFault(
-            f"no docker daemon answers ({_one_line(error)}): start one (systemctl start docker, or "
-            "dockerd as root), or set DOCKER_HOST"
-        ) from None
-    return client
-
-
-def _need_image(client: docker.DockerClient, image: str) -> None:
-    try:
-        client.images.get(image)
-        return
-    except ImageNotFound:
-        pass
-    try:
-        client.images.pull(*_split_tag(image))
-    except (APIError, ValueError) as error:
-        raise SettingsError(
-            f"the image {image!r} is not there and cannot be pulled ({_one_line(error)}): "
-            f"docker pull {image}, or name another one as docker://image"
-        ) from None
-
-
-def _split_tag(image: str) -> tuple[str, str]:
-    name, separator, tag = image.rpartition(":")
-    return (name, tag) if separator and "/" not in tag else (image, "latest")
-
-
-def _remove_leftovers(client: docker.DockerClient) -> None:
-    """Removes the containers of processes of this machine that have ended."""
-    here = _identify_process(os.getpid()).split("/")[0]
-    for container in client.containers.list(all=True, filters={"label": _LABEL}):
-        host, pid, _ = container.labels[_LABEL].split("/")
-        is_dead = host == here and _identify_process(int(pid)) != container.labels[_LABEL]
-        if is_dead:
-            with suppress(APIError):  # another process was quicker
-                container.remove(force=True, v=True)
-
-
-def _identify_process(pid: int) -> str:
-    """Returns "host/pid/start", unlike that of any other process, or "…/gone"."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    host = f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else ''}"
-    try:
-        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        start = "gone"
-    return f"{host}/{pid}/{start}"
-
-
 def _find_free_port() -> int:
     """Returns a port; a fixed one, so that a restarted container keeps it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Literal, TypeAlias, cast
 
+from agentpeft.envs import processes
 from agentpeft.envs.db_bench.sqlite_connection import (
     RUN_ERRORS,
     GuardedConnection,
@@ -130,16 +130,13 @@ class _Worker:
         self.is_healthy = False
         try:
             with child_end:
-                self._process = subprocess.Popen(  # noqa: S603 (our own module)
+                self._process = processes.start(
                     [
                         sys.executable,
                         "-c",
                         f"from {__name__} import main; main({child_end.fileno()})",
                     ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(child_end.fileno(),),
+                    pass_fds=[child_end.fileno()],
                     env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
                 )
         except OSError as error:

@@ -1,0 +1,126 @@
+"""The image as a folder for bubblewrap: `prepare_root`, once for each content, then cached."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentpeft.envs import processes
+from agentpeft.envs.errors import EnvFault, SettingsError
+from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
+from agentpeft.envs.os_interaction.sandboxes.identity import Identity
+
+IMAGE_FOLDER = Path(__file__).parents[1] / "image"
+DEFAULT_IMAGE = "agentpeft/os-interaction"
+"""What docker knows the default image by; `image/Dockerfile` makes it."""
+_LAYOUT = "1"
+_UNPACK_TIMEOUT_S = 600.0
+_CHUNK_BYTES = 1 << 20
+
+
+def prepare_root(image: str | None, identity: Identity) -> Path:
+    """Returns the folder with an image's `root` and `guard`, unpacking them at need.
+
+    `image` is a tar's path, the name of an image that docker has, or None for the default one.
+    Raises: EnvFault, SettingsError.
+    """
+    cache = find_cache()
+    with _locked(cache):
+        tar = _find_tar(cache, image)
+        key = f"{_hash_file(cache, tar)}-{identity.first_uid}-{identity.first_gid}-{_LAYOUT}"
+        folder = cache / key
+        if not folder.exists():
+            _unpack(tar, folder, identity)
+    return folder
+
+
+def find_cache() -> Path:
+    """Returns the folder of unpacked images; the ids of sandboxes must reach into root's."""
+    if os.geteuid() == 0:
+        base = Path("/var/cache")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = base / "agentpeft" / "os_interaction"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    with (cache / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _find_tar(cache: Path, image: str | None) -> Path:
+    image = image or os.environ.get("AGENTPEFT_OS_TAR")
+    if image and Path(image).is_file():
+        return Path(image)
+    if image and (image.endswith(".tar") or "/" in image[:1]):
+        raise SettingsError(f"no such image file: {image!r}")
+    if image:
+        return _export_from_docker(cache, image)
+    return _make_default(cache)
+
+
+def _export_from_docker(cache: Path, image: str) -> Path:
+    from agentpeft.envs.containers import export_image
+
+    image_id, chunks = export_image(image)
+    tar = cache / f"docker-{image_id.rpartition(':')[2]}.tar"
+    if not tar.exists():
+        part = tar.with_suffix(".part")
+        with part.open("wb") as file:
+            file.writelines(chunks)
+        part.rename(tar)
+    return tar
+
+
+def _make_default(cache: Path) -> Path:
+    """Makes the default image by debootstrap, if this version of it is not there yet."""
+    script = IMAGE_FOLDER / "make_root.sh"
+    recipe = script.read_bytes() + (IMAGE_FOLDER / "packages.txt").read_bytes()
+    tar = cache / f"debian-{hashlib.sha256(recipe).hexdigest()[:16]}.tar"
+    if not tar.exists():
+        code, output = processes.run(["/bin/sh", str(script), str(tar)])
+        if code:
+            raise EnvFault(
+                f"the default image cannot be made ({output}): run {script} FILE.tar as root and "
+                "name FILE.tar as the image (or set AGENTPEFT_OS_TAR), or name an image of docker"
+            )
+    return tar
+
+
+def _hash_file(cache: Path, path: Path) -> str:
+    """Returns a file's hash, remembered for as long as it has the same size and time."""
+    status = path.stat()
+    facts = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    note = cache / f"hash-{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
+    if not note.exists():
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        note.write_text(digest.hexdigest()[:32])
+    return note.read_text()
+
+
+def _unpack(tar: Path, folder: Path, identity: Identity) -> None:
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o755, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(part, identity.first_uid, identity.first_gid)
+    with tar.open("rb") as file:
+        config: dict[str, object] = {"folder": str(part), "tar": file.fileno()}
+        helper = HelperProcess(config, identity, [file.fileno()])
+        try:
+            line = helper.read_line(_UNPACK_TIMEOUT_S)
+        finally:
+            helper.close()
+    if line != "unpacked":
+        raise EnvFault(f"the image {str(tar)!r} cannot be unpacked: {line}")
+    part.rename(folder)

@@ -1,0 +1,90 @@
+"""The few system calls that bubblewrap's helper needs, and the filter that its shells run under.
+
+Standard library only.
+"""
+
+import ctypes
+import os
+import struct
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWUSER = 0x1000_0000
+MS_NOSUID, MS_NODEV, MS_RDONLY = 2, 4, 1
+MS_REC, MS_PRIVATE = 0x4000, 0x4_0000
+_MNT_DETACH = 2
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_AUDIT_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_DENIED_CALLS = {
+    # keyctl, add_key, request_key, bpf, userfaultfd, perf_event_open, open_by_handle_at
+    "x86_64": (250, 248, 249, 321, 323, 298, 304),
+    "aarch64": (219, 217, 218, 280, 282, 241, 265),
+}
+_IO_URING_CALLS = (425, 426, 427)
+_SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
+_SOCKET_FAMILIES = (1, 2, 10, 16)
+"""Unix, IPv4, IPv6 and netlink; vsock, for one, would reach past the network namespace."""
+_X32_CALLS = 0x4000_0000
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001
+"""SECCOMP_RET_ALLOW, and SECCOMP_RET_ERRNO with EPERM."""
+
+
+def unshare(flags: int) -> None:
+    """Moves this process into new namespaces. Raises: OSError."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """Mounts a file system. Raises: OSError."""
+    arguments = [text.encode() for text in (source, target, kind)]
+    _check(_libc.mount(*arguments, ctypes.c_ulong(flags), options.encode()), f"mount {kind}")
+
+
+def unmount(target: str) -> None:
+    """Unmounts a file system and all below, as soon as nothing uses it. Raises: OSError."""
+    _check(_libc.umount2(target.encode(), _MNT_DETACH), "umount")
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of its descendants' orphans. Raises: OSError."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def own_proc_files() -> None:
+    """Makes this process own its files in /proc again, after a change of uid. Raises: OSError."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def build_filter() -> bytes:
+    """Returns a seccomp program: calls that reach past namespaces fail with EPERM.
+
+    Empty on machines whose call numbers it does not know.
+    """
+    machine = os.uname().machine
+    if machine not in _AUDIT_ARCHITECTURES:
+        return b""
+    code: list[tuple[int, int, int, int]] = [
+        (_LOAD, 0, 0, 4),
+        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine]),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, 0),
+        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    for call in (*_DENIED_CALLS[machine], *_IO_URING_CALLS):
+        code += [(_JUMP_EQUAL, 0, 1, call), (_RETURN, 0, 0, _REFUSE)]
+    num_families = len(_SOCKET_FAMILIES)
+    code += [(_JUMP_EQUAL, 1, 0, _SOCKET_CALL[machine]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 16)]
+    for i, family in enumerate(_SOCKET_FAMILIES):
+        code.append((_JUMP_EQUAL, num_families - i, 0, family))
+    code += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)

@@ -1,0 +1,323 @@
+"""The one shell of an episode: `PersistentShell`, and `main`, which serves it inside a container.
+
+Needs the standard library only (Python 3.9), since its source is what process 1 of a container
+runs. Nothing here guards a verdict: an agent may fool its own shell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
+ENVIRONMENT = {
+    "HOME": "/root",
+    "USER": "root",
+    "LOGNAME": "root",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+_PREAMBLE = b"set +o history +H; PS1= PS2= PS4='+ '; exec 200>&1 99>&-; cd ~ || cd /\n"
+_CHUNK_BYTES = 1 << 16
+_FREE_BYTES = 1 << 20
+_MARKER_BYTES = 64
+_GRACE_S = 1.5
+_ROUND_S = 0.05
+
+
+class Host(Protocol):
+    """Where shells live: how one is started, and how all that it has started is ended."""
+
+    def start(self, stdin: int, output: int) -> int:
+        """Starts a shell on two descriptors and returns a child that lives as long as it."""
+
+    def find_init(self, pid: int) -> int:
+        """Returns the process that is the parent of the shell and of orphans."""
+
+    def kill_all(self) -> None:
+        """Kills the episode's processes, and returns once they are gone."""
+
+
+class Children:
+    """How this process's children have ended; reaps them as they do."""
+
+    def __init__(self) -> None:
+        self.exit_codes: dict[int, int] = {}
+        signal.signal(signal.SIGCHLD, lambda *_: self.reap())
+
+    def reap(self) -> None:
+        """Reaps whoever has ended."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                code = os.waitstatus_to_exitcode(ended[1])
+                self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
+
+    def wait_for_all(self) -> None:
+        """Returns once there is no child any more."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+        self.exit_codes.clear()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+class PersistentShell:
+    """Runs commands in one bash, which comes back after a command that hung or ended it."""
+
+    def __init__(self, host: Host, children: Children) -> None:
+        self._host = host
+        self._children = children
+        self._pid = 0
+        self._buffer = b""
+
+    def run(self, command: str, timeout_s: float, max_chars: int) -> dict[str, object]:
+        """Returns the fields of a `CommandResult`."""
+        nonce = os.urandom(12).hex()
+        output = _TwoEnds(max_chars)
+        started_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        deadline_s = time.monotonic() + timeout_s
+        lines = b"" if self._pid else self._start()
+        lines += _quote_command(command) + _mark_end(nonce)
+        pattern = re.compile(b"\x1e" + nonce.encode() + b" ([0-9]{1,3})\x1e")
+        exit_code = self._read(lines, output, pattern, deadline_s)
+        is_timeout = exit_code is None and self._children.exit_codes.get(self._pid) is None
+        if is_timeout and self._interrupt(started_s, output, pattern):
+            return {"output": output.cut(), "exit_code": None, "is_timeout": True}
+        if exit_code is None:
+            exit_code = self._children.exit_codes.get(self._pid)
+            self.end()
+            return {
+                "output": output.cut(),
+                "exit_code": None if is_timeout else exit_code,
+                "is_timeout": is_timeout,
+                "is_new_shell": True,
+            }
+        return {"output": output.cut(), "exit_code": exit_code}
+
+    def end(self) -> None:
+        """Kills the shell and all that it has started; the next command starts another one."""
+        self._host.kill_all()
+        if self._pid:
+            for descriptor in (self._stdin, self._output, self._pidfd):
+                os.close(descriptor)
+        self._pid = 0
+        self._buffer = b""
+
+    def _start(self) -> bytes:
+        stdin, self._stdin = os.pipe()
+        self._output, output = os.pipe()
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._output, False)
+        try:
+            self._pid = self._host.start(stdin, output)
+            self._pidfd = os.pidfd_open(self._pid)
+        finally:
+            os.close(stdin)
+            os.close(output)
+        return _PREAMBLE
+
+    def _read(
+        self, lines: bytes, output: _TwoEnds, pattern: re.Pattern[bytes], deadline_s: float
+    ) -> int | None:
+        """Feeds lines and takes output until the end mark, the shell's end or the deadline."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            writers = [self._stdin] if lines else []
+            readers = [self._output, self._pidfd]
+            readable, writable, _ = select.select(readers, writers, [], left_s)
+            if writable:
+                lines = lines[self._write(lines) :]
+            chunk = self._take_chunk() if self._output in readable else b""
+            self._buffer += chunk
+            if match := pattern.search(self._buffer):
+                output.add(self._buffer[: match.start()])
+                self._buffer = self._buffer[match.end() :]
+                return int(match[1])
+            output.add(self._buffer[:-_MARKER_BYTES])
+            self._buffer = self._buffer[-_MARKER_BYTES:]
+            if self._pidfd in readable and not chunk:
+                self._children.reap()
+                break
+            if output.num_bytes > _FREE_BYTES:
+                time.sleep(0.001)  # who floods waits, instead of a processor being lost to reading
+        output.add(self._buffer)
+        self._buffer = b""
+        return None
+
+    def _write(self, lines: bytes) -> int:
+        try:
+            return os.write(self._stdin, lines[:_CHUNK_BYTES])
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            return len(lines)
+
+    def _take_chunk(self) -> bytes:
+        try:
+            return os.read(self._output, _CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def _interrupt(self, started_s: float, output: _TwoEnds, pattern: re.Pattern[bytes]) -> bool:
+        """Kills a command with its children; returns whether the shell is back.
+
+        As with Ctrl-C: bash gives a command up if its child dies of the same SIGINT, so it comes
+        first; who ignores it is killed, again and again if the command starts others.
+        """
+        number = signal.SIGINT
+        grace_s = time.monotonic() + _GRACE_S
+        while time.monotonic() < grace_s:
+            init = self._host.find_init(self._pid)
+            shell, victims = _find_command(init, started_s)
+            for pid, chosen in [(shell, signal.SIGINT), *((pid, number) for pid in victims)]:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, chosen)
+            if self._read(b"", output, pattern, time.monotonic() + _ROUND_S) is not None:
+                return True
+            if self._pid in self._children.exit_codes:
+                return False
+            number = signal.SIGKILL
+        return False
+
+
+class _TwoEnds:
+    """The beginning and the end of a stream; what is between is counted and forgotten."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._max_bytes = 2 * max_chars
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.num_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self.num_bytes += len(data)
+        room = self._max_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 4 * self._max_bytes:
+            del self._tail[: -self._max_bytes]
+
+    def cut(self) -> str:
+        """Returns the text, at most `max_chars` and a note long."""
+        whole = bytes(self._head + self._tail[-self._max_bytes :])
+        is_whole = len(whole) == self.num_bytes
+        text = whole.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        if is_whole and len(text) <= self._max_chars:
+            return text
+        start = text[: (self._max_chars + 1) // 2]
+        end = text[len(text) - self._max_chars // 2 :]
+        left_out = self.num_bytes - len((start + end).encode())
+        return f"{start}\n[... {max(left_out, 1)} bytes left out ...]\n{end}"
+
+
+def _quote_command(command: str) -> bytes:
+    """Returns the line that runs a command, whatever it has done to the shell's descriptors."""
+    quoted = command.replace("\0", "").replace("'", "'\\''")
+    line = f"\\builtin eval -- '{quoted}' </dev/null >&200 2>&200 200>&-\n"
+    return line.encode("utf-8", "surrogateescape")
+
+
+def _mark_end(nonce: str) -> bytes:
+    return f"\\builtin printf '\\036%s %s\\036' {nonce} \"$?\" >&200\n".encode()
+
+
+def _find_command(init: int, started_s: float) -> tuple[int, list[int]]:
+    """Returns the shell below `init` and what was started since, jobs of before left alone."""
+    table = _read_processes()
+    started_ticks = int(started_s * os.sysconf("SC_CLK_TCK"))
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    of_init = sorted(children.get(init, []), key=lambda pid: (table[pid][1], pid))
+    if not of_init:
+        return 0, []
+    shell, victims = of_init[0], []
+    pending = of_init[1:] + children.get(shell, [])
+    while pending:
+        pid = pending.pop()
+        if table[pid][1] >= started_ticks:
+            victims.append(pid)
+            pending += children.get(pid, [])
+    return shell, victims
+
+
+def _read_processes() -> dict[int, tuple[int, int]]:
+    """Returns parent and start (in ticks since boot) of every process that is visible."""
+    table = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            table[int(name)] = (int(fields[1]), int(fields[19]))
+    return table
+
+
+class _Container:
+    """A container's processes, seen by its process 1."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+
+    def start(self, stdin: int, output: int) -> int:
+        """See `Host.start`."""
+        return spawn(BASH, stdin, output)
+
+    def find_init(self, pid: int) -> int:  # noqa: ARG002 (the same for every shell)
+        """See `Host.find_init`."""
+        return os.getpid()
+
+    def kill_all(self) -> None:
+        """See `Host.kill_all`."""
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        self._children.wait_for_all()
+
+
+def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
+    """Starts a command, the first to go where memory runs out; its stderr is lost."""
+    score = "/proc/self/oom_score_adj"
+    _write_text(score, "1000")
+    try:
+        return os.posix_spawn(
+            command[0],
+            command,
+            ENVIRONMENT,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, stdin, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+            ],
+            setsigdef=[signal.SIGPIPE],
+            setsigmask=[],
+        )
+    finally:
+        _write_text(score, "0")
+
+
+def _write_text(path: str, text: str) -> None:
+    with suppress(OSError), open(path, "w") as file:
+        file.write(text)
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers requests, a line of JSON each, from standard input until it ends."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        sys.stdout.write(json.dumps({"id": request["id"], **answer(request)}) + "\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Serves a shell as process 1 of a container: commands in, results out."""
+    children = Children()
+    shell = PersistentShell(_Container(children), children)
+    serve(lambda request: {"value": shell.run(*request["arguments"])})
