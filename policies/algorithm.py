@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -22,10 +22,9 @@ from agentpeft.policies.checkpoints import (
     write_checkpoint,
 )
 from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.evaluation import compute_success_metrics
-from agentpeft.policies.samples import EpisodeRecord
 
 _STATS = "training_stats.json"
 _FIXED = ("model", "tiny", "lora")
@@ -99,7 +98,7 @@ class Algorithm:
             metrics = self._learners.update(fresh)
         with clock.part("broadcast"):
             self._broadcast()
-        self._record("train", report.records)
+        self._record("train", report)
         metrics["time/env_s"] = report.env_s
         metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
         return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
@@ -113,7 +112,7 @@ class Algorithm:
         ]
         with self._stopping_on_error():
             _, report = self._runners.sample(requests).result()
-        self._record("eval", report.records)
+        self._record("eval", report)
         return compute_success_metrics(report.records)
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
@@ -182,12 +181,12 @@ class Algorithm:
         self._position += self.settings.training.num_groups
         return range(first, self._position)
 
-    def _record(self, name: str, records: Sequence[EpisodeRecord]) -> None:
+    def _record(self, name: str, report: SampleReport) -> None:
         if name == "train":
-            self._num_episodes += len(records)
+            self._num_episodes += len(report.records)
         if self.settings.output.episodes:
             sessions = self.run_dir / "sessions"
-            append_episodes(sessions / f"{name}.jsonl", self.iteration, records)
+            append_episodes(sessions / f"{name}.jsonl", self.iteration, report.records)
             if name == "train":
                 tokens = self._learners.call(learner_calls.read_token_records)
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)

@@ -8,14 +8,11 @@ from transformers import PreTrainedTokenizerBase
 from agentpeft.policies.batches import Sample
 from agentpeft.policies.samples import EpisodeGroup, TokenRecord
 
-_NUM_EACH_WAY = 2
-
 
 def choose_extremes(samples: Sequence[Sample]) -> list[Sample]:
     """Returns the samples of the two lowest and the two highest mean advantages."""
     ranked = sorted(samples, key=lambda sample: float(sample.columns["advantages"].mean()))
-    most = 2 * _NUM_EACH_WAY
-    return ranked[:_NUM_EACH_WAY] + ranked[-_NUM_EACH_WAY:] if len(ranked) > most else ranked
+    return ranked[:2] + ranked[2:][-2:]
 
 
 def to_token_record(
