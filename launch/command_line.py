@@ -41,7 +41,7 @@ def add_settings(parser: ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="[CONFIG] [key=value ...]",
-        help="a name in launch/configs (quickstart), a TOML file or a run's folder, then settings",
+        help="a name in launch/configs (quickstart) or a TOML file, then dotted settings",
     )
 
 

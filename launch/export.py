@@ -27,12 +27,17 @@ from agentpeft.launch.run_data import Row, read_rows, read_run, write_file
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
+    return run_command(export, make_parser().parse_args(argv))
+
+
+def make_parser() -> CommandParser:
+    """Returns the command's words."""
     parser = CommandParser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--format", choices=FORMATS, default="preference", help="preference")
     parser.add_argument("--output", type=Path, help="RUN/FORMAT.jsonl")
     parser.add_argument("--from-iteration", type=int, default=0, help="leave out what was earlier")
-    return run_command(export, parser.parse_args(argv))
+    return parser
 
 
 def export(args: Namespace) -> int:
@@ -65,9 +70,8 @@ def to_sft_rows(episodes: Iterable[Row]) -> Iterator[Row]:
     for episode in episodes:
         if episode["outcome"] == Outcome.SUCCESS:
             messages = _to_messages(episode["messages"])
-            for index, message in enumerate(messages):
-                if message["role"] == "assistant":
-                    yield {"prompt": messages[:index], "completion": [message]}
+            actions = (i for i, message in enumerate(messages) if message["role"] == "assistant")
+            yield from ({"prompt": messages[:i], "completion": [messages[i]]} for i in actions)
 
 
 FORMATS = {"preference": to_preferences, "sft": to_sft_rows}

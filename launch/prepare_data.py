@@ -49,7 +49,7 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns the exit status."""
-    args = _make_parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         if "output" in args:
             _check_output(args.output)
@@ -183,8 +183,9 @@ def _write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _make_parser() -> ArgumentParser:
-    parser = _Parser(prog="prepare_data", description=(__doc__ or "").partition("\n")[0])
+def make_parser() -> ArgumentParser:
+    """Returns the words of all sub-commands."""
+    parser = _Parser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="command", parser_class=_Parser)
 
     def add(name: str, run: object, output: str | None) -> ArgumentParser:

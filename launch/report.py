@@ -31,7 +31,7 @@ _MAX_EPISODE_BYTES = 3_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
-    return run_command(_run, _make_parser().parse_args(argv))
+    return run_command(_run, make_parser().parse_args(argv))
 
 
 def _run(args: Namespace) -> int:
@@ -100,7 +100,8 @@ def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], boo
     return sorted(found, key=lambda row: not row[2])
 
 
-def _make_parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Returns the command's words."""
     parser = CommandParser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--output", type=Path, help="RUN/report.html; of several, comparison.html")

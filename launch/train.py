@@ -9,16 +9,13 @@ Exit status: 0 done; 1 the run failed; 2 wrong settings; 143 or 130 stopped and 
 """
 
 import json
-import logging
 import os
 import sys
-import traceback
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
 if __name__ == "__main__" and sys.path and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
@@ -28,7 +25,8 @@ if not (find_spec("agentpeft") and find_spec("agentpeft.policies")):
     namespace.__path__ = [str(Path(__file__).resolve().parents[1])]
     sys.modules["agentpeft"] = namespace
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs import SettingsError
+from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
 from agentpeft.launch.run_folder import (
     Start,
     log_to,
@@ -39,47 +37,12 @@ from agentpeft.launch.run_folder import (
 )
 from agentpeft.launch.stop_signals import Stopped, StopSignals
 from agentpeft.policies.config import Settings
-from agentpeft.policies.errors import (
-    CheckpointError,
-    DeliveryError,
-    EngineError,
-    PlacementError,
-    TrainingError,
-)
-
-_FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
-_WRONG = (SettingsError, DataError, UnknownTaskError)
-
-
-class _Parser(ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+from agentpeft.policies.errors import TrainingError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
-    args = _make_parser().parse_intermixed_args(argv)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("agentpeft").setLevel(logging.INFO)
-    from agentpeft.launch.ray_session import RayError, say_cause
-
-    try:
-        return _run(args)
-    except Stopped as stop:
-        return stop.exit_status
-    except (*_WRONG, *_FAILURES, RayError, OSError) as error:
-        if args.debug:
-            traceback.print_exc()
-        print(f"error: {_message(error, say_cause(error))}", file=sys.stderr)
-        return 2 if isinstance(error, _WRONG) else 1
-
-
-def _message(error: BaseException, cause: str) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'output'}: {error.strerror}"
-    return cause
+    return run_command(_run, make_parser().parse_intermixed_args(argv))
 
 
 def _run(args: Namespace) -> int:
@@ -88,18 +51,23 @@ def _run(args: Namespace) -> int:
         _show(start.settings)
         return 0
     signals = StopSignals()
-    with signals.handle():
-        summary = _train(start, args.address, signals)
+    from agentpeft.launch.ray_session import RayError, say_cause
+
+    try:
+        with signals.handle():
+            summary = _train(start, args.address, signals)
+    except Stopped as stop:
+        return stop.exit_status
+    except RayError as error:
+        raise TrainingError(say_cause(error)) from error
     print(json.dumps(summary), flush=True)
     return 0
 
 
 def _read_start(args: Namespace) -> Start:
-    settings = list(args.settings)
-    has_config = bool(settings) and "=" not in settings[0]
-    config = settings.pop(0) if has_config else "quickstart"
+    config, settings = split_settings(args.settings)
     if args.resume is not None:
-        if has_config or args.resume_from is not None:
+        if len(settings) < len(args.settings) or args.resume_from is not None:
             raise SettingsError("--resume goes on with the run's own settings: give no other")
         return read_resumed(args.resume, settings)
     if args.resume_from is not None:
@@ -141,21 +109,16 @@ def _how_to_go_on(run_dir: Path) -> str:
     return f"go on with: python launch/train.py --resume {shown(run_dir)}"
 
 
-def _make_parser() -> ArgumentParser:
-    parser = _Parser(prog="train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "settings",
-        nargs="*",
-        metavar="[CONFIG] [key=value ...]",
-        help="a name in launch/configs (quickstart) or a TOML file, then dotted settings",
-    )
+def make_parser() -> CommandParser:
+    """Returns the command's words."""
+    parser = CommandParser(__doc__)
+    add_settings(parser)
     parser.add_argument("--dry-run", action="store_true", help="show settings and memory, no run")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="a run's or checkpoint's folder")
     parser.add_argument(
         "--resume-from", type=Path, metavar="ADAPTER", help="start from an adapter's weights alone"
     )
     parser.add_argument("--address", help="join this Ray cluster (default: RAY_ADDRESS, or none)")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
 

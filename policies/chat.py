@@ -1,7 +1,6 @@
 """How prompts, sampled turns and observations become one sequence of tokens."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 from jinja2 import TemplateError
@@ -12,61 +11,6 @@ from agentpeft.policies.samples import Ids
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, str]]
-
-
-class Chat(Protocol):
-    """How an env runner reads and writes a conversation; see `ChatFormat`."""
-
-    stop_token_ids: frozenset[int]
-
-    def begin(self, prompt: str) -> Ids:
-        """Returns a conversation's first ids, up to where the first action begins."""
-        ...
-
-    def extend(self, ids: Ids, observation: str) -> Ids:
-        """Returns the ids between `ids` and the next action."""
-        ...
-
-    def decode(self, sampled: Ids) -> str:
-        """Returns the action."""
-        ...
-
-
-class TextChat:
-    """A conversation without a tokenizer: the ids are its characters, turns end with `END`.
-
-    User and assistant speak in turn, the user first.
-    """
-
-    END = 0x110000
-    """One above all characters."""
-    stop_token_ids = frozenset({END})
-
-    def begin(self, prompt: str) -> Ids:
-        """Returns the user's turn."""
-        return self.encode_action(prompt)
-
-    def extend(self, ids: Ids, observation: str) -> Ids:
-        """Returns the assistant's end, where it was cut off, and the user's turn."""
-        closing = [] if len(ids) and ids[-1] == self.END else [self.END]
-        return np.concatenate([np.array(closing, np.int64), self.encode_action(observation)])
-
-    def decode(self, sampled: Ids) -> str:
-        """Returns the text of one turn."""
-        return "".join(map(chr, sampled[sampled != self.END]))
-
-    def encode(self, text: str) -> Ids:
-        """Returns the characters."""
-        return np.fromiter(map(ord, text), np.int64, len(text))
-
-    def encode_action(self, action: str) -> Ids:
-        """Returns a whole turn."""
-        return np.append(self.encode(action), self.END)
-
-    def split(self, ids: Ids) -> list[str]:
-        """Returns the texts of whole turns."""
-        ends = np.flatnonzero(ids == self.END) + 1
-        return [self.decode(turn) for turn in np.split(ids, ends)[:-1]]
 
 
 class ChatFormat:
@@ -178,6 +122,33 @@ class ChatFormat:
     def _end_of_turn(self) -> int | None:
         ids = self._encode(self._closing) if self._is_chat else np.empty(0, np.int64)
         return int(ids[0]) if len(ids) == 1 else None
+
+
+class TextChat(ChatFormat):
+    """A conversation without a tokenizer: ids are characters, and every turn ends with `END`."""
+
+    END = "\U0010ffff"
+    """A character that is none: Unicode leaves it to programs."""
+
+    def __init__(self) -> None:
+        self._closing, self._before, self._after = self.END, "", self.END
+        self.end_token_id = ord(self.END)
+        self.stop_token_ids = frozenset({self.end_token_id})
+
+    def begin(self, prompt: str) -> Ids:
+        """Returns the first turn."""
+        return self.encode_action(prompt)
+
+    def decode(self, sampled: Ids) -> str:
+        """Returns the text, without ends of turns."""
+        return "".join(map(chr, sampled)).replace(self.END, "")
+
+    def split(self, ids: Ids) -> list[str]:
+        """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
+        return "".join(map(chr, ids)).split(self.END)[:-1]
+
+    def _encode(self, text: str) -> Ids:
+        return np.fromiter(map(ord, text), np.int64, len(text))
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -5,11 +5,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from agentpeft.envs import EnvFault, Outcome
-from agentpeft.policies.chat import Chat, ChatFormat
+from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -44,10 +44,14 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class Player:
-    """What plays: how it reads and writes, and what answers."""
+    """What plays: how it reads and writes, and what answers.
 
-    chat: Chat
+    `oracle` is told, by session, how a perfect agent acts, if the settings' engine is "scripted".
+    """
+
+    chat: ChatFormat
     engine: Engine
+    oracle: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
 class EnvRunner:
@@ -73,7 +77,7 @@ class EnvRunner:
         self._settings = settings
         limits = settings.env_runners
         self._pools = self._make_pools()
-        self._oracle: dict[str, Sequence[str]] = {}
+        self._oracle: dict[str, Sequence[str]] = player.oracle if player else {}
         player = player or self._make_player(base, make_engine or self._make_engine)
         self._chat, self._engine = player.chat, player.engine
         self._lanes = Lanes(min(limits.max_concurrent_episodes, _MAX_LANES), limits.step_timeout_s)

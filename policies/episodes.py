@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from agentpeft.envs import Outcome, Task
-from agentpeft.policies.chat import Chat
+from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.samples import (
     Completion,
     EpisodeGroup,
@@ -168,7 +168,7 @@ class OpenGroup:
         """A name that sorts by position."""
         return f"{self.request.mode}-{self.request.group_id:09d}"
 
-    def begin(self, prompt: str, chat: Chat) -> EpisodeBuilder:
+    def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
         """Returns a new episode; the tokens of a prompt that the group shares are made once."""
         if self.prompt is None:
             self.prompt, self.prompt_ids = prompt, chat.begin(prompt)

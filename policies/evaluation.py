@@ -1,6 +1,5 @@
 """Success rates of played episodes, by outcome and by skill: pure functions of their records."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import comb, sqrt
@@ -8,8 +7,6 @@ from statistics import fmean
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.samples import EpisodeRecord
-
-_COUNT = re.compile(r"\d+_\w+")
 
 
 def wilson_interval(num_successes: int, num_trials: int, z: float = 1.96) -> tuple[float, float]:
@@ -37,9 +34,8 @@ def compute_success_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float
     """Returns flat metrics of episodes; of none, only `num_episodes` 0.
 
     `success_rate` with its 95 % interval (`_low`, `_high`), means, shares by `outcome/<name>`,
-    success rates by `skill/<name>` and `difficulty/<name>`, and `pass_at/<k>` for k = 1, 2, 4, …
-    up to every task's samples. The interval takes episodes as independent, which samples of one
-    task are not.
+    success rates by `skill/<name>`, and `pass_at/<k>` for k = 1, 2, 4, … up to every task's
+    samples. The interval takes episodes as independent, which samples of one task are not.
     """
     if not records:
         return {"num_episodes": 0.0}
@@ -57,25 +53,13 @@ def compute_success_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float
     outcomes = Counter(record.outcome.value for record in records)
     metrics |= {f"outcome/{name}": n / len(records) for name, n in sorted(outcomes.items())}
     by_skill: defaultdict[str, list[bool]] = defaultdict(list)
-    by_difficulty: defaultdict[str, list[bool]] = defaultdict(list)
     by_task: defaultdict[int, list[bool]] = defaultdict(list)
     for record, win in zip(records, wins, strict=True):
         by_task[record.group_id].append(win)
-        by_difficulty[difficulty_of(record.skills)].append(win)
         for skill in record.skills:
             by_skill[skill].append(win)
     metrics |= {f"skill/{name}": fmean(by_skill[name]) for name in sorted(by_skill)}
-    metrics |= {f"difficulty/{name}": fmean(own) for name, own in sorted(by_difficulty.items())}
     return metrics | _pass_metrics(list(by_task.values()))
-
-
-def difficulty_of(skills: Sequence[str]) -> str:
-    """Returns the skill that counts something, else how many skills there are.
-
-    >>> difficulty_of(["addition", "3_digits"]), difficulty_of(["insert", "where"])
-    ('3_digits', '2_skills')
-    """
-    return next(filter(_COUNT.fullmatch, skills), f"{len(skills)}_skills")
 
 
 def _pass_metrics(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from agentpeft.policies.adapter_store import ack_of
-from agentpeft.policies.chat import ChatFormat, TextChat
+from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.samples import (
     AdapterAck,
@@ -27,7 +27,7 @@ class ScriptedEngine:
     """
 
     def __init__(
-        self, chat: ChatFormat | TextChat, script: Script, max_context_tokens: int | None = None
+        self, chat: ChatFormat, script: Script, max_context_tokens: int | None = None
     ) -> None:
         self._chat = chat
         self._script = script

@@ -1,13 +1,17 @@
-"""In-context methods that LoRA training is compared with: replayed successes, and votes."""
+"""In-context methods that LoRA training is compared with: replayed successes, and votes.
+
+Source: LifelongAgentBench (Zheng et al. 2025), experience replay and group self-consistency.
+"""
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.chat import Chat
+from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.samples import (
     AdapterAck,
@@ -18,23 +22,18 @@ from agentpeft.policies.samples import (
     Ids,
 )
 
-_TITLE = "Earlier tasks that were solved:"
-_NOW = "The present task:"
 
-
-class ReplayChat:
+class ReplayChat(ChatFormat):
     """A chat that puts the last `num_examples` successes of each group before a prompt.
 
-    With `num_groups` > 1 successes are dealt out in turn, and a prompt has one variant a group.
-    Source: LifelongAgentBench (Zheng et al. 2025), experience replay and group self-consistency.
+    Successes are dealt out to the groups in turn, and a prompt has one variant a group;
+    `variants` has them by the ids of the first, which `begin` returns.
     """
 
-    def __init__(self, chat: Chat, num_examples: int, num_groups: int = 1) -> None:
+    def __init__(self, chat: ChatFormat, num_examples: int, num_groups: int = 1) -> None:
         """`num_examples` 0 leaves prompts as they are."""
-        self._chat = chat
-        self.stop_token_ids = chat.stop_token_ids
-        self.begin_variants: dict[bytes, tuple[Ids, ...]] = {}
-        """By a prompt's ids: those of all its variants, itself the first."""
+        self._chat, self.stop_token_ids = chat, chat.stop_token_ids
+        self.variants: dict[bytes, tuple[Ids, ...]] = {}
         self._examples = [deque[str](maxlen=num_examples) for _ in range(num_groups)]
         self._num_seen = 0
 
@@ -42,14 +41,19 @@ class ReplayChat:
         """Takes in episodes in their order; only successes are kept."""
         for record in records:
             if record.outcome is Outcome.SUCCESS:
-                group = self._examples[self._num_seen % len(self._examples)]
-                group.append("\n".join(f"{role}: {text}" for role, text in record.messages))
+                text = "\n".join(f"{role}: {text}" for role, text in record.messages)
+                self._examples[self._num_seen % len(self._examples)].append(text)
                 self._num_seen += 1
 
     def begin(self, prompt: str) -> Ids:
         """Returns the first tokens of the prompt after the first group's examples."""
-        variants = tuple(self._chat.begin(_join(group, prompt)) for group in self._examples)
-        self.begin_variants[variants[0].tobytes()] = variants
+        title, now = "Earlier tasks that were solved:", "The present task:"
+        texts = (
+            "\n\n".join([title, *examples, now, prompt] if examples else [prompt])
+            for examples in self._examples
+        )
+        variants = tuple(map(self._chat.begin, texts))
+        self.variants[variants[0].tobytes()] = variants
         return variants[0]
 
     def extend(self, ids: Ids, observation: str) -> Ids:
@@ -59,12 +63,6 @@ class ReplayChat:
     def decode(self, sampled: Ids) -> str:
         """Returns the action."""
         return self._chat.decode(sampled)
-
-
-def _join(examples: Sequence[str] | deque[str], prompt: str) -> str:
-    if not examples:
-        return prompt
-    return "\n\n".join([_TITLE, *examples, _NOW, prompt])
 
 
 class VotingEngine:
@@ -89,25 +87,22 @@ class VotingEngine:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Returns the most frequent action of the voters. Raises: EngineError."""
-        variants = self._variants.get(request.session)
-        if variants is None:
-            variants = self._chat.begin_variants[request.prompt_ids.tobytes()]
-            self._variants[request.session] = variants
+        if request.session not in self._variants:
+            self._variants[request.session] = self._chat.variants[request.prompt_ids.tobytes()]
+        variants = self._variants[request.session]
         later = request.prompt_ids[len(variants[0]) :]
-        votes = await asyncio.gather(
-            *(
-                self._engine.generate(
-                    GenerationRequest(
-                        session=session,
-                        prompt_ids=np.concatenate([variants[voter % len(variants)], later]),
-                        seed=(*request.seed, voter),
-                        temperature=self._temperature,
-                        max_new_tokens=request.max_new_tokens,
-                    )
-                )
-                for voter, session in enumerate(self._voters([request.session]))
+        requests = (
+            replace(
+                request,
+                session=session,
+                prompt_ids=np.concatenate([variants[voter % len(variants)], later]),
+                seed=(*request.seed, voter),
+                temperature=self._temperature,
+                prefix=None,
             )
+            for voter, session in enumerate(self._voters([request.session]))
         )
+        votes = await asyncio.gather(*map(self._engine.generate, requests))
         actions = [self._chat.decode(vote.token_ids).strip() for vote in votes]
         return votes[actions.index(Counter(actions).most_common(1)[0][0])]
 

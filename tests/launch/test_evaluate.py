@@ -1,0 +1,274 @@
+"""Evaluation: who plays, what is measured, and going on where it was interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from openai_server import MAX_CONTEXT, serve
+from tiny_run import make_run
+
+from agentpeft.envs import Outcome
+from agentpeft.launch.evaluate import main
+from agentpeft.launch.evaluation_files import to_record
+from agentpeft.launch.merge import base_settings, find_adapter
+from agentpeft.policies.chat import TextChat
+from agentpeft.policies.engines.voting import ReplayChat
+from agentpeft.policies.evaluation import pass_at_k, wilson_interval
+from agentpeft.policies.models import load_base
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def evaluate(run_dir, tmp_path, capsys):
+    """Returns the last line of an evaluation of the run into `tmp_path/out`."""
+
+    def run(*words, config=run_dir):
+        words = [str(config), "--output", str(tmp_path / "out"), *map(str, words)]
+        status = main(words)
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        return json.loads(printed.out.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(run_dir):
+    with serve(load_base(base_settings(find_adapter(run_dir), None, None))) as server:
+        yield server
+
+
+def episodes(tmp_path, name):
+    lines = (tmp_path / "out" / "sessions" / f"{name}.jsonl").read_text("utf-8").splitlines()
+    return [to_record(json.loads(line)) for line in lines]
+
+
+def test_the_oracle_succeeds_always_and_random_text_never(evaluate, tmp_path):
+    policies = evaluate("--policy", "oracle", "--policy", "random")["policies"]
+    assert policies["oracle"]["success_rate"] == 1.0
+    assert policies["oracle"]["success_rate_low"] == pytest.approx(wilson_interval(20, 20)[0])
+    assert policies["random"]["success_rate"] == 0.0
+    assert {r.outcome for r in episodes(tmp_path, "oracle")} == {Outcome.SUCCESS}
+
+
+@pytest.mark.parametrize("env_id", ["AgentPEFT/DBBench-v0", "AgentPEFT/GSM8K-v0"])
+def test_the_oracle_needs_no_model(evaluate, env_id, tmp_path):
+    config = tmp_path / "any.toml"
+    config.write_text('model = {name = "no/such-model"}', encoding="utf-8")
+    overrides = [f"environment.id={env_id}", "evaluation.num_tasks=10"]
+    found = evaluate("--policy", "oracle", *overrides, config=config)
+    assert found["policies"]["oracle"]["success_rate"] == 1.0
+
+
+def test_merged_and_unmerged_adapters_play_alike_and_not_as_the_base(evaluate, tmp_path):
+    found = evaluate("--modes", "both", "--policy", "base")
+    assert found["agreement"] == {"checkpoint-000002-merged": 1.0}
+    says = {
+        name: [r.messages for r in episodes(tmp_path, name)]
+        for name in ("checkpoint-000002", "checkpoint-000002-merged", "base")
+    }
+    assert says["checkpoint-000002"] == says["checkpoint-000002-merged"] != says["base"]
+
+
+def test_results_are_by_skill_and_difficulty_with_intervals(evaluate, tmp_path):
+    evaluate("--policy", "base", "environment.kwargs.num_digits=[1, 2]")
+    results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
+    own, records = results["policies"]["base"], episodes(tmp_path, "base")
+    hard = [r for r in records if "2_digits" in r.skills]
+    wins = sum(r.outcome is Outcome.SUCCESS for r in hard)
+    low, high = wilson_interval(wins, len(hard))
+    expected = {"num_episodes": len(hard), "success_rate": wins / len(hard)}
+    expected |= {"success_rate_low": low, "success_rate_high": high}
+    assert own["by_difficulty"]["2_digits"] == pytest.approx(expected)
+    assert own["by_skill"]["addition"]["num_episodes"] == len(records) == 20
+    assert own["metrics"]["avg_turns"] == 1.0 and own["metrics"]["avg_tokens"] > 1
+
+
+def test_several_samples_give_pass_at_k(evaluate, tmp_path):
+    found = evaluate("--policy", "base", "evaluation.samples_per_task=4")["policies"]["base"]
+    wins = {}
+    for record in episodes(tmp_path, "base"):
+        wins.setdefault(record.group_id, []).append(record.outcome is Outcome.SUCCESS)
+    for k in (1, 2, 4):
+        expected = sum(pass_at_k(4, sum(own), k) for own in wins.values()) / 20
+        assert found[f"pass_at/{k}"] == pytest.approx(expected)
+
+
+def test_adapters_are_compared_side_by_side(evaluate, run_dir):
+    adapter = find_adapter(run_dir)
+    found = evaluate("--adapter", f"one={adapter}", "--adapter", f"two={adapter}")["policies"]
+    assert list(found) == ["one", "two"] and found["one"] == found["two"]
+
+
+def test_it_goes_on_where_it_was_cut_off(evaluate, tmp_path):
+    words = ("--policy", "base", "evaluation.samples_per_task=2")
+    whole = evaluate(*words)
+    path = tmp_path / "out" / "sessions" / "checkpoint-000002.jsonl"
+    text = path.read_text("utf-8")
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join(lines[:5]) + lines[5][:40], encoding="utf-8")
+    assert evaluate(*words) == whole
+    assert sorted(path.read_text("utf-8").splitlines()) == sorted(text.splitlines())
+
+
+def test_more_tasks_are_added_and_played_ones_kept(evaluate, tmp_path):
+    evaluate("--policy", "oracle")
+    before = episodes(tmp_path, "oracle")
+    assert (
+        evaluate("--policy", "oracle", "evaluation.num_tasks=25")["policies"]["oracle"][
+            "num_episodes"
+        ]
+        == 25
+    )
+    assert episodes(tmp_path, "oracle")[:20] == before
+
+
+def test_a_killed_evaluation_goes_on(run_dir, tmp_path, evaluate):
+    words = ["evaluation.num_tasks=300", "env_runners.max_concurrent_episodes=2"]
+    command = [sys.executable, str(ROOT / "launch/evaluate.py"), str(run_dir), *words]
+    command += ["--output", str(tmp_path / "out")]
+    process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
+    path = tmp_path / "out" / "sessions" / "checkpoint-000002.jsonl"
+    while not path.is_file() or path.stat().st_size < 2000:
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    played = len(path.read_text("utf-8").splitlines())
+    assert 0 < played < 300
+    found = evaluate(*words)["policies"]["checkpoint-000002"]
+    assert found["num_episodes"] == len({r.group_id for r in episodes(tmp_path, path.stem)})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=1"], "is of seed = 0, this is of 1: give another --output"),
+        (["--replay", "2"], "is of num_replayed = 0, this is of 2"),
+        (["environment.kwargs.num_digits=2"], "is of environment.kwargs"),
+    ],
+)
+def test_an_output_of_another_evaluation_is_refused(
+    evaluate, run_dir, tmp_path, capsys, words, message
+):
+    evaluate("--policy", "oracle", "evaluation.num_tasks=2")
+    words = [str(run_dir), "--policy", "oracle", "--output", str(tmp_path / "out"), *words]
+    assert main([*words, "evaluation.num_tasks=2"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluation.num_tasks=0", "evaluation.interval=0"], "nothing to play"),
+        (["--adapter", "nowhere"], "no adapter_config.json"),
+        (["--endpoint-model", "m"], "need each other"),
+        (["--policy", "oracle", "--policy", "oracle"], "two policies have one name"),
+        (["--modes", "neither"], "invalid choice: 'neither'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(capsys, tmp_path, words, message):
+    try:
+        status = main(["arithmetic_add", "--output", str(tmp_path / "out"), *words])
+    except SystemExit as stop:
+        status = stop.code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert status == 2 and line.startswith("error: ") and message in line
+
+
+def test_an_endpoint_plays_as_the_same_model_here(evaluate, server, tmp_path):
+    found = evaluate("--policy", "base", "--endpoint", server.url, "--endpoint-model", "tiny")[
+        "policies"
+    ]
+    local, served = (episodes(tmp_path, name) for name in ("base", "tiny"))
+    assert [r.messages for r in served] == [r.messages for r in local]
+    assert [r.num_tokens for r in served] == [r.num_tokens for r in local]
+    assert found["tiny"] == found["base"]
+    assert server.bodies[-1]["max_tokens"] == 4 and server.bodies[-1]["temperature"] == 0
+
+
+def test_an_endpoint_gets_its_options_and_is_asked_again_when_busy(evaluate, server):
+    server.num_busy = 2
+    words = ["--policy", "oracle", "--endpoint", server.url, "--endpoint-model", "other"]
+    evaluate(*words, "--endpoint-options", '{"top_p": 0.5}', "evaluation.num_tasks=3")
+    assert (server.bodies[-1]["model"], server.bodies[-1]["top_p"]) == ("other", 0.5)
+    assert server.num_busy == 0
+
+
+def test_a_conversation_beyond_the_endpoints_context_ends_there(evaluate, server, tmp_path):
+    words = [
+        "--endpoint",
+        server.url,
+        "--endpoint-model",
+        "tiny",
+        "environment.id=AgentPEFT/DBBench-v0",
+    ]
+    evaluate(*words, "--policy", "oracle", "environment.kwargs=", "evaluation.num_tasks=2")
+    records = episodes(tmp_path, "tiny")
+    assert {r.outcome for r in records} == {Outcome.CONTEXT_LIMIT}
+    assert all(len(r.messages[0][1]) > MAX_CONTEXT for r in records)
+
+
+def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("agentpeft.policies.engines.openai_engine._MAX_RETRIES", 0)
+    words = ["--endpoint", "http://127.0.0.1:9/v1", "--endpoint-model", "m", "--output"]
+    assert main([str(run_dir), *words, str(tmp_path / "out")]) == 1
+    assert "endpoint http://127.0.0.1:9/v1: Connection error." in capsys.readouterr().err
+
+
+def test_replayed_successes_stand_before_the_prompt(evaluate, server):
+    server.bodies.clear()
+    words = [
+        "--replay",
+        "1",
+        "--endpoint",
+        server.url,
+        "--endpoint-model",
+        "tiny",
+        "--policy",
+        "oracle",
+    ]
+    evaluate(*words, "evaluation.num_tasks=30")
+    prompts = [body["messages"][0]["content"] for body in server.bodies]
+    assert not prompts[0].startswith("Earlier tasks") and len(prompts) == 30
+    solved = [
+        text for text in prompts if text.startswith("Earlier tasks that were solved:\n\nuser: ")
+    ]
+    assert all(text.count("assistant: ") == 1 for text in solved)
+
+
+def test_the_last_successes_of_each_group_are_replayed(tmp_path, evaluate):
+    evaluate("--policy", "oracle", "evaluation.num_tasks=5")
+    records = episodes(tmp_path, "oracle")
+    chat = ReplayChat(TextChat(), num_examples=2, num_groups=2)
+    chat.add(records)
+    chat.begin("Now.")
+    ((first, second),) = chat.variants.values()
+    for ids, replayed in ((first, (2, 4)), (second, (1, 3))):
+        text = TextChat().decode(ids)
+        positions = [text.index(records[i].messages[0][1]) for i in replayed]
+        assert positions == sorted(positions) and text.count("assistant: ") == 2
+        assert text.endswith("The present task:\n\nNow.")
+
+
+def test_the_most_frequent_action_of_the_voters_is_played(evaluate, server, tmp_path):
+    server.bodies.clear()
+    words = ["--votes", "5", "--endpoint", server.url, "--endpoint-model", "tiny"]
+    evaluate(*words, "--policy", "oracle", "evaluation.num_tasks=4")
+    assert len(server.bodies) == 4 * 5
+    assert {body["temperature"] for body in server.bodies} == {1.0}
+    assert len({body["seed"] for body in server.bodies}) == 4 * 5
+    assert len(episodes(tmp_path, "tiny")) == 4
