@@ -119,15 +119,19 @@ def _make_tiny(run: Start) -> None:
         return
     from agentpeft.policies.warm_start import load_tiny
 
-    num_steps, start_s = run.settings.warm_start.num_steps, time.monotonic()
+    start_s = time.monotonic()
+    line = ""
 
     def say(step: int, loss: float, success: float) -> None:
-        if step % 50 == 0 or step == num_steps:
-            line = "warm start: step %d/%d, loss %.3f, %.0f %% of the episodes right, %.0f s"
-            seconds = time.monotonic() - start_s
-            logger.info(line, step, num_steps, loss, 100 * success, seconds)
+        nonlocal line
+        seconds = time.monotonic() - start_s
+        line = f"step {step}, loss {loss:.3f}, {success:.0%} of the episodes right, {seconds:.0f} s"
+        if step % 50 == 0:
+            logger.info("warm start: %s", line)
 
     load_tiny(run.settings, say)
+    if line:
+        logger.info("warm start: done at %s", line)
 
 
 def run_session(
