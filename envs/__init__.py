@@ -45,6 +45,7 @@ _ENTRY_POINTS = {
     "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "make_arithmetic"),
     "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "make_gsm8k"),
     "AgentPEFT/DBBench-v0": ("db_bench.env:DBBenchEnv", "make_db_bench"),
+    "AgentPEFT/OSInteraction-v0": ("os_interaction.env:OSInteractionEnv", "make_os_interaction"),
 }
 ENV_IDS = tuple(_ENTRY_POINTS)
 """The ids that this package registers."""

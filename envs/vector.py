@@ -206,3 +206,8 @@ def make_gsm8k(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
 def make_db_bench(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
     """Vector entry point of `AgentPEFT/DBBench-v0`."""
     return TextVectorEnv.make("AgentPEFT/DBBench-v0", num_envs, **kwargs)
+
+
+def make_os_interaction(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
+    """Vector entry point of `AgentPEFT/OSInteraction-v0`."""
+    return TextVectorEnv.make("AgentPEFT/OSInteraction-v0", num_envs, **kwargs)

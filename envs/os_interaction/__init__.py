@@ -1,0 +1,1 @@
+"""OS-interaction: shell tasks in sandboxes, from LifelongAgentBench and AgentBench."""

@@ -1,0 +1,78 @@
+"""Users and groups of a frozen file tree, read from the four files of /etc that hold them."""
+
+from dataclasses import dataclass
+
+from agentpeft.envs.os_interaction.sandboxes.protocol import FrozenFiles
+
+_MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class User:
+    """A line of /etc/passwd with its line of /etc/shadow.
+
+    `aging` holds min, max, warn and inactive days and the day of expiry since 1970; None is unset.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    comment: str
+    home: str
+    shell: str
+    password: str = ""
+    aging: tuple[int | None, ...] = (None,) * 5
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the password is locked."""
+        return self.password.startswith("!")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A line of /etc/group with its line of /etc/gshadow."""
+
+    name: str
+    gid: int
+    members: frozenset[str]
+    administrators: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """All users and groups by name; of a name that comes twice the first line counts."""
+
+    users: dict[str, User]
+    groups: dict[str, Group]
+
+    def groups_of(self, user: str) -> frozenset[str]:
+        """Returns the names of the groups that list a user."""
+        return frozenset(group.name for group in self.groups.values() if user in group.members)
+
+
+def read_accounts(files: FrozenFiles) -> Accounts:
+    """Returns the users and groups; lines that are none are left out."""
+    shadow = {fields[0]: fields for fields in reversed(_lines(files, "shadow", 9))}
+    gshadow = {fields[0]: fields for fields in reversed(_lines(files, "gshadow", 4))}
+    users, groups = {}, {}
+    for name, _, uid, gid, comment, home, shell in reversed(_lines(files, "passwd", 7)):
+        if uid.isdecimal() and gid.isdecimal():
+            _, password, _, *aging, _ = shadow.get(name, [""] * 9)
+            days = tuple(int(day) if day.isdecimal() else None for day in aging)
+            users[name] = User(name, int(uid), int(gid), comment, home, shell, password, days)
+    for name, _, gid, members in reversed(_lines(files, "group", 4)):
+        if gid.isdecimal():
+            administrators = gshadow.get(name, [""] * 4)[2]
+            groups[name] = Group(name, int(gid), _names(members), _names(administrators))
+    return Accounts(users, groups)
+
+
+def _lines(files: FrozenFiles, name: str, width: int) -> list[list[str]]:
+    data = files.read(f"/etc/{name}", _MAX_BYTES) or b""
+    rows = (line.split(":") for line in data.decode("utf-8", "replace").split("\n"))
+    return [row for row in rows if len(row) == width]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, text.split(",")))

@@ -1,0 +1,208 @@
+"""`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Unpack, get_args
+
+from agentpeft.envs.errors import SettingsError, check_choice, check_duration, did_you_mean
+from agentpeft.envs.os_interaction.actions import (
+    Finish,
+    InvalidAction,
+    command_action,
+    finish_action,
+    parse_action,
+)
+from agentpeft.envs.os_interaction.generator_options import GeneratorOptions
+from agentpeft.envs.os_interaction.grading import find_mistake, gold_output, set_up
+from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
+from agentpeft.envs.os_interaction.sandboxes import (
+    CommandResult,
+    Sandbox,
+    SandboxKind,
+    SandboxLimits,
+    make_sandbox,
+)
+from agentpeft.envs.os_interaction.sources import make_task_source
+from agentpeft.envs.os_interaction.tasks import OSTask
+from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.splits import Split
+from agentpeft.envs.tasks import TaskSource
+from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+
+
+class OSInteractionEnv(TextEnv[OSTask]):
+    """Change a Linux machine, or answer questions about it, with a shell in a few turns.
+
+    ## Description
+    LifelongAgentBench's and AgentBench's shell game. An episode has a Debian machine of its own, in
+    a sandbox without network, and one root shell that lasts as long as the episode.
+
+    ## Action Space
+    `Unicode`: a message with "Act: bash" and a ```` ```bash ```` block (run it),
+    "Act: answer(...)" (answer, and finish), or "Act: finish".
+
+    ## Observation Space
+    `Unicode`: after `reset` the prompt; after a command what it prints, long output without its
+    middle, and a note where the exit status is not 0, where the command was killed, and where the
+    shell is a new one; at the end nothing.
+
+    ## Rewards
+    Preset `os`: success 1.0, failure -0.5 (also for an invalid action and the turn limit).
+
+    ## Episode End
+    With "Act: finish" or an answer (`success` or `failure`), an `invalid_action`, or the
+    `turn_limit`. A command over its time is killed with all that it has started and costs its turn;
+    with `timeout_ends` it ends the episode (`timeout`). Files, users and groups must be as the task
+    says and an answer be the right one; both count only where the agent has finished.
+
+    ## Arguments
+    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSON);
+      None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
+    * `task_source`: a `Taskset` or generator instead of `data`.
+    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
+      each reset and a task made or picked for it; "all": every task has all of them.
+    * `num_skills`, `max_phrasings`, `invent`, `split` ("train" and "test" have no word of names and
+      contents in common): of generated tasks; see `OSGenerator`.
+    * `sandbox`: "auto", "bubblewrap" or "docker"; `image`, `runtime`: see `make_sandbox`; `limits`:
+      fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
+    * `prompt`: "full" or "compact".
+    * `command_timeout_s`: of one command.
+    * `max_turns` (5), `invalid_ends`, `timeout_ends` (False), `reward`, …: see `EpisodeConfig`.
+
+    ## Source
+    LifelongAgentBench (Zheng et al., 2025, arXiv:2505.11942), after AgentBench (Liu et al., 2023,
+    arXiv:2308.03688).
+
+    ## Version History
+    * v0: first version.
+    """
+
+    default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
+
+    def __init__(  # noqa: PLR0913 (settings, by keyword only)
+        self,
+        *,
+        data: str | Path | None = None,
+        scripts: str | Path | None = None,
+        task_source: TaskSource[OSTask] | None = None,
+        skills: Sequence[str] | None = None,
+        skill_mode: str = "single",
+        num_skills: int | None = None,
+        max_phrasings: int | None = None,
+        split: Split | None = None,
+        invent: bool = False,
+        sandbox: SandboxKind = "auto",
+        image: str | None = None,
+        runtime: str | None = None,
+        limits: SandboxLimits | Mapping[str, float] | None = None,
+        prompt: PromptStyle = "full",
+        command_timeout_s: float = 20.0,
+        **options: Unpack[EpisodeOptions],
+    ) -> None:
+        """Raises: SettingsError, DataError (task file). The sandbox is made at the first reset."""
+        generated = GeneratorOptions(max_phrasings, split, invent)
+        if task_source is None:
+            files = data, scripts
+            task_source = make_task_source(files, skills, skill_mode, num_skills, generated)
+        elif (data, scripts, skills, num_skills, generated) != (*[None] * 4, GeneratorOptions()):
+            raise SettingsError("give either task_source, or data, skills and generator settings")
+        super().__init__(task_source, options)
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_choice("sandbox", sandbox, get_args(SandboxKind))
+        check_duration("command_timeout_s", command_timeout_s)
+        deadline_s = self.config.episode_timeout_s
+        if deadline_s is not None and command_timeout_s > deadline_s:
+            raise SettingsError(
+                f"command_timeout_s={command_timeout_s} is above episode_timeout_s={deadline_s}, "
+                "so it would have no effect"
+            )
+        self.prompt_style = prompt
+        self.command_timeout_s = command_timeout_s
+        self._sandbox_settings = (sandbox, _to_limits(limits), image, runtime)
+        self._sandbox: Sandbox | None = None
+        self._gold_sandbox: Sandbox | None = None
+        self.mistake: str | None = None
+        """Why the last finished episode failed; never shown to the agent."""
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The episode's sandbox. Raises: EnvFault where none can be made."""
+        if self._sandbox is None:
+            self._sandbox = make_sandbox(*self._sandbox_settings)
+        return self._sandbox
+
+    def oracle_actions(self, task: OSTask) -> Sequence[str]:
+        """Returns the gold commands (where the task has some) and the end, with its answer.
+
+        An answer that the task does not state is what the gold script prints in a sandbox.
+        """
+        commands = [] if task.gold is None else [command_action(task.gold.to_command())]
+        if not task.wants_answer:
+            return [*commands, finish_action(None)]
+        expected = task.verdict.answer
+        if expected is not None and expected.kind != "regex":
+            return [*commands, finish_action(expected.value.replace("\n", " "))]
+        if self._gold_sandbox is None:
+            self._gold_sandbox = make_sandbox(*self._sandbox_settings)
+        return [*commands, finish_action(gold_output(task, self._gold_sandbox))]
+
+    def close(self) -> None:
+        """Ends the sandboxes; idempotent."""
+        sandboxes = (self._sandbox, self._gold_sandbox)
+        self._sandbox = self._gold_sandbox = None
+        for sandbox in sandboxes:
+            if sandbox is not None:
+                sandbox.close()
+        super().close()
+
+    def _begin(self, task: OSTask) -> str:
+        set_up(task, self.sandbox)
+        config = self.config
+        return render_prompt(
+            task.instruction,
+            self.prompt_style,
+            config.max_turns,
+            self.command_timeout_s,
+            {"invalid": config.invalid_ends, "timeout": config.timeout_ends},
+        )
+
+    def _act(self, action: str) -> Turn:
+        parsed = parse_action(action)
+        if isinstance(parsed, InvalidAction):
+            return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
+        if isinstance(parsed, Finish):
+            self.mistake = find_mistake(self.task, self._open_sandbox, parsed.answer)
+            return Turn("", Outcome.FAILURE if self.mistake else Outcome.SUCCESS)
+        result = self._open_sandbox.run(parsed.script, self.command_timeout_s)
+        outcome = Outcome.TIMEOUT if result.is_timeout else Outcome.ONGOING
+        return Turn(self._to_text(result), outcome)
+
+    def _end(self, outcome: Outcome) -> None:  # noqa: ARG002 (its processes end in any case)
+        self._open_sandbox.freeze()
+
+    @property
+    def _open_sandbox(self) -> Sandbox:
+        if self._sandbox is None:
+            raise SettingsError("the environment is closed; call reset() first")
+        return self._sandbox
+
+    def _to_text(self, result: CommandResult) -> str:
+        lines = [result.output.rstrip("\n")] if result.output.strip("\n") else []
+        if result.is_timeout:
+            lines.append(f"[killed after {self.command_timeout_s:g} s]")
+        elif result.exit_code not in (0, None):
+            lines.append(f"[exit status {result.exit_code}]")
+        if result.is_new_shell:
+            lines.append("[the shell has ended; this is a new one]")
+        return "\n".join(lines)
+
+
+def _to_limits(limits: SandboxLimits | Mapping[str, float] | None) -> SandboxLimits:
+    if limits is None or isinstance(limits, SandboxLimits):
+        return limits or SandboxLimits()
+    known = [field.name for field in fields(SandboxLimits)]
+    for name in limits:
+        if name not in known:
+            raise SettingsError(f"unknown limit {name!r}{did_you_mean(name, known)}")
+    return SandboxLimits(**limits)  # type: ignore[arg-type]

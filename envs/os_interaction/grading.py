@@ -1,0 +1,90 @@
+"""Setting up, playing gold, and grading: what runs in a sandbox besides the agent's commands.
+
+A state is read from the frozen files, from outside; check scripts run over them with the image's
+own interpreter and tools, none of the episode's processes alive. The grader does not judge how a
+task was done. What a check script itself executes or trusts of the files that the agent has left
+(a script it runs, a configuration it reads) is the agent's; such checks are the data's risk.
+"""
+
+from collections.abc import Callable
+
+from agentpeft.envs.errors import DataError
+from agentpeft.envs.os_interaction.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.sandboxes import CommandResult, Interpreter, Sandbox
+from agentpeft.envs.os_interaction.tasks import OSTask, Script
+
+_SETUP_TIMEOUT_S = 60.0
+_CHECK_TIMEOUT_S = 60.0
+_NO_COMPILER = 97
+_COMPILE = """\
+compiler=$1 ending=$2 folder=$(mktemp -d)
+command -v "$compiler" > /dev/null || exit {no_compiler}
+printf %s "$3" > "$folder/main.$ending"
+"$compiler" -o "$folder/main" "$folder/main.$ending" -lm || exit
+shift 3
+exec "$folder/main" "$@"
+"""
+_COMPILERS = {"c": ("gcc", "c"), "c++": ("g++", "cpp")}
+_IN_HOME = "cd\n"
+
+_Runner = Callable[[str, float, Interpreter, tuple[str, ...]], CommandResult]
+
+
+def set_up(task: OSTask, sandbox: Sandbox) -> None:
+    """Makes a fresh sandbox ready for a task's first turn. Raises: DataError, EnvFault."""
+    sandbox.reset()
+    if task.setup is not None:
+        result = _run_script(sandbox.prepare, task.setup, _SETUP_TIMEOUT_S, ())
+        if result.is_timeout or result.exit_code == _NO_COMPILER:
+            raise DataError(f"task {task.task_id}: its set-up fails ({_reason(result)})")
+    if task.start is not None:
+        result = sandbox.run(task.start, _SETUP_TIMEOUT_S)
+        if result.is_timeout:
+            raise DataError(f"task {task.task_id}: its start command does not come back")
+
+
+def find_mistake(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
+    """Returns why an ended episode is wrong; None if it is right. Raises: DataError, EnvFault."""
+    verdict = task.verdict
+    if verdict.answer is not None and not verdict.answer.allows(answer or ""):
+        return f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
+    files = sandbox.freeze()
+    if verdict.state is not None and (difference := verdict.state.find_difference(files)):
+        return difference
+    known = [answer or ""]
+    for check in verdict.checks:
+        if not isinstance(check, Script):
+            if not ExpectedAnswer(known[-1], check).allows(known[0]):
+                return f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
+            continue
+        result = _run_script(sandbox.check, check, _CHECK_TIMEOUT_S, tuple(known))
+        if result.exit_code == _NO_COMPILER:
+            raise DataError(f"task {task.task_id}: the image has no compiler for its check")
+        if result.exit_code != 0:
+            return f"a check fails ({_reason(result)})"
+        known.append(result.output.strip())
+    return None
+
+
+def gold_output(task: OSTask, sandbox: Sandbox) -> str:
+    """Returns what a task's gold script prints after its set-up. Raises: DataError, EnvFault."""
+    if task.gold is None:
+        raise DataError(f"task {task.task_id} has neither an answer nor a script that gives it")
+    set_up(task, sandbox)
+    return sandbox.run(task.gold.to_command(), _CHECK_TIMEOUT_S).output.strip()
+
+
+def _run_script(
+    run: _Runner, script: Script, timeout_s: float, args: tuple[str, ...]
+) -> CommandResult:
+    if script.language == "python":
+        return run(script.source, timeout_s, "python3", args)
+    if script.language == "bash":
+        return run(_IN_HOME + script.source, timeout_s, "bash", args)
+    compiling = _COMPILE.format(no_compiler=_NO_COMPILER)
+    return run(compiling, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
+
+
+def _reason(result: CommandResult) -> str:
+    how = "out of time" if result.is_timeout else f"exit status {result.exit_code}"
+    return f"{how}: {result.output!r:.300}"

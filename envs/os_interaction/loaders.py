@@ -1,0 +1,203 @@
+"""OS-interaction task files: LifelongAgentBench's (LAB), its hub rows, and AgentBench's.
+
+LAB's `entry_dict.json` maps an index to an entry; hub rows are such entries whose nested fields are
+Python literals in strings, with a `sample_index`. AgentBench's JSON names some scripts by file;
+they are read from a folder that the user gives. Its three scripts that compare an answer with the
+example's output are not needed: the comparison is made here.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
+from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
+from agentpeft.envs.os_interaction.entries import parse_verdict
+from agentpeft.envs.os_interaction.skills import SKILLS, detect_skills
+from agentpeft.envs.os_interaction.tasks import Check, Language, OSTask, Script, Verdict
+from agentpeft.envs.records import Json, Record, read_records
+from agentpeft.envs.tasks import Taskset
+
+logger = logging.getLogger(__name__)
+
+_NESTED_FIELDS = ("initialization_command_item", "evaluation_info", "skill_list")
+_LANGUAGES: dict[str, Language] = {
+    "bash": "bash", "python": "python", "c": "c", "cpp": "c++", "c++": "c++",
+    "sh": "bash", "py": "python",
+}  # fmt: skip
+_COMPARISONS: dict[str, AnswerKind] = {
+    "integer-match": "number", "string-match": "text", "size-match": "size",
+}  # fmt: skip
+
+
+class _MissingScriptError(Exception):
+    """A script that a row names, and that is not there."""
+
+
+def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[OSTask]:
+    """Returns a file's tasks; the format is told from the fields of each row.
+
+    `scripts` is the folder of the scripts that AgentBench's rows name; rows whose scripts are not
+    there are left out, and a warning names them. A task's id is its index in LAB's files and hub
+    rows, and "dev#5" for row 5 of AgentBench's `dev.json`. Raises: DataError.
+    """
+    folder = None if scripts is None else Path(scripts)
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"{folder}: no such folder of scripts")
+    tasks, missing = [], []
+    for record in read_records(path):
+        try:
+            tasks.append(parse_task(record, Path(path).stem, folder))
+        except _MissingScriptError as error:
+            missing.append(f"{record.key} ({error})")
+    if missing:
+        logger.warning("%s: left out, since scripts are missing: rows %s", path, ", ".join(missing))
+    if not tasks:
+        raise DataError(f"{path}: no tasks in this file")
+    try:
+        return Taskset(tasks, name=str(path))
+    except SettingsError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def parse_task(record: Record, stem: str, scripts: Path | None = None) -> OSTask:
+    """Returns the task of one row of a file named `stem`. Raises: DataError."""
+    if "evaluation_info" in record.fields:
+        return _parse_lab(record.with_literals(_NESTED_FIELDS))
+    if "description" in record.fields and "evaluation" in record.fields:
+        return _AgentBenchRow(record, scripts).parse(stem)
+    raise DataError(
+        f"{record.place}: neither LifelongAgentBench's fields (instruction, evaluation_info, "
+        "initialization_command_item, skill_list) nor AgentBench's (description, evaluation)"
+    )
+
+
+def _parse_lab(record: Record) -> OSTask:
+    evaluation = record.child("evaluation_info")
+    has_verdict = evaluation.fields.get("verdict") is not None
+    check = _parse_command(evaluation, "evaluation_command_item")
+    if check is None and not has_verdict:
+        raise evaluation.error("evaluation_command_item", "must not be null")
+    verdict = parse_verdict(evaluation.child("verdict")) if has_verdict else None
+    start = record.fields.get("start")
+    return OSTask(
+        task_id=str(record.fields.get("sample_index", record.key)),
+        instruction=record.get("instruction", str),
+        skills=_parse_skills(record),
+        verdict=verdict or Verdict(checks=(check,) if check else ()),
+        setup=_parse_command(record, "initialization_command_item"),
+        start=None if start is None else record.get("start", str),
+        gold=_parse_command(evaluation, "ground_truth_command_item"),
+        wants_answer=verdict is not None and verdict.wants_answer,
+    )
+
+
+def _parse_command(record: Record, field: str) -> Script | None:
+    if record.fields.get(field) is None:
+        return None
+    item = record.child(field)
+    name = item.get("command_name", str)
+    if name not in _LANGUAGES:
+        raise item.error(
+            "command_name", f"is unknown: {name!r:.40}{did_you_mean(name, _LANGUAGES)}"
+        )
+    return Script(item.get("script", str), _LANGUAGES[name])
+
+
+def _parse_skills(record: Record) -> tuple[str, ...]:
+    names = record.get("skill_list", list)
+    for name in names:
+        if name not in SKILLS:
+            hint = did_you_mean(str(name), SKILLS)
+            raise record.error("skill_list", f"has the unknown skill {name!r:.40}{hint}")
+    return tuple(skill for skill in SKILLS if skill in names)
+
+
+class _AgentBenchRow:
+    """One row, and the folder that its scripts are in."""
+
+    def __init__(self, record: Record, scripts: Path | None) -> None:
+        self._record = record
+        self._scripts = scripts
+
+    def parse(self, stem: str) -> OSTask:
+        record, evaluation = self._record, self._record.child("evaluation")
+        fields = evaluation.fields
+        example = self._script(fields.get("example") or record.fields.get("example"))
+        answer = self._match(evaluation) if "match" in fields else None
+        checks = tuple(self._checks(fields.get("check"), example))
+        if answer is None and not checks:
+            raise record.error("evaluation", "has neither a match nor a check")
+        start = self._script(record.fields.get("start"))
+        return OSTask(
+            task_id=f"{stem}#{record.key}",
+            instruction=record.get("description", str),
+            skills=detect_skills(example.source) if example else (),
+            verdict=(verdict := Verdict(answer=answer, checks=checks)),
+            setup=self._setup(),
+            start=None if start is None else start.to_command(),
+            gold=example if answer is None else None,
+            wants_answer=verdict.wants_answer or example in checks,
+        )
+
+    def _setup(self) -> Script | None:
+        """Returns the script of `create`; a list there (a slip in dev.json) says nothing."""
+        create = self._record.fields.get("create")
+        return self._script(create.get("init")) if isinstance(create, dict) else None
+
+    def _match(self, evaluation: Record) -> ExpectedAnswer:
+        match = evaluation.fields["match"]
+        fields = match if isinstance(match, dict) else {"answer": match}
+        kind: AnswerKind = "regex" if "regex" in fields else "text"
+        value = fields.get("regex" if kind == "regex" else "answer")
+        if not isinstance(value, str):
+            raise evaluation.error("match", f"must be text, got {match!r:.60}")
+        return ExpectedAnswer(value, kind)
+
+    def _checks(self, check: Json, example: Script | None) -> Iterator[Check]:
+        items = check if isinstance(check, list) else [check] if check is not None else []
+        for item in items:
+            if item is None:
+                if example is None:
+                    raise self._record.error("evaluation", "has no example, which its check needs")
+                yield example
+                continue
+            name = item.get("file") if isinstance(item, dict) else None
+            stem = Path(name).stem if isinstance(name, str) else ""
+            if stem in _COMPARISONS and not self._has_file(str(name)):
+                yield _COMPARISONS[stem]
+            elif script := self._script(item):
+                yield script
+
+    def _script(self, item: Json) -> Script | None:
+        """Returns a script that is given as text, as code, or by file; None if nothing is given."""
+        if item is None or item == "":
+            return None
+        if isinstance(item, str):
+            return Script(item)
+        if not isinstance(item, dict):
+            raise self._record.error("create or evaluation", f"has no script: {item!r:.60}")
+        code, name = item.get("code"), item.get("file")
+        ending = Path(name).suffix.lstrip(".") if isinstance(name, str) else ""
+        language = item.get("language", _LANGUAGES.get(ending, "bash"))
+        if not isinstance(language, str) or language not in _LANGUAGES:
+            raise self._record.error("language", f"is unknown: {language!r:.40}")
+        if isinstance(name, str):
+            code = self._read(name)
+        if not isinstance(code, str):
+            raise self._record.error("create or evaluation", f"has no script: {item!r:.60}")
+        return Script(code, _LANGUAGES[language])
+
+    def _has_file(self, name: str) -> bool:
+        return self._scripts is not None and (self._scripts / name).is_file()
+
+    def _read(self, name: str) -> str:
+        if not self._has_file(name) or self._scripts is None:
+            raise _MissingScriptError(name)
+        path = (self._scripts / name).resolve()
+        if not path.is_relative_to(self._scripts.resolve()):
+            raise self._record.error("file", f"must be within the folder of scripts: {name!r:.60}")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._record.error("file", f"{name!r} cannot be read ({error})") from None

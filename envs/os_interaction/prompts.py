@@ -1,0 +1,66 @@
+"""OS-interaction's two prompts: `full` explains the game, `compact` spends the fewest tokens."""
+
+from typing import Literal
+
+PromptStyle = Literal["full", "compact"]
+
+_FULL = """\
+You work as root in a bash shell on a Debian machine without network. You are given a task: \
+something to change on the machine, or a question about it. You have {turns}; the last one must \
+end the task with action 2 or 3.
+
+Each turn, write exactly one of these three actions. You may think first.
+
+1. Run commands in the shell. You then see what they print.
+Act: bash
+```bash
+ls /tmp
+```
+
+2. Answer a question, which ends the task.
+Act: answer(42)
+
+3. End a task that asks for no answer, once all is done.
+Act: finish
+
+Rules:
+- It is one shell all along: the current directory, variables and background jobs stay.
+- A command may take {timeout:g} seconds; over them it is killed{timeout_ends}. Nobody types into \
+the shell, so start nothing that waits for input.
+- Long output is shown without its middle.
+- An answer is only what was asked for: the number, the name or the path, without other words.
+- Any other text, without one of the three actions, {invalid}.
+
+Example: to the question "How many files are in /etc/skel, hidden ones too?" you could write
+Act: bash
+```bash
+ls -A /etc/skel | wc -l
+```
+which prints 3, and then
+Act: answer(3)
+
+Task: {instruction}"""
+
+_COMPACT = """\
+{instruction}
+{turns}: "Act: bash" with a ```bash block, "Act: answer(...)" or "Act: finish\""""
+
+
+def render_prompt(
+    instruction: str,
+    style: PromptStyle,
+    max_turns: int,
+    timeout_s: float,
+    does_end: dict[Literal["invalid", "timeout"], bool],
+) -> str:
+    """Returns the first observation of an episode; `does_end` says what ends it."""
+    turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
+    if style == "compact":
+        return _COMPACT.format(instruction=instruction, turns=turns)
+    return _FULL.format(
+        turns=turns,
+        timeout=timeout_s,
+        timeout_ends=", and the task has failed" if does_end["timeout"] else "",
+        invalid="ends the task in failure" if does_end["invalid"] else "costs a turn",
+        instruction=instruction,
+    )

@@ -1,0 +1,39 @@
+"""LifelongAgentBench's 29 shell skills, and which of them a script shows."""
+
+import re
+from collections.abc import Iterable
+
+from agentpeft.envs.errors import SettingsError, did_you_mean
+
+SKILLS = (
+    "addgroup", "awk", "cat", "cd", "chage", "chgrp", "chmod", "chown", "chsh", "cp", "echo",
+    "exit", "find", "gpasswd", "grep", "groupadd", "ln", "ls", "mkdir", "mv", "rm", "sed", "sleep",
+    "tee", "touch", "useradd", "usermod", "vi", "wc",
+)  # fmt: skip
+"""The names of the skills, which are commands; tasks list theirs in this order."""
+
+_LITERAL = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|(?m:(?:^|\s)#.*$)|\\\n")
+_COMMAND = re.compile(
+    r"(?=(?:^|[\n;|&(`{]|\b(?:do|then|else|if|while|until|xargs|sudo|exec|time)\s|-exec\s|!\s)"
+    r"\s*(?:\w+=\S*\s+)*(?:/\S*/)?([a-z]+)(?=[\s;|&)`]|$))"
+)
+
+
+def check_skills(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names once each, in the order of `SKILLS`. Raises: SettingsError."""
+    wanted = set(names)
+    for name in sorted(wanted.difference(SKILLS)):
+        raise SettingsError(f"unknown skill {name!r}{did_you_mean(name, SKILLS)}")
+    return tuple(skill for skill in SKILLS if skill in wanted)
+
+
+def detect_skills(script: str) -> tuple[str, ...]:
+    """Returns the skills whose commands a bash script has where commands stand.
+
+    A reading of the text, not a shell's: what is built at run time is not seen.
+
+    >>> detect_skills("cd /srv && find . -name '*.txt' | xargs grep -l 'rm' | wc -l")
+    ('cd', 'find', 'grep', 'wc')
+    """
+    found = set(_COMMAND.findall(_LITERAL.sub(" '' ", script)))
+    return tuple(skill for skill in SKILLS if skill in found)
