@@ -98,7 +98,7 @@ def _is_v2(path: Path) -> bool:
 def _remove_leftovers(parent: Path) -> None:
     here = identify_process(os.getpid()).split("/")[0]
     for path in parent.glob(f"{_PREFIX}{here}-*"):
-        pid, start, _ = path.name.rsplit("-", 2)[-3:]
+        pid, start, _ = path.name.rsplit("-", 3)[-3:]
         if identify_process(int(pid)) != f"{here}/{pid}/{start}":
             _remove(path)
 
