@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from agentpeft.envs.errors import EnvFault, SettingsError
@@ -36,6 +36,21 @@ def need_image(client: docker.DockerClient, image: str) -> str:
         raise SettingsError(
             f"the image {image!r} is not there and cannot be pulled ({one_line(error)}): "
             f"docker pull {image}, or name another one as docker://image"
+        ) from None
+
+
+def need_default_image(client: docker.DockerClient, image: str, folder: str) -> None:
+    """Builds an image from a folder's Dockerfile, unless it is there. Raises: SettingsError."""
+    with suppress(ImageNotFound):
+        client.images.get(image)
+        return
+    try:
+        client.images.build(path=folder, tag=image, rm=True)
+    except (APIError, BuildError) as error:
+        raise SettingsError(
+            f"the image {image!r} is not there and cannot be built ({one_line(error)}): docker "
+            f"build -t {image} {folder}, or {folder}/make_root.sh FILE.tar && docker import "
+            f"FILE.tar {image}"
         ) from None
 
 

@@ -6,19 +6,32 @@ mapped uid 0, which is nobody on the host, and the agent runs one user namespace
 Standard library only, and no import of what the suite's packages import.
 """
 
-import base64
 import json
 import os
 import resource
-import signal
-import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, root_files
+from agentpeft.envs.os_interaction.sandboxes.kernel import (
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    adopt_orphans,
+    build_filter,
+    mount,
+    set_dumpable,
+    unmount,
+    unshare,
+)
+from agentpeft.envs.os_interaction.sandboxes.root_files import unpack
+from agentpeft.envs.os_interaction.sandboxes.served_files import read_file, stat_path, walk
 from agentpeft.envs.os_interaction.sandboxes.shell import (
     BASH,
     Children,
@@ -28,6 +41,7 @@ from agentpeft.envs.os_interaction.sandboxes.shell import (
 )
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
+_FLAGS = MS_NOSUID | MS_NODEV
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _ISOLATION = (  # noqa: SIM905 (as one types it)
     "--proc /proc --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
@@ -50,7 +64,7 @@ class _Episode:
         self._config = config
         self._children = children
         self._outer = 0
-        self._filter = kernel.build_filter()
+        self._filter = build_filter()
         self.root = f"{_BASE}/episode/root"
 
     def mount(self, name: str, lower: str) -> None:
@@ -59,16 +73,14 @@ class _Episode:
         disk_mib, num_inodes = self._config["disk_mib"], self._config["num_inodes"]
         options = f"size={disk_mib}m,nr_inodes={num_inodes},mode=755"
         os.makedirs(base, exist_ok=True)
-        kernel.mount("tmpfs", base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+        mount("tmpfs", base, "tmpfs", _FLAGS, options)
         for part in ("upper", "work", "root"):
             os.mkdir(f"{base}/{part}", 0o755)
         layers = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work,userxattr"
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV
-        kernel.mount("overlay", f"{base}/root", "overlay", flags, layers)
+        mount("overlay", f"{base}/root", "overlay", _FLAGS, layers)
         self.root = f"{base}/root"
 
     def start(self, stdin: int, output: int) -> int:
-        """See `Host.start`."""
         program = os.memfd_create("seccomp")
         os.write(program, self._filter)
         os.lseek(program, 0, os.SEEK_SET)
@@ -80,17 +92,13 @@ class _Episode:
         return self._outer
 
     def find_init(self, pid: int) -> int:
-        """See `Host.find_init`."""
         with suppress(OSError, IndexError):
             return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         return 0
 
     def kill_all(self) -> None:
-        """See `Host.kill_all`."""
-        if self._outer and self._outer not in self._children.exit_codes:
-            with suppress(ProcessLookupError):
-                os.kill(self._outer, signal.SIGKILL)  # its child dies with it, and all below
-        self._children.wait_for_all()
+        if self._outer:  # the namespace's first process dies with it, and all below with that
+            self._children.kill(self._outer)
         self._outer = 0
 
     def _compose_command(self, program: int) -> tuple[str, ...]:
@@ -107,7 +115,7 @@ class _Episode:
 
 
 class _Server:
-    """Answers the requests of `bubblewrap.py`."""
+    """What `bubblewrap.py` may ask for."""
 
     def __init__(self, config: dict[str, Any], image: str, guard: str) -> None:
         self._image = image
@@ -116,22 +124,19 @@ class _Server:
         children = Children()
         self._episode = _Episode(config, children)
         self._shell = PersistentShell(self._episode, children)
-        self._operations: dict[str, Callable[..., object]] = {
-            "reset": self._reset,
-            "run": self._run,
-            "freeze": self._freeze,
-            "check": self._check,
-            "stat": self._stat,
-            "read": self._read,
-            "walk": self._walk,
-        }
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Does one request; what the kernel refuses is an `error`."""
-        try:
-            return {"value": self._operations[request["operation"]](*request["arguments"])}
-        except OSError as error:
-            return {"error": str(error)}
+    def serve(self) -> None:
+        serve(
+            {
+                "reset": self._reset,
+                "run": self._run,
+                "freeze": self._freeze,
+                "check": self._check,
+                "read": self._in_frozen(read_file),
+                "stat": self._in_frozen(stat_path),
+                "walk": self._in_frozen(walk),
+            }
+        )
 
     def _reset(self) -> None:
         self._shell.end()
@@ -144,66 +149,27 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
-        _unmount_if_there(f"{_BASE}/episode/root")
+        for name in ("episode/root", "frozen"):
+            _unmount_if_there(f"{_BASE}/{name}")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
-        kernel.mount("overlay", f"{_BASE}/frozen", "overlay", flags, layers)
+        mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | MS_RDONLY, layers)
 
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
-        lower = f"{self._guard}:{_BASE}/episode/upper:{self._image}"
         for name in ("check/root", "check"):
             _unmount_if_there(f"{_BASE}/{name}")
-        self._episode.mount("check", lower)
+        self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
         try:
-            return self._shell.run(command, timeout_s, self._max_chars)
+            return self._run(command, timeout_s)
         finally:
             self._shell.end()
-            for name in ("check/root", "check"):
-                kernel.unmount(f"{_BASE}/{name}")
 
-    def _stat(self, path: str) -> dict[str, object] | None:
-        with _inside(f"{_BASE}/frozen"), suppress(OSError, ValueError):
-            return _describe(path)
-        return None
+    def _in_frozen(self, read: Callable[..., object]) -> Callable[..., object]:
+        def read_frozen(*arguments: object) -> object:
+            with _inside(f"{_BASE}/frozen"):
+                return read(*arguments)
 
-    def _read(self, path: str, max_bytes: int) -> str | None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with _inside(f"{_BASE}/frozen"), suppress(OSError, ValueError):
-            descriptor = os.open(path, flags)
-            with open(descriptor, "rb") as file:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    return base64.b64encode(file.read(max_bytes)).decode()
-        return None
-
-    def _walk(self, path: str) -> list[tuple[str, dict[str, object]]]:
-        found = []
-        with _inside(f"{_BASE}/frozen"):
-            pending = [path]
-            while pending:
-                current = pending.pop()
-                with suppress(OSError, ValueError):
-                    found.append((current, _describe(current)))
-                    if found[-1][1]["kind"] == "directory":
-                        names = sorted(os.listdir(current), reverse=True)
-                        pending += [f"{current.rstrip('/')}/{name}" for name in names]
-        return found
-
-
-def _describe(path: str) -> dict[str, object]:
-    """Returns the fields of a `FileStat`. Raises: OSError."""
-    status = os.lstat(path)
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
-    return {
-        "kind": kind,
-        "mode": stat.S_IMODE(status.st_mode),
-        "uid": status.st_uid,
-        "gid": status.st_gid,
-        "size": status.st_size,
-        "target": os.readlink(path) if kind == "symlink" else "",
-        "mtime": status.st_mtime,
-    }
+        return read_frozen
 
 
 @contextmanager
@@ -222,14 +188,14 @@ def _inside(root: str) -> Iterator[None]:
 
 def _unmount_if_there(path: str) -> None:
     with suppress(OSError):
-        kernel.unmount(path)
+        unmount(path)
 
 
 def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
     try:
-        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+        unshare(CLONE_NEWUSER | CLONE_NEWNS)
         folder = os.open(config["folder"], os.O_RDONLY | os.O_DIRECTORY)  # as who we still are
         _tell("unshared")
         if sys.stdin.readline() != "mapped\n":
@@ -237,13 +203,13 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        kernel.own_proc_files()
-        kernel.mount("none", "/", "none", kernel.MS_REC | kernel.MS_PRIVATE)
+        set_dumpable(True)
+        mount("none", "/", "none", MS_REC | MS_PRIVATE)
         if "tar" in config:
-            root_files.unpack(folder, config["tar"])
-            _tell("unpacked")
+            unpack(folder, config["tar"])
+            _tell("ready")
             return
-        kernel.mount("tmpfs", _BASE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m")
+        mount("tmpfs", _BASE, "tmpfs", _FLAGS, "size=1m")
         _make_inner_namespace(config["num_processes"])
         os.mkdir(f"{_BASE}/probe")
         _need_overlays()
@@ -251,6 +217,7 @@ def main() -> None:
         _tell(str(error))
         return
     layers = f"/proc/self/fd/{folder}"
+    _tell("ready")
     _supervise(config, f"{layers}/root", f"{layers}/guard")
 
 
@@ -262,7 +229,7 @@ def _make_inner_namespace(num_processes: int) -> None:
     if not pid:
         os.close(is_mapped)
         resource.setrlimit(resource.RLIMIT_NPROC, (num_processes + _OWN_PROCESSES,) * 2)
-        kernel.unshare(kernel.CLONE_NEWUSER)
+        unshare(CLONE_NEWUSER)
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")
         os.read(wait, 1)
@@ -284,11 +251,11 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
     while True:
         worker = os.fork()
         if not worker:
-            kernel.adopt_orphans()
+            adopt_orphans()
             for descriptor in config["cgroups"]:
                 os.write(descriptor, b"0")
                 os.close(descriptor)
-            serve(_Server(config, image, guard).answer)
+            _Server(config, image, guard).serve()
             os._exit(0)
         if not os.waitpid(worker, 0)[1]:
             return

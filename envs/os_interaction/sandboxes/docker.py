@@ -1,1 +1,105 @@
 """Episodes in docker containers: `DockerSandbox`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
+from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
+from agentpeft.envs.os_interaction.sandboxes.protocol import (
+    CommandResult,
+    Interpreter,
+    SandboxLimits,
+)
+from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
+from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
+    ServedSandbox,
+    compose_script,
+    read_result,
+)
+
+_GUARDED = [f"/{path}" for path in (*FULL, *FILES)]
+_NAMED = [f"/{path}" for path in NAMED]
+_MAX_CHECK_BYTES = 32 << 20
+
+
+class DockerSandbox(ServedSandbox):
+    """A `Sandbox` with a new container for each episode; see docs/environments/os_sandboxes.md.
+
+    Sandboxes of one process with the same settings share a pool of containers made ahead of use.
+    Who ends its container, or fills the disk, goes on in a new one without files of its own.
+    """
+
+    def __init__(
+        self,
+        limits: SandboxLimits | None = None,
+        image: str | None = None,
+        runtime: str | None = None,
+    ) -> None:
+        """`image` None: the default one; `runtime` None: the daemon's default.
+
+        Raises: EnvFault if no daemon answers.
+        """
+        self._pool = ContainerPool.share(limits or SandboxLimits(), image, runtime)
+        self._container: KeptContainer | None = None
+        self._is_closed = False
+
+    def reset(self) -> None:
+        """See `Sandbox.reset`."""
+        if self._is_closed:
+            self._pool.share_again()
+            self._is_closed = False
+        self._replace()
+
+    def check(
+        self,
+        script: str,
+        timeout_s: float,
+        interpreter: Interpreter = "bash",
+        args: Sequence[str] = (),
+    ) -> CommandResult:
+        """See `Sandbox.check`."""
+        try:
+            files = self.ask("list_changes", _MAX_CHECK_BYTES)
+        except Refusal as refusal:
+            return CommandResult(str(refusal), None)
+        container = self._pool.take()
+        try:
+            container.channel.request("apply_changes", files, _GUARDED, _NAMED)
+            command = compose_script(script, interpreter, args)
+            answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
+            return read_result(answer)
+        finally:
+            self._pool.discard(container)
+
+    def close(self) -> None:
+        """See `Sandbox.close`."""
+        if self._container:
+            self._pool.discard(self._container)
+            self._container = None
+        if not self._is_closed:
+            self._is_closed = True
+            self._pool.release()
+
+    def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
+        """Returns the answer of the container's process 1; None if it has ended under a command.
+
+        Raises: EnvFault, Refusal.
+        """
+        if self._container is None:
+            raise EnvFault(f"a sandbox must be reset before {operation!r}")
+        try:
+            return self._container.channel.request(operation, *arguments, timeout_s=timeout_s)
+        except (ChannelClosedError, Refusal) as error:
+            if isinstance(error, Refusal) and operation != "freeze":
+                raise
+            self._replace()
+        if operation == "run":
+            return None
+        return self._container.channel.request(operation, *arguments)
+
+    def _replace(self) -> None:
+        if self._container:
+            self._pool.discard(self._container)
+            self._container = None
+        self._container = self._pool.take()

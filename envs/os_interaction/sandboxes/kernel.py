@@ -12,7 +12,7 @@ CLONE_NEWUSER = 0x1000_0000
 MS_NOSUID, MS_NODEV, MS_RDONLY = 2, 4, 1
 MS_REC, MS_PRIVATE = 0x4000, 0x4_0000
 _MNT_DETACH = 2
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 4, 22, 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,9 +53,22 @@ def adopt_orphans() -> None:
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def own_proc_files() -> None:
-    """Makes this process own its files in /proc again, after a change of uid. Raises: OSError."""
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+def set_dumpable(is_dumpable: bool) -> None:
+    """Says whether others of the same user may look into this process, itself by /proc too.
+
+    Raises: OSError.
+    """
+    _check(_libc.prctl(_PR_SET_DUMPABLE, int(is_dumpable), 0, 0, 0), "prctl")
+
+
+def apply_filter() -> None:
+    """Puts this process and all that it starts under `build_filter`. Raises: OSError."""
+    program = build_filter()
+    if program:
+        code = ctypes.create_string_buffer(program)
+        address = ctypes.addressof(code)
+        header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, address))
+        _check(_libc.prctl(_PR_SET_SECCOMP, 2, header), "prctl")
 
 
 def _check(result: int, what: str) -> None:

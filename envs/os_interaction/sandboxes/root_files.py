@@ -9,16 +9,15 @@ import os
 import shutil
 from contextlib import suppress
 
-_FULL = [
+FULL = [
     *("lib", "lib32", "lib64", "libx32", "usr/lib", "usr/lib32", "usr/lib64", "usr/libx32"),
     *("usr/libexec", "usr/local/lib", "etc/alternatives", "etc/ld.so.conf.d", "etc/pam.d"),
     *("etc/perl", "etc/python3"),
 ]
 """Folders of which a check sees nothing but the image's."""
-_NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
+NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
 """Folders where the image's names win and others are seen."""
-_FILES = ["etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"]
-GUARDED = (*_FULL, *_NAMED, *_FILES)
+FILES = ["etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"]
 _EMPTY = ["dev", "proc", "sys", "etc"]
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -74,12 +73,12 @@ def _make_guard() -> None:
     os.mkdir("guard", 0o755)
     for path in _EMPTY:
         os.makedirs(f"guard/{path}", exist_ok=True)
-    folders = [*_FULL, *(f"etc/{n}" for n in os.listdir("root/etc") if n.startswith("python3."))]
+    folders = [*FULL, *(f"etc/{n}" for n in os.listdir("root/etc") if n.startswith("python3."))]
     for path in folders:
         _link_tree(path)
         if os.path.isdir(f"guard/{path}") and not os.path.islink(f"guard/{path}"):
             os.setxattr(f"guard/{path}", "user.overlay.opaque", b"y")
-    for path in (*_NAMED, *_FILES):
+    for path in (*NAMED, *FILES):
         _link_tree(path)
     if not _exists("guard/etc/ld.so.preload"):
         os.close(os.open("guard/etc/ld.so.preload", os.O_CREAT, 0o644))

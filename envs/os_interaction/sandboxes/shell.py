@@ -1,7 +1,7 @@
-"""The one shell of an episode: `PersistentShell`, and `main`, which serves it inside a container.
+"""The one shell of an episode: `PersistentShell`, and how a process serves it.
 
-Needs the standard library only (Python 3.9), since its source is what process 1 of a container
-runs. Nothing here guards a verdict: an agent may fool its own shell.
+Standard library only (Python 3.9), since it also runs inside of a container. Nothing here guards a
+verdict: an agent may fool its own shell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
 ENVIRONMENT = {
@@ -61,14 +61,15 @@ class Children:
                 code = os.waitstatus_to_exitcode(ended[1])
                 self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
 
-    def wait_for_all(self) -> None:
-        """Returns once there is no child any more."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    def kill(self, pid: int) -> None:
+        """Kills a process, -1 for all that can be, and returns once there is no child any more."""
         with suppress(ChildProcessError):
             while True:
-                os.waitpid(-1, 0)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.0005)
         self.exit_codes.clear()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
 class PersistentShell:
@@ -261,27 +262,6 @@ def _read_processes() -> dict[int, tuple[int, int]]:
     return table
 
 
-class _Container:
-    """A container's processes, seen by its process 1."""
-
-    def __init__(self, children: Children) -> None:
-        self._children = children
-
-    def start(self, stdin: int, output: int) -> int:
-        """See `Host.start`."""
-        return spawn(BASH, stdin, output)
-
-    def find_init(self, pid: int) -> int:  # noqa: ARG002 (the same for every shell)
-        """See `Host.find_init`."""
-        return os.getpid()
-
-    def kill_all(self) -> None:
-        """See `Host.kill_all`."""
-        with suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        self._children.wait_for_all()
-
-
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
     """Starts a command, the first to go where memory runs out; its stderr is lost."""
     score = "/proc/self/oom_score_adj"
@@ -296,7 +276,8 @@ def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
                 (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
             ],
-            setsigdef=[signal.SIGPIPE],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGINT],
             setsigmask=[],
         )
     finally:
@@ -308,16 +289,14 @@ def _write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def serve(operations: dict[str, Callable[..., object]]) -> None:
     """Answers requests, a line of JSON each, from standard input until it ends."""
     for line in sys.stdin:
         request = json.loads(line)
-        sys.stdout.write(json.dumps({"id": request["id"], **answer(request)}) + "\n")
+        answer = {"id": request["id"]}
+        try:
+            answer["value"] = operations[request["operation"]](*request["arguments"])
+        except OSError as error:
+            answer["error"] = str(error)
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
-
-
-def main() -> None:
-    """Serves a shell as process 1 of a container: commands in, results out."""
-    children = Children()
-    shell = PersistentShell(_Container(children), children)
-    serve(lambda request: {"value": shell.run(*request["arguments"])})

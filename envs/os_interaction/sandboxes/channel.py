@@ -1,0 +1,87 @@
+"""Requests to a process that serves a sandbox, in lines of JSON: `Channel`, `compose_program`."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentpeft.envs.errors import EnvFault
+
+_PACKAGE = __name__.rpartition(".")[0]
+_ANSWER_TIMEOUT_S = 120.0
+_PROGRAM = """
+import sys, types
+for name, source in {sources!r}:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+module.main()
+"""
+
+
+class ChannelClosedError(EnvFault):
+    """The process at the other end is gone, or says nothing."""
+
+
+class Refusal(EnvFault):
+    """What was asked for could not be done."""
+
+
+class Channel:
+    """One request at a time, over something that sends and receives bytes."""
+
+    def __init__(self, send: Callable[[bytes], object], receive: Callable[[float], bytes]) -> None:
+        """`receive` waits for as many seconds, and returns nothing if nothing comes any more."""
+        self._send = send
+        self._receive = receive
+        self._buffer = b""
+        self._num_requests = 0
+
+    def request(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
+        """Returns what an operation gives; None if the worker was killed under it.
+
+        Raises: Refusal, ChannelClosedError.
+        """
+        self._num_requests += 1
+        request = {"id": self._num_requests, "operation": operation, "arguments": arguments}
+        self.write_line(json.dumps(request))
+        reply: dict[str, Any] = {"id": 0}
+        while reply["id"] not in (self._num_requests, None):
+            line = self.read_line(timeout_s + _ANSWER_TIMEOUT_S)
+            if not line.startswith("{"):
+                raise Refusal(line)
+            reply = json.loads(line)
+        if "error" in reply:
+            raise Refusal(f"a sandbox cannot {operation}: {reply['error']}")
+        return reply.get("value")
+
+    def read_line(self, timeout_s: float) -> str:
+        """Returns the next line. Raises: ChannelClosedError."""
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            try:
+                data = self._receive(max(0.0, deadline_s - time.monotonic()))
+            except OSError:
+                data = b""
+            if not data:
+                raise ChannelClosedError("the process that holds a sandbox is gone, or hangs")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
+
+    def write_line(self, line: str) -> None:
+        """Sends a line. Raises: ChannelClosedError."""
+        try:
+            self._send(line.encode() + b"\n")
+        except (OSError, ValueError) as error:
+            raise ChannelClosedError(f"the process that holds a sandbox is gone: {error}") from None
+
+
+def compose_program(*modules: str) -> str:
+    """Returns a Python program of some of this folder's modules that runs the last one's `main`.
+
+    It needs no package installed, and imports none: it starts in 30 ms.
+    """
+    folder = Path(__file__).parent
+    sources = [(f"{_PACKAGE}.{name}", (folder / f"{name}.py").read_text()) for name in modules]
+    return _PROGRAM.format(sources=sources)

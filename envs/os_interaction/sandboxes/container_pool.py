@@ -1,0 +1,228 @@
+"""Containers that are ready ahead of use: `ContainerPool`, and `KeptContainer`, one of them."""
+
+import atexit
+import os
+import select
+import struct
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from agentpeft.envs.containers import (
+    APIError,
+    DockerException,
+    connect,
+    need_default_image,
+    need_image,
+    one_line,
+    remove_leftovers,
+)
+from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
+from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
+from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
+from agentpeft.envs.processes import identify_process
+
+LABEL = "agentpeft.os_interaction"
+_PROGRAM = compose_program("kernel", "served_files", "shell", "keeper")
+_CAPABILITIES = (
+    "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP SETPCAP SYS_CHROOT"
+    " NET_BIND_SERVICE AUDIT_WRITE"
+)
+_MAX_AHEAD = 4
+_OWN_PROCESSES = 4
+_WATCH_S = 0.2
+_START_TIMEOUT_S = 60.0
+
+
+class KeptContainer:
+    """A running container whose process 1 answers on a channel that nobody else has."""
+
+    def __init__(self, client: Any, settings: dict[str, Any], limits: SandboxLimits) -> None:
+        """Raises: EnvFault."""
+        self._limits = limits
+        self._frames = bytearray()
+        try:
+            self._container = client.containers.create(**settings)
+            parameters = {"stdin": 1, "stdout": 1, "stream": 1}
+            self._attached = client.api.attach_socket(self._container.id, params=parameters)
+            self._socket = self._attached._sock
+            self._container.start()
+        except DockerException as error:
+            raise EnvFault(f"cannot start a container: {one_line(error)}") from None
+        graph = (self._container.attrs.get("GraphDriver") or {}).get("Data") or {}
+        self._upper = graph.get("UpperDir", "")
+        self.channel = Channel(self._socket.sendall, self._receive)
+        self.channel.request("stat", "/")
+
+    def is_over_disk(self) -> bool:
+        """Returns whether the episode's files are more or larger than they may be."""
+        num_bytes = num_inodes = 0
+        for folder, folders, files in os.walk(self._upper):
+            num_inodes += len(folders) + len(files)
+            for name in files:
+                with suppress(OSError):
+                    num_bytes += os.lstat(f"{folder}/{name}").st_blocks * 512
+        return num_inodes > self._limits.num_inodes or num_bytes > self._limits.disk_mib << 20
+
+    def remove(self) -> None:
+        """Kills and removes the container. Idempotent."""
+        with suppress(OSError):
+            self._attached.close()
+        with suppress(APIError):
+            self._container.remove(force=True, v=True)
+
+    def _receive(self, timeout_s: float) -> bytes:
+        """Returns what process 1 has written, without the frames that the daemon puts it in."""
+        while True:
+            if len(self._frames) >= 8:
+                size = struct.unpack(">I", self._frames[4:8])[0]
+                if len(self._frames) >= 8 + size:
+                    data = bytes(self._frames[8 : 8 + size])
+                    del self._frames[: 8 + size]
+                    return data
+            if not select.select([self._socket], [], [], timeout_s)[0]:
+                return b""
+            data = self._socket.recv(1 << 16)
+            if not data:
+                return b""
+            self._frames += data
+
+
+class ContainerPool:
+    """Containers of one image and one set of limits, made by threads while episodes run."""
+
+    _shared: "dict[object, ContainerPool]" = {}  # noqa: RUF012 (one per process is the point)
+    _lock = threading.Lock()
+
+    def __init__(self, limits: SandboxLimits, image: str | None, runtime: str | None) -> None:
+        """Raises: EnvFault, SettingsError."""
+        self._limits = limits
+        self._owner_pid = os.getpid()
+        self._num_users = 0
+        self._is_open = False
+        self._client = connect()
+        remove_leftovers(self._client, LABEL)
+        self._settings = _compose_settings(limits, image or DEFAULT_IMAGE, runtime)
+        self._image = image
+
+    @classmethod
+    def share(
+        cls, limits: SandboxLimits, image: str | None, runtime: str | None
+    ) -> "ContainerPool":
+        """Returns this process's pool for some settings; pair each call with one `release()`."""
+        key = (limits, image, runtime, os.getpid())
+        with cls._lock:
+            if key not in cls._shared:
+                cls._shared[key] = cls(limits, image, runtime)
+        cls._shared[key].share_again()
+        return cls._shared[key]
+
+    def share_again(self) -> None:
+        """Adds a user."""
+        with self._lock:
+            self._num_users += 1
+
+    def take(self) -> KeptContainer:
+        """Returns a new container for one episode, and has others made. Raises: EnvFault."""
+        with self._lock:
+            if not self._is_open:
+                self._open()
+            num_ahead = min(self._num_users, _MAX_AHEAD) + 1
+            while len(self._ready) < num_ahead:
+                self._ready.append(self._executor.submit(self._make))
+            future = self._ready.popleft()
+        container = future.result()
+        with self._lock:
+            self._used.add(container)
+        return container
+
+    def discard(self, container: KeptContainer) -> None:
+        """Has a container removed, by and by."""
+        with self._lock:
+            self._used.discard(container)
+            if self._is_open:
+                self._executor.submit(self._remove, container)
+
+    def release(self) -> None:
+        """Takes a user away; the last one's removes every container."""
+        with self._lock:
+            self._num_users -= 1
+            is_last = not self._num_users and self._is_open
+            self._is_open = self._is_open and not is_last
+        if is_last:
+            self._executor.shutdown(wait=True)
+            self._close()
+
+    def _open(self) -> None:
+        if self._image is None:
+            need_default_image(self._client, DEFAULT_IMAGE, str(IMAGE_FOLDER))
+        else:
+            need_image(self._client, self._image)
+        self._ready: deque[Future[KeptContainer]] = deque()
+        self._used: set[KeptContainer] = set()
+        self._alive: set[KeptContainer] = set()
+        self._executor = ThreadPoolExecutor(_MAX_AHEAD, "containers")
+        self._is_open = True
+        atexit.register(self._close)
+        threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
+
+    def _close(self) -> None:
+        """Removes whatever is there. In a forked child it does nothing."""
+        atexit.unregister(self._close)
+        self._is_open = False
+        if os.getpid() == self._owner_pid:
+            for container in list(self._alive):
+                self._remove(container)
+
+    def _make(self) -> KeptContainer:
+        container = KeptContainer(self._client, self._settings, self._limits)
+        self._alive.add(container)
+        return container
+
+    def _remove(self, container: KeptContainer) -> None:
+        container.remove()
+        self._alive.discard(container)
+
+    def _watch(self) -> None:
+        """Ends episodes over their disk limit, where the file system has no quota to do so."""
+        while self._is_open:
+            time.sleep(_WATCH_S)
+            with self._lock:
+                used = list(self._used)
+            for container in used:
+                if container.is_over_disk():
+                    container.remove()
+
+
+def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) -> dict[str, Any]:
+    disk_bytes = limits.disk_mib << 20
+    command = ["/usr/bin/python3", "-I", "-S", "-c", _PROGRAM, str(limits.max_output_chars)]
+    return {
+        "image": image,
+        "command": command,
+        "entrypoint": [],
+        "stdin_open": True,
+        "user": "0:0",
+        "hostname": "sandbox",
+        "runtime": runtime,
+        "network_mode": "none",
+        "ipc_mode": "private",
+        "shm_size": "16m",
+        "cap_drop": ["ALL"],
+        "cap_add": _CAPABILITIES.split(),
+        "security_opt": ["no-new-privileges"],
+        "mem_limit": f"{limits.memory_mib}m",
+        "memswap_limit": f"{limits.memory_mib}m",
+        "pids_limit": limits.num_processes + _OWN_PROCESSES,
+        "nano_cpus": int(limits.cpus * 1e9),
+        "ulimits": [
+            {"Name": "fsize", "Soft": disk_bytes, "Hard": disk_bytes},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        "log_config": {"Type": "none"},
+        "labels": {LABEL: identify_process(os.getpid())},
+    }

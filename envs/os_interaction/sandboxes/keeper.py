@@ -1,0 +1,75 @@
+"""Process 1 of a docker sandbox's container: it starts the shells, and reads the files afterwards.
+
+It runs from the pristine image before the agent does, imports nothing later, and nobody inside may
+look into it: it is not dumpable and no capability is there to change that. Standard library only.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+
+from agentpeft.envs.os_interaction.sandboxes.kernel import apply_filter, set_dumpable
+from agentpeft.envs.os_interaction.sandboxes.served_files import (
+    apply_changes,
+    list_changes,
+    read_file,
+    stat_path,
+    walk,
+)
+from agentpeft.envs.os_interaction.sandboxes.shell import (
+    BASH,
+    Children,
+    PersistentShell,
+    serve,
+    spawn,
+)
+
+_CLOCK_STEP_S = 0.05
+_LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
+
+
+class _Container:
+    """This container's processes (a `Host`)."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+
+    def start(self, stdin: int, output: int) -> int:
+        return spawn(BASH, stdin, output)
+
+    def find_init(self, pid: int) -> int:  # noqa: ARG002 (the same for every shell)
+        return os.getpid()
+
+    def kill_all(self) -> None:
+        self._children.kill(-1)
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    set_dumpable(False)
+    apply_filter()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limits = [resource.getrlimit(number) for number in _LIMITS]
+    children = Children()
+    shell = PersistentShell(_Container(children), children)
+    started_s = time.time() - _CLOCK_STEP_S
+    max_chars = int(sys.argv[1])
+
+    def freeze() -> None:
+        shell.end()
+        if [resource.getrlimit(number) for number in _LIMITS] != limits:
+            raise OSError("the limits of process 1 were changed from inside")
+
+    serve(
+        {
+            "run": lambda command, timeout_s: shell.run(command, timeout_s, max_chars),
+            "freeze": freeze,
+            "stat": stat_path,
+            "read": read_file,
+            "walk": walk,
+            "list_changes": lambda max_bytes: list_changes(started_s, max_bytes),
+            "apply_changes": apply_changes,
+        }
+    )

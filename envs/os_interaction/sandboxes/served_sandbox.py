@@ -1,0 +1,77 @@
+"""What the sandboxes do alike: `ServedSandbox`, whose shell and files are served by a process."""
+
+import base64
+import secrets
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agentpeft.envs.os_interaction.sandboxes.protocol import (
+    CommandResult,
+    FileStat,
+    Interpreter,
+)
+
+_COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
+_KILLED = CommandResult("[everything was killed, since memory ran out]", None, is_new_shell=True)
+
+
+class ServedSandbox:
+    """A `Sandbox` without its beginning and end."""
+
+    def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
+        """Returns the answer of the process that serves the episode; None if it was killed."""
+        raise AssertionError((operation, arguments, timeout_s))
+
+    def prepare(
+        self,
+        script: str,
+        timeout_s: float,
+        interpreter: Interpreter = "bash",
+        args: Sequence[str] = (),
+    ) -> CommandResult:
+        """See `Sandbox.prepare`."""
+        return self.run(compose_script(script, interpreter, args), timeout_s)
+
+    def run(self, command: str, timeout_s: float) -> CommandResult:
+        """See `Sandbox.run`."""
+        return read_result(self.ask("run", command, timeout_s, timeout_s=timeout_s))
+
+    def freeze(self) -> "ServedFiles":
+        """See `Sandbox.freeze`."""
+        self.ask("freeze")
+        return ServedFiles(self)
+
+
+class ServedFiles:
+    """`FrozenFiles` of a sandbox."""
+
+    def __init__(self, sandbox: ServedSandbox) -> None:
+        self._sandbox = sandbox
+
+    def stat(self, path: str) -> FileStat | None:
+        """See `FrozenFiles.stat`."""
+        fields = self._sandbox.ask("stat", path)
+        return FileStat(**fields) if fields else None
+
+    def read(self, path: str, max_bytes: int) -> bytes | None:
+        """See `FrozenFiles.read`."""
+        data = self._sandbox.ask("read", path, max_bytes)
+        return None if data is None else base64.b64decode(data)
+
+    def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
+        """See `FrozenFiles.walk`."""
+        for found, fields in self._sandbox.ask("walk", path) or []:
+            yield found, FileStat(**fields)
+
+
+def read_result(fields: dict[str, Any] | None) -> CommandResult:
+    """Returns a command's result from what the shell's process says; None: it was killed."""
+    return CommandResult(**fields) if fields else _KILLED
+
+
+def compose_script(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
+    """Returns the command that runs a script of any length in a process of its own."""
+    end = f"END{secrets.token_hex(12)}"
+    words = " ".join(shlex.quote(arg) for arg in args)
+    return f"{_COMMANDS[interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script}\n{end}"
