@@ -35,7 +35,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--format", choices=FORMATS, default="preference", help="preference")
-    parser.add_argument("--output", type=Path, help="RUN/FORMAT.jsonl")
+    parser.add_argument("--output", type=Path, help="FORMAT.jsonl")
     parser.add_argument("--from-iteration", type=int, default=0, help="leave out what was earlier")
     return parser
 
@@ -47,7 +47,7 @@ def export(args: Namespace) -> int:
     lines = list(dict.fromkeys(json.dumps(row) for row in FORMATS[args.format](episodes)))
     if not lines:
         raise SettingsError(f"{path} from iteration {args.from_iteration} on: no {args.format} row")
-    output: Path = args.output or args.run / f"{args.format}.jsonl"
+    output: Path = args.output or Path(f"{args.format}.jsonl")
     write_file(output, "".join(f"{line}\n" for line in lines).encode())
     print(json.dumps({"output": str(output), "rows": len(lines)}))
     return 0

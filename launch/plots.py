@@ -46,15 +46,9 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
 def make_plots(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str, Figure]]:
     """Yields (name, figure) of all that the runs have measured."""
     for name, (metric, label) in CURVES.items():
-        is_success = name == "success"
-        if any(run.series(metric)[1] or (is_success and run.series(_SUCCESS)[1]) for run in runs):
-            figure, axes = _make_figure("iteration", label)
-            for index, run in enumerate(runs):
-                _draw_curve(axes, run, metric, smoothing, f"C{index}")
-                if is_success:
-                    _draw_evaluations(axes, run, f"C{index}")
-            _add_legend(axes, len(runs) > 1 or is_success)
-            yield name, figure
+        dots = _SUCCESS if name == "success" else ""
+        if any(run.series(metric)[1] or run.series(dots)[1] for run in runs):
+            yield name, _plot_curves(runs, metric, dots, label, smoothing)
     if any("eval/skill/" in name for run in runs for name in run.evaluations()[0]):
         yield "skills", _plot_skills(runs)
     yield "timing", _plot_timing(runs)
@@ -77,12 +71,21 @@ def _make_figure(x_label: str, y_label: str, height_inches: float = 2.6) -> tupl
     return figure, axes
 
 
-def _draw_curve(axes: Axes, run: RunData, metric: str, smoothing: float, colour: str) -> None:
-    steps, values = run.series(metric)
-    stride = math.ceil(len(steps) / _MAX_POINTS) or 1
-    axes.plot(steps[::stride], values[::stride], color=colour, alpha=0.25, linewidth=1)
-    smoothed = smooth(values, smoothing)
-    axes.plot(steps[::stride], smoothed[::stride], color=colour, linewidth=1.8, label=run.name)
+def _plot_curves(
+    runs: Sequence[RunData], metric: str, dots: str, label: str, smoothing: float
+) -> Figure:
+    """Draws a metric, measured and smoothed; `dots` is one of evaluations, "" for none."""
+    figure, axes = _make_figure("iteration", label)
+    for index, run in enumerate(runs):
+        steps, values = run.series(metric)
+        smoothed, colour = smooth(values, smoothing), f"C{index}"
+        every = slice(None, None, math.ceil(len(steps) / _MAX_POINTS) or 1)
+        axes.plot(steps[every], values[every], color=colour, alpha=0.25, linewidth=1)
+        axes.plot(steps[every], smoothed[every], color=colour, linewidth=1.8, label=run.name)
+        if dots:
+            _draw_evaluations(axes, run, colour)
+    _add_legend(axes, len(runs) > 1 or dots != "")
+    return figure
 
 
 def _draw_evaluations(axes: Axes, run: RunData, colour: str) -> None:

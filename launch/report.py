@@ -31,16 +31,11 @@ _MAX_EPISODE_BYTES = 3_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
-    return run_command(_run, make_parser().parse_args(argv))
+    return run_command(report, make_parser().parse_args(argv))
 
 
-def _run(args: Namespace) -> int:
-    print(json.dumps(write_report(args)))
-    return 0
-
-
-def write_report(args: Namespace) -> dict[str, object]:
-    """Writes the page and the plots and says where. Raises: DataError, SettingsError, OSError."""
+def report(args: Namespace) -> int:
+    """Writes the page and the plots. Raises: DataError, SettingsError, OSError."""
     if not 0 <= args.smoothing < 1:
         raise SettingsError(f"--smoothing must be in [0, 1), got {args.smoothing}")
     runs = [read_run(path) for path in args.runs]
@@ -49,22 +44,21 @@ def write_report(args: Namespace) -> dict[str, object]:
     output: Path = args.output or (alone if len(runs) == 1 else Path("comparison.html"))
     images = {name: to_image(figure, "svg").decode() for name, figure in figures.items()}
     write_file(output, render(runs, images).encode())
-    plots = []
-    if args.png is not None:
-        args.png.mkdir(parents=True, exist_ok=True)
-        plots = [args.png / f"{name}.png" for name in figures]
-        for path, figure in zip(plots, figures.values(), strict=True):
-            write_file(path, to_image(figure, "png"))
-    return {"report": str(output), "bytes": output.stat().st_size, "plots": list(map(str, plots))}
+    plots = [args.png / f"{name}.png" for name in figures] if args.png else []
+    for path, figure in zip(plots, figures.values(), strict=False):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, to_image(figure, "png"))
+    size = output.stat().st_size
+    print(json.dumps({"report": str(output), "bytes": size, "plots": [*map(str, plots)]}))
+    return 0
 
 
 def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
     """Returns the page. Raises: DataError on sessions that cannot be read."""
-    share = _MAX_EPISODE_BYTES // len(runs)
     episodes = [
         {"run": index, **episode}
         for index, run in enumerate(runs)
-        for episode in read_episodes(run.path, share)
+        for episode in read_episodes(run.path, _MAX_EPISODE_BYTES // len(runs))
     ]
     page = Environment(loader=FileSystemLoader(_PAGE), autoescape=True).get_template("page.html")
     return page.render(
@@ -81,14 +75,13 @@ def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:
 
 def _summarize(run: RunData) -> Row:
     before, after = run.evaluations()
-    seconds = {part: run.total(f"time/{part}_s") for part in (*PARTS, "env", "total")}
     return {
         "iterations": max(row["train/step"] for row in run.metrics),
         "episodes": int(run.total("sample/num_episodes")),
         "tokens": int(run.total("train/num_tokens")),
         "before": before,
         "after": after,
-        "seconds": seconds,
+        "seconds": {part: run.total(f"time/{part}_s") for part in (*PARTS, "env", "total")},
     }
 
 

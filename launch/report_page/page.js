@@ -71,6 +71,7 @@ function showTokens(episode, pane) {
 
 function showMessages(episode, pane) {
   for (const [role, text] of episode.messages) {
+    if (!text || (episode.tokens && role !== "user")) continue;
     const box = element("div", text, `message ${role}`);
     box.dataset.role = role === "user" ? "environment" : "policy";
     pane.append(box);

@@ -93,8 +93,9 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path, capsys):
     assert line.startswith("error: no run in")
 
 
-def test_bare_trl_trains_dpo_on_the_pairs(finished, tmp_path, trl_python):
+def test_bare_trl_trains_dpo_on_the_pairs(finished, tmp_path, trl_python, monkeypatch):
     (tmp_path / "merged").symlink_to(finished.parents[1] / "merged")
-    assert main([str(finished), "--output", str(tmp_path / "preference.jsonl")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main([str(finished)]) == 0
     after = "print(trainer.state.global_step, trainer.state.log_history[-1]['train_loss'] > 0)"
     assert run_block("docs/training/export.md", "DPO", trl_python, tmp_path, after) == "2 True"

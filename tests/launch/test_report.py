@@ -171,6 +171,14 @@ def test_episodes_are_filtered_and_their_text_is_never_code(run_dir, open_page):
     assert page.locator("#count").inner_text() == "0 episodes"
 
 
+def test_a_run_without_episodes_has_a_page_too(tmp_path, open_page):
+    write_rows(tmp_path / "metrics.jsonl", [make_metrics(1)])
+    main([str(tmp_path)])
+    page = open_page(tmp_path / "report.html")
+    assert page.locator("#plot-success svg").is_visible()
+    assert page.locator("#count").inner_text() == "0 episodes"
+
+
 def test_several_runs_are_compared_and_their_differences_come_first(
     finished, run_dir, open_page, tmp_path, capsys
 ):
