@@ -15,6 +15,7 @@ from agentpeft.envs import ENV_IDS, DataError, Outcome, SettingsError, Task, Tas
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import did_you_mean
+from agentpeft.envs.os_interaction.env import OSInteractionEnv
 
 
 def validate(args: Namespace) -> int:
@@ -22,8 +23,8 @@ def validate(args: Namespace) -> int:
     if not args.path.exists():
         raise DataError(f"{args.path}: no such file")
     settings = {"data": str(args.path)}
-    if args.database is not None:
-        settings["database"] = args.database
+    given = {"database": args.database, "sandbox": args.sandbox, "scripts": args.scripts}
+    settings |= {name: str(value) for name, value in given.items() if value is not None}
     with closing(_make_env(args.env, settings)) as env:
         if not isinstance(env.task_source, Taskset):
             raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
@@ -79,6 +80,8 @@ def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
             break
     if env.outcome is Outcome.SUCCESS:
         return None
+    if isinstance(env, OSInteractionEnv) and env.mistake:
+        return f"the gold solution ends in {env.outcome.value}: {env.mistake}"
     return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
 
 

@@ -11,8 +11,6 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import NoReturn
@@ -22,19 +20,13 @@ import numpy as np
 if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, Taskset, UnknownTaskError
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import DatabaseLimits
-from agentpeft.envs.db_bench.generator import DBBenchGenerator
-from agentpeft.envs.db_bench.grading import Grader
-from agentpeft.envs.db_bench.loaders import load_tasks, parse_task, to_entry
-from agentpeft.envs.db_bench.skills import SKILLS, check_skills
-from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset, UnknownTaskError
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.hub import load_hub_rows
 from agentpeft.envs.records import Json
 from agentpeft.envs.splits import Split, split_of
 from agentpeft.launch.gold_validation import validate
+from agentpeft.launch.task_families import TaskFamily, family_of, family_of_file
 
 HUB_ID = "csyq/LifelongAgentBench"
 _INTERRUPTED = 130
@@ -86,7 +78,8 @@ def generate(args: Namespace) -> int:
         raise SettingsError(f"--num-tasks must be >= 1, got {args.num_tasks}")
     if args.seed < 0:
         raise SettingsError(f"--seed must be >= 0, got {args.seed}")
-    source = DBBenchGenerator(
+    family = family_of(args.env)
+    source = family.make_generator(
         args.skills,
         skill_mode=args.skill_mode,
         num_skills=args.num_skills,
@@ -94,14 +87,15 @@ def generate(args: Namespace) -> int:
         split=args.split,
     )
     tasks = Taskset.generate(source, args.num_tasks, args.seed)
-    _write_entries(args.output, ((str(index), task) for index, task in enumerate(tasks)))
+    _write_entries(args.output, family, ((str(index), t) for index, t in enumerate(tasks)))
     return 0
 
 
 def single_skill(args: Namespace) -> int:
     """Keeps the tasks of the skills that have enough of them, or lists their ids by skill."""
-    tasks = load_tasks(args.input)
-    skills = check_skills(args.skills or SKILLS)
+    family = family_of_file(args.input)
+    tasks = family.load(args.input, args.scripts)
+    skills = family.check_skills(args.skills or family.skills)
     by_skill = {skill: [t.task_id for t in tasks if skill in t.skills] for skill in skills}
     enough = {skill: ids for skill, ids in by_skill.items() if len(ids) >= args.min_tasks}
     for skill, ids in by_skill.items():
@@ -115,25 +109,29 @@ def single_skill(args: Namespace) -> int:
         _write_json(args.output, {skill: list(ids) for skill, ids in enough.items()})
         return 0
     chosen = {task_id for ids in enough.values() for task_id in ids}
-    _write_entries(args.output, ((t.task_id, t) for t in tasks if t.task_id in chosen))
+    _write_entries(args.output, family, ((t.task_id, t) for t in tasks if t.task_id in chosen))
     return 0
 
 
 def convert(args: Namespace) -> int:
-    """Writes any file that DB-bench reads as `entry_dict.json`."""
-    _write_entries(args.output, ((task.task_id, task) for task in load_tasks(args.input)))
+    """Writes any file that DB-bench or OS-interaction reads as `entry_dict.json`."""
+    family = family_of_file(args.input)
+    tasks = family.load(args.input, args.scripts)
+    _write_entries(args.output, family, ((task.task_id, task) for task in tasks))
     return 0
 
 
 def download(args: Namespace) -> int:
-    """Gets LifelongAgentBench's database tasks from the hub and writes `entry_dict.json`."""
+    """Gets LifelongAgentBench's database or OS tasks from the hub and writes `entry_dict.json`."""
     try:
         records = load_hub_rows(HUB_ID, args.config, args.split)
     except (DataError, SettingsError) as error:
         print(f"error: cannot download: {error}", file=sys.stderr)
         return 1
-    tasks = Taskset((parse_task(record, args.config) for record in records), HUB_ID)
-    _write_entries(args.output, ((task.task_id, task) for task in tasks))
+    is_os = args.config == "os_interaction"
+    family = family_of(f"AgentPEFT/{'OSInteraction' if is_os else 'DBBench'}-v0")
+    tasks = Taskset((family.parse(record, args.config) for record in records), HUB_ID)
+    _write_entries(args.output, family, ((task.task_id, task) for task in tasks))
     return 0
 
 
@@ -150,21 +148,10 @@ def write_word_problems(path: Path, num_tasks: int, seed: int, split: Split) -> 
     print(f"{len(rows)} word problems written to {path}")
 
 
-def _write_entries(path: Path, tasks: Iterable[tuple[str, DBBenchTask]]) -> None:
-    with closing(open_database("sqlite", DatabaseLimits())) as database:
-        grader = Grader(database)
-        entries = {key: to_entry(_complete(task, grader)) for key, task in tasks}
-    _write_json(path, dict(entries))
+def _write_entries(path: Path, family: TaskFamily, tasks: Iterable[tuple[str, Task]]) -> None:
+    entries = family.to_entries(tasks)
+    _write_json(path, entries)
     print(f"{len(entries)} tasks written to {path}")
-
-
-def _complete(task: DBBenchTask, grader: Grader) -> DBBenchTask:
-    """Returns a task with the md5 or the label that an entry needs."""
-    if task.is_write and task.md5 is None:
-        return replace(task, md5=grader.gold_md5(task))
-    if not task.is_write and task.label is None:
-        return replace(task, label=grader.gold_label(task))
-    return task
 
 
 def _write_json(path: Path, data: Json) -> None:
@@ -185,6 +172,7 @@ def _write_text(path: Path, text: str) -> None:
 
 def make_parser() -> ArgumentParser:
     """Returns the words of all sub-commands."""
+    scripts = "folder of the scripts that AgentBench's OS tasks name"
     parser = _Parser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="command", parser_class=_Parser)
 
@@ -196,29 +184,34 @@ def make_parser() -> ArgumentParser:
         return command
 
     command = add("generate", generate, "entry_dict.json")
+    command.add_argument("--env", default="AgentPEFT/DBBench-v0", help="AgentPEFT/DBBench-v0")
     command.add_argument("--num-tasks", type=int, default=500, help="500")
-    command.add_argument("--skills", nargs="+", metavar="SKILL", help="default: all 22")
+    command.add_argument("--skills", nargs="+", metavar="SKILL", help="default: all")
     command.add_argument("--skill-mode", choices=("single", "all"), default="single")
     command.add_argument("--num-skills", type=int, help="with --skill-mode all: this many a task")
     command.add_argument("--max-phrasings", type=int, help="ways to say each thing (default: all)")
     command.add_argument(
-        "--split", choices=("train", "test"), help="share no table (default: both)"
+        "--split", choices=("train", "test"), help="share no words (default: both)"
     )
     command.add_argument("--seed", type=int, default=0, help="0")
     command = add("single-skill", single_skill, "single_skill_tasks.json")
     command.add_argument("input", type=Path)
-    command.add_argument("--skills", nargs="+", metavar="SKILL", help="default: all 22")
+    command.add_argument("--scripts", type=Path, help=scripts)
+    command.add_argument("--skills", nargs="+", metavar="SKILL", help="default: all")
     command.add_argument("--min-tasks", type=int, default=1, help="a skill needs this many (1)")
     command.add_argument("--index", action="store_true", help="write task ids by skill instead")
     command = add("convert", convert, "entry_dict.json")
     command.add_argument("input", type=Path)
+    command.add_argument("--scripts", type=Path, help=scripts)
     command = add("download", download, "entry_dict.json")
-    command.add_argument("--config", default="db_bench", help="subset on the hub (db_bench)")
+    command.add_argument("--config", default="db_bench", help="db_bench or os_interaction")
     command.add_argument("--split", default="train", help="split on the hub (train)")
     command = add("validate", validate, None)
     command.add_argument("path", type=Path)
     command.add_argument("--env", required=True, help="id of a registered text environment")
     command.add_argument("--database", help='of DB-bench: "sqlite", "mysql://…" or "docker"')
+    command.add_argument("--sandbox", help='of OS-interaction: "bubblewrap" or "docker"')
+    command.add_argument("--scripts", type=Path, help=scripts)
     return parser
 
 

@@ -3,8 +3,9 @@
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from agentpeft.launch import prepare_data
 from agentpeft.policies.config import Settings
 
 logger = logging.getLogger(__name__)
+_Maker = Callable[[Path, Mapping[str, Any], int], None]
 _NUM_TASKS = 2000
 _SEEDS = {"environment": 0, "warm_start": 1, "evaluation": 2}
 """Each section's tasks are drawn with a seed of its own, so that none is seen twice."""
@@ -44,7 +46,11 @@ def _task_path(kwargs: Mapping[str, Any]) -> Path | None:
 
 
 def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
-    makers = {"DBBench-v0": _make_db_bench, "GSM8K-v0": _make_gsm8k}
+    makers: dict[str, _Maker] = {
+        "DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
+        "OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
+        "GSM8K-v0": _make_gsm8k,
+    }
     maker = makers.get(env_id.rpartition("/")[2])
     if maker is None:
         raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
@@ -57,9 +63,10 @@ def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None
     logger.info("%s was missing: made %d generated tasks, seed %d", path, _NUM_TASKS, seed)
 
 
-def _make_db_bench(path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
+def _make_entries(env_id: str, path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
     prepare_data.generate(
         Namespace(
+            env=env_id,
             output=path,
             num_tasks=_NUM_TASKS,
             seed=seed,
