@@ -45,13 +45,15 @@ def _task_path(kwargs: Mapping[str, Any]) -> Path | None:
     return Path(data).expanduser().absolute() if is_path and data else None
 
 
+def missing_task_file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
+    """Returns an environment's task file where it is missing and would be made."""
+    path = _task_path(kwargs)
+    is_missing = path is not None and not path.exists()
+    return path if is_missing and env_id.rpartition("/")[2] in _MAKERS else None
+
+
 def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
-    makers: dict[str, _Maker] = {
-        "DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
-        "OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
-        "GSM8K-v0": _make_gsm8k,
-    }
-    maker = makers.get(env_id.rpartition("/")[2])
+    maker = _MAKERS.get(env_id.rpartition("/")[2])
     if maker is None:
         raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
     try:
@@ -92,3 +94,10 @@ def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
     path.mkdir()
     for each in get_args(Split):
         prepare_data.write_word_problems(path / f"{each}.jsonl", _NUM_TASKS, seed, each)
+
+
+_MAKERS: dict[str, _Maker] = {
+    "DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
+    "OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
+    "GSM8K-v0": _make_gsm8k,
+}

@@ -31,6 +31,7 @@ from agentpeft.launch.run_folder import (
     Start,
     log_to,
     make_run_dir,
+    output_base,
     read_resumed,
     read_start,
     shown,
@@ -87,9 +88,12 @@ def _show(settings: Settings) -> None:
 def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str, object]:
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from agentpeft.launch.machine_checks import Machine, find_faults
     from agentpeft.launch.run_loop import run_session
     from agentpeft.launch.task_files import with_task_files
 
+    output = output_base(Path(start.settings.output.dir).expanduser())
+    find_faults(Machine(start.settings, output=output))
     settings = with_task_files(start.settings)
     run_dir = start.run_dir or make_run_dir(settings)
     start = Start(settings, run_dir, start.checkpoint)

@@ -1,0 +1,305 @@
+"""The doctor: every fault that it names is produced once; a sound machine has none."""
+
+import json
+import socket
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+import torch
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch import ladder, machine_checks
+from agentpeft.launch.doctor import main
+from agentpeft.launch.machine_checks import Machine, find_faults
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
+from agentpeft.policies.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.learner import Learner
+from agentpeft.policies.lora import attach_lora
+from agentpeft.policies.warm_start import make_tiny
+
+CPU_TORCH = {"torch": "2.13.0+cpu"}
+
+
+def settings_of(*overrides):
+    return Settings(**with_overrides({}, overrides))
+
+
+def faults(check, *overrides, **changes):
+    """Returns what is wrong, in one text, and whether the config cannot run."""
+    found = list(check(Machine(settings_of(*overrides), **changes)))
+    wrong = [f for f in found if f.remedy]
+    return "\n".join(f"{f.name}: {f.text}" for f in wrong), any(f.is_fault for f in wrong)
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Returns a folder with the metadata of packages, and torch's note of its CUDA."""
+
+    def make(cuda="None", **versions):
+        for name, version in versions.items():
+            info = tmp_path / f"{name}-{version}.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n", "utf-8")
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "version.py").write_text(f"cuda: Optional[str] = {cuda}\n", "utf-8")
+        return [str(tmp_path)]
+
+    return make
+
+
+def test_a_sound_machine_runs_the_tiny_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["arithmetic_add"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[-1])["can_run"]
+    for name in ("packages", "gpu", "ray", "model", "mask", "first step", "delivery", "gradient"):
+        assert any(line.startswith(f"ok    {name}: ") for line in lines), name
+
+
+def test_a_config_that_cannot_run_has_status_1_and_a_remedy(capsys):
+    assert main(["quickstart", "model.name=./nowhere", "--no-ladder"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "FAULT model: model.name './nowhere' has no weights nor config nor tokenizer" in lines
+    assert any(line.strip().startswith("-> name a hub id") for line in lines)
+    assert json.loads(lines[-1])["faults"] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "text", "is_fault"),
+    [
+        ({"torch": "2.1.0"}, "packages: torch 2.1.0, needed is >=2.9", True),
+        ({"torch": "2.13.0"}, "packages: peft is missing, needed is >=0.18", True),
+        ({"transformers": "6.0"}, "packages: transformers 6.0, needed is <5.20,>=5", False),
+        (
+            CPU_TORCH | {"torchvision": "0.28.0"},
+            "torchvision 0.28.0 beside torch 2.13.0+cpu: transformers cannot be imported",
+            True,
+        ),
+    ],
+)
+def test_packages_that_do_not_fit_are_named(install, versions, text, is_fault):
+    search = install(**versions)
+    found = list(machine_checks.check_packages(Machine(settings_of(), search)))
+    (own,) = [f for f in found if text in f"{f.name}: {f.text}"]
+    assert own.is_fault == is_fault and "pip" in own.remedy
+
+
+def test_wheels_of_one_kind_are_no_bad_pair(install):
+    search = install(torchvision="0.28.0+cpu", **CPU_TORCH)
+    assert "beside" not in faults(machine_checks.check_packages, search=search)[0]
+
+
+def test_vllm_that_is_missing_is_named(install):
+    limits = settings_of().env_runners.model_copy(update={"engine": "vllm"})
+    machine = Machine(settings_of().model_copy(update={"env_runners": limits}), install())
+    texts = [f.text for f in machine_checks.check_packages(machine) if f.is_fault]
+    assert any(text.startswith("vllm is missing") for text in texts)
+
+
+GPU = ("learners.num_gpus_per_learner=1",)
+
+
+def test_a_gpu_that_torch_cannot_use_is_named(install):
+    search = install(**CPU_TORCH)
+    text, is_fault = faults(machine_checks.check_gpu, *GPU, search=search)
+    assert "this torch is built without CUDA" in text and is_fault
+
+
+def test_a_missing_driver_is_named(install, tmp_path):
+    search = install(cuda="'12.8'", torch="2.13.0")
+    text, is_fault = faults(machine_checks.check_gpu, *GPU, search=search, proc=tmp_path)
+    assert "no NVIDIA driver is loaded" in text and is_fault
+    assert faults(machine_checks.check_gpu, search=search, proc=tmp_path) == ("", False)
+
+
+def test_full_disks_are_named(tmp_path):
+    changes = {"output": tmp_path / "new", "min_free_mib": 1 << 40}
+    text, is_fault = faults(machine_checks.check_disk, **changes)
+    assert f"MiB free in {tmp_path}" in text and "shared memory: " in text and is_fault
+    alone, _ = faults(machine_checks.check_disk, "env_runners.num_env_runners=0", **changes)
+    assert "shared memory" not in alone
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RAY_AUTH_MODE": "tokens"}, "RAY_AUTH_MODE is 'tokens'"),
+        ({"RAY_AUTH_MODE": "token", "RAY_ADDRESS": "auto"}, "RAY_AUTH_MODE is token"),
+        ({"RAY_ADDRESS": "ray://127.0.0.1:9"}, "no cluster answers at RAY_ADDRESS=ray://"),
+    ],
+)
+def test_rays_faults_are_named(monkeypatch, tmp_path, variables, expected):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    text, is_fault = faults(machine_checks.check_ray)
+    assert f"ray: {expected}" in text and is_fault
+    assert faults(machine_checks.check_ray, "env_runners.num_env_runners=0") == ("", False)
+
+
+def test_a_cluster_that_answers_is_no_fault(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        assert faults(machine_checks.check_ray) == ("", False)
+
+
+@pytest.mark.parametrize("missing", ["weights", "config", "tokenizer"])
+def test_a_model_without_a_part_is_named(tmp_path, missing):
+    files = {"weights": "model.safetensors", "config": "config.json", "tokenizer": "tokenizer.json"}
+    for part, name in files.items():
+        if part != missing:
+            (tmp_path / name).touch()
+    text, is_fault = faults(machine_checks.check_model, f"model.name={tmp_path}")
+    assert text == f"model: model.name '{tmp_path}' has no {missing}" and is_fault
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [
+        ("user/max_user_namespaces", "0"),
+        ("kernel/unprivileged_userns_clone", "0"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ],
+)
+def test_restricted_namespaces_and_a_missing_bubblewrap_are_named(
+    tmp_path, monkeypatch, switch, value
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "sys" / switch
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{value}\n", "utf-8")
+    text, is_fault = faults(machine_checks.check_bubblewrap, proc=tmp_path)
+    assert text == f"bubblewrap: not installed\nuser namespaces: {switch} is {value}"
+    assert not is_fault
+    wanted = 'environment.kwargs.sandbox="bubblewrap"'
+    assert faults(machine_checks.check_bubblewrap, wanted, proc=tmp_path)[1]
+
+
+DB_BENCH = "environment.id=AgentPEFT/DBBench-v0"
+
+
+def test_a_task_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "tasks.json").write_text("{", "utf-8")
+    data = f"environment.kwargs.data={tmp_path / 'tasks.json'}"
+    text, is_fault = faults(
+        machine_checks.check_environment, DB_BENCH, data, "evaluation.num_tasks=0"
+    )
+    assert "environment: " in text and "tasks.json" in text and is_fault
+
+
+def test_a_missing_task_file_that_would_be_made_is_no_fault(tmp_path):
+    data = f"environment.kwargs.data={tmp_path / 'tasks.json'}"
+    overrides = (DB_BENCH, data, "evaluation.num_tasks=0")
+    assert faults(machine_checks.check_environment, *overrides) == ("", False)
+
+
+def test_a_database_server_that_does_not_answer_is_named():
+    database = "environment.kwargs.database=mysql://root@127.0.0.1:9"
+    text, is_fault = faults(machine_checks.check_environment, DB_BENCH, database)
+    assert "MySQL" in text and "127.0.0.1" in text and is_fault
+
+
+class NoImages(BaseHTTPRequestHandler):
+    """A docker daemon that has nothing, and whose registry cannot be reached."""
+
+    def do_GET(self):
+        is_image = "images" in self.path
+        known = [] if "containers" in self.path else {"ApiVersion": "1.44", "message": "none"}
+        text = json.dumps(known).encode()
+        self.send_response(404 if is_image else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.mark.parametrize("has_daemon", [False, True])
+def test_a_missing_docker_daemon_or_image_is_named(monkeypatch, has_daemon):
+    server = HTTPServer(("127.0.0.1", 0), NoImages)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    port = server.server_address[1] if has_daemon else 9
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{port}")
+    database = "environment.kwargs.database=docker://nothing:1"
+    text, is_fault = faults(machine_checks.check_environment, DB_BENCH, database)
+    server.shutdown()
+    server.server_close()
+    assert ("nothing:1" if has_daemon else "docker") in text and is_fault
+
+
+def test_training_looks_first_and_quickly():
+    start_s = time.process_time()
+    find_faults(Machine(settings_of()))
+    assert time.process_time() - start_s < 1.0
+    with pytest.raises(SettingsError, match="gpu: the config asks for a GPU"):
+        find_faults(Machine(settings_of(*GPU)))
+
+
+@pytest.fixture
+def rig():
+    """A sound rig, after play with a new adapter."""
+    settings = ladder.SETTINGS
+    learner = Learner(settings, attach_lora(make_tiny(settings), settings.lora))
+    runner = EnvRunner(settings, base=make_tiny(settings))
+    runner.load_adapter(learner.adapter())
+    groups, report = runner.sample([GroupRequest(task, 2) for task in range(4)])
+    yield ladder.Rig(learner, runner, groups, report.records)
+    runner.close()
+
+
+def with_trajectories(rig, change):
+    groups = [
+        replace(group, trajectories=tuple(change(t) for t in group.trajectories))
+        for group in rig.groups
+    ]
+    return replace(rig, groups=groups)
+
+
+def test_a_mask_over_the_environments_text_is_found(rig):
+    wrong = with_trajectories(rig, lambda t: replace(t, loss_mask=np.ones_like(t.loss_mask)))
+    assert ladder.check_mask(wrong).is_fault and not ladder.check_mask(rig).is_fault
+
+
+def test_other_probabilities_than_those_of_play_are_found(rig):
+    wrong = with_trajectories(
+        rig, lambda t: replace(t, sampling_logprobs=t.sampling_logprobs * np.float32(1.01))
+    )
+    assert ladder.check_first_step(wrong).is_fault and not ladder.check_first_step(rig).is_fault
+
+
+def test_an_adapter_that_is_not_new_has_a_kl(rig):
+    policy = rig.learner.policy
+    weights = {name: w + np.float32(0.05) for name, w in policy.adapter_weights().items()}
+    policy.load_weights(weights)
+    rig.runner.load_adapter(rig.learner.adapter())
+    groups, _ = rig.runner.sample([GroupRequest(task, 2) for task in range(4)])
+    finding = ladder.check_first_step(replace(rig, groups=groups))
+    assert finding.is_fault and "largest ratio 1.0000" in finding.text
+
+
+def test_an_adapter_that_is_acknowledged_and_not_served_is_found(rig):
+    def make_engine(settings, base, chat):
+        return TransformersEngine(
+            base.model, chat.stop_token_ids, EngineSettings(), fuse=lambda state, adapter: {}
+        )
+
+    runner = EnvRunner(ladder.SETTINGS, base=make_tiny(ladder.SETTINGS), make_engine=make_engine)
+    finding = ladder.check_delivery(replace(rig, runner=runner))
+    runner.close()
+    assert finding.is_fault and "engine and learner differ" in finding.text
+    assert not ladder.check_delivery(rig).is_fault
+
+
+def test_a_gradient_of_another_loss_is_found(rig):
+    ladder.check_delivery(rig)
+    assert not ladder.check_gradient(rig).is_fault
+    for parameter in rig.learner.policy.trainable_parameters():
+        parameter.register_hook(lambda gradient: gradient * torch.tensor(1.1))
+    assert ladder.check_gradient(rig).is_fault
