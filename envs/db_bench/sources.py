@@ -33,7 +33,7 @@ def make_task_source(
     if not isinstance(data, str | Path):
         raise SettingsError(f"data must be a path or None, got {data!r:.60}")
     for name, value in {"num_skills": num_skills, **asdict(options)}.items():
-        if value is not None:
+        if value not in (None, False):
             raise SettingsError(f"{name}={value!r} is for generated tasks; data has its own")
     tasks = load_tasks(data)
     if skills is None:
