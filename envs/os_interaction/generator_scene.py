@@ -108,8 +108,7 @@ class Scene:
 
     def directory(self) -> str:
         """Returns a directory that is there by now, of an earlier step if possible."""
-        options = [path for path, node in self.world.files.items() if node.kind == "directory"]
-        return self._pick(options) or self.fresh_directory()
+        return self._pick(self.world.directories) or self.fresh_directory()
 
     def new(self, extension: str | None = None) -> str:
         """Returns a path where nothing is yet, in a directory that is there."""

@@ -1,7 +1,6 @@
 """The world of a generated OS task as a model: what is there, how it is made, what it becomes."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from posixpath import dirname
 from shlex import quote
@@ -70,9 +69,10 @@ class World:
     teams: dict[str, Team] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
 
-    def copy(self) -> "World":
-        """Returns a copy that shares nothing."""
-        return deepcopy(self)
+    @property
+    def directories(self) -> list[str]:
+        """The directories' paths, in order."""
+        return sorted(path for path, node in self.files.items() if node.kind == "directory")
 
     def below(self, path: str) -> list[str]:
         """Returns the paths below a directory, in order."""
@@ -115,12 +115,12 @@ def _account_lines(world: World) -> Iterator[str]:
 
 
 def _file_lines(world: World) -> Iterator[str]:
+    if world.directories:
+        yield " ".join(["mkdir -p", *world.directories])
     for path, node in sorted(world.files.items()):
-        if node.kind == "directory":
-            yield f"mkdir -p {path}"
-        elif node.kind == "symlink":
+        if node.kind == "symlink":
             yield f"ln -s {node.target} {path}"
-        else:
+        elif node.kind == "file":
             yield f"printf %s {quote(node.content)} > {path}"
     for path, node in sorted(world.files.items(), reverse=True):
         if node.kind == "symlink":
