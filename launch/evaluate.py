@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
@@ -72,7 +73,7 @@ def _run(args: Namespace) -> int:
 
 def evaluate(
     settings: Settings, contestants: Sequence[Contestant], methods: Methods, output: Path
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Plays all contestants' missing episodes, writes `output`, and returns the summary.
 
     Raises: SettingsError where `output` is of other settings, and what a contestant raises.

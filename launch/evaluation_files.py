@@ -76,7 +76,7 @@ class EvaluationFiles:
         append_episodes(self._path(contestant), 0, records)
         self._records[contestant] += records
 
-    def write_results(self) -> dict[str, object]:
+    def write_results(self) -> dict[str, Any]:
         """Writes `results.json` anew, and returns its summary.
 
         That is the overall figures of each policy, and how often merged ones did as unmerged.

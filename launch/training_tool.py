@@ -1,0 +1,237 @@
+"""Training as a function tool of an agent: one callable, its JSON schema, a JSON string back.
+
+`training_tool(**arguments)` takes what `TOOL_SCHEMA` says (OpenAI's form, which all tool-calling
+agents take). It never raises for a wrong argument: `status` is then "error", with a message.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.types import PositiveInt
+
+from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, TextEnv
+from agentpeft.launch.command_line import FAILURES, WRONG, say
+from agentpeft.launch.run_data import write_file
+from agentpeft.launch.run_folder import Start, log_to, make_run_dir, output_base
+from agentpeft.launch.task_files import with_task_files
+from agentpeft.policies.config import AlgorithmName, EnvironmentSettings, Settings, with_overrides
+from agentpeft.policies.oracle import make_text_env
+
+Reward: TypeAlias = str | dict[str, Any]
+Json: TypeAlias = dict[str, Any]
+_NUM_EVALUATED = 100
+
+
+class ToolRequest(BaseModel):
+    """Trains language models by LoRA on text environments, evaluates them, and shows their data."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    action: Literal["train", "load_dataset", "create_reward", "evaluate"]
+    algorithm: AlgorithmName = "grpo"
+    model: str = Field("tiny", description="built-in 'tiny', hub id, folder, or adapter directory")
+    environment: str = Field("AgentPEFT/Arithmetic-v0", description="a registered text environment")
+    dataset: str | None = Field(None, description="its task file or folder, or 'hub'")
+    split: Literal["train", "test"] | None = None
+    format: Literal["sft", "rl"] = Field("sft", description="of load_dataset's rows")
+    reward: Reward | None = Field(
+        None, description="preset (exact_match, db, os) or fields, as create_reward returns them"
+    )
+    max_samples: PositiveInt = 100
+    num_epochs: PositiveInt = 1
+    batch_size: PositiveInt = Field(8, description="tasks per update")
+    output_dir: str = "outputs"
+    use_lora: bool = True
+    settings: dict[str, Any] = Field({}, description="more settings, by dotted names")
+
+    def environment_kwargs(self) -> Json:
+        """Returns the environment's keyword arguments."""
+        own = {"data": self.dataset, "split": self.split, "reward": self.reward}
+        return {name: value for name, value in own.items() if value is not None}
+
+
+TOOL_SCHEMA: Json = {
+    "type": "function",
+    "function": {
+        "name": "training_tool",
+        "description": ToolRequest.__doc__,
+        "parameters": ToolRequest.model_json_schema(),
+    },
+}
+
+
+def training_tool(**arguments: Any) -> str:
+    """Does what `ToolRequest` says, in this process; returns JSON with `status` "ok" or "error".
+
+    Standard output is left to the caller: progress goes to standard error.
+    """
+    return _answer(lambda: _do(ToolRequest(**arguments)))
+
+
+def evaluate_rewards(
+    completions: Sequence[Mapping[str, Any]],
+    environment: str = "AgentPEFT/Arithmetic-v0",
+    reward: Reward | None = None,
+    **environment_kwargs: Any,
+) -> str:
+    """Returns JSON with the reward of each completion, and their statistics.
+
+    A completion is `{"task_id": …, "actions": [text, …]}`, as `load_dataset` names tasks.
+    """
+    own = environment_kwargs | ({} if reward is None else {"reward": reward})
+    return _answer(lambda: _score(EnvironmentSettings(id=environment, kwargs=own), completions))
+
+
+def _answer(do: Callable[[], Json]) -> str:
+    try:
+        with redirect_stdout(sys.stderr):
+            result = {"status": "ok", **do()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        result = {
+            "status": "error",
+            "message": f"{where}: {first['msg']}, got {first['input']!r:.60}",
+        }
+    except (*WRONG, *FAILURES, OSError) as error:
+        result = {"status": "error", "message": say(error)}
+    return json.dumps(result, ensure_ascii=False)
+
+
+def _do(request: ToolRequest) -> Json:
+    if request.action == "create_reward":
+        reward = asdict(RewardConfig.of(request.reward or "exact_match"))
+        return {"reward": {name: value for name, value in reward.items() if value is not None}}
+    if request.action == "load_dataset":
+        return _load_dataset(request)
+    settings = with_task_files(_to_settings(request))
+    return _train(settings) if request.action == "train" else _evaluate(request, settings)
+
+
+def _to_settings(request: ToolRequest) -> Settings:
+    """Returns a run's settings; an adapter directory brings its shape. Raises: SettingsError."""
+    num_updates = math.ceil(request.max_samples * request.num_epochs / request.batch_size)
+    held_out = {"split": "test"} if request.split == "train" else {}
+    num_tasks = min(request.max_samples, _NUM_EVALUATED)
+    if request.action == "train" and request.dataset is not None and not held_out:
+        num_tasks = 0  # it would be the training file
+    values: Json = {
+        "experiment": "training_tool",
+        "environment": {"id": request.environment, "kwargs": request.environment_kwargs()},
+        "model": {"name": request.model},
+        "lora": {"use_lora": request.use_lora, **_shape(request)},
+        "env_runners": {"num_env_runners": 0},
+        "training": {
+            "algorithm": request.algorithm,
+            "num_iterations": num_updates,
+            "num_groups": request.batch_size,
+        },
+        "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out},
+        "output": {"dir": request.output_dir},
+    }
+    overrides = [f"{name}={json.dumps(value)}" for name, value in request.settings.items()]
+    return Settings(**with_overrides(values, overrides))
+
+
+def _shape(request: ToolRequest) -> Json:
+    """Returns the settings of an adapter directory's LoRA; of any other model none."""
+    path = Path(request.model).expanduser() / "adapter_config.json"
+    if not path.is_file():
+        return {}
+    config = json.loads(path.read_text(encoding="utf-8"))
+    names = sorted(config["target_modules"])
+    return {"rank": config["r"], "alpha": float(config["lora_alpha"]), "target_modules": names}
+
+
+def _train(settings: Settings) -> Json:
+    from agentpeft.launch.run_loop import run_session
+    from agentpeft.launch.stop_signals import StopSignals
+
+    run_dir = make_run_dir(settings)
+    with log_to(run_dir):
+        summary = run_session(Start(settings, run_dir), run_dir, None, StopSignals())
+    return {"run": str(run_dir), **summary, "adapter": str(Path(summary["adapter"]).absolute())}
+
+
+def _evaluate(request: ToolRequest, settings: Settings) -> Json:
+    from agentpeft.launch.evaluate import evaluate
+    from agentpeft.launch.players import Contestant, Methods
+
+    kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(request) else "base"
+    output = output_base(Path(request.output_dir)) / "evaluations" / str(time.time_ns())
+    summary = evaluate(settings, [Contestant("model", kind, request.model)], Methods(), output)
+    return {"output": str(output), **summary["policies"]["model"]}
+
+
+def _load_dataset(request: ToolRequest) -> Json:
+    """Writes the rows and returns where, how many, and the first one."""
+    own = EnvironmentSettings(id=request.environment, kwargs=request.environment_kwargs())
+    with closing(make_text_env(own)) as env:
+        source = env.task_source
+        if not isinstance(source, Taskset):
+            source = Taskset.generate(source, request.max_samples, seed=0)
+        rows = [_ROWS[request.format](env, task) for task in source[: request.max_samples]]
+    path = output_base(Path(request.output_dir)) / "datasets" / f"{time.time_ns()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_file(path, "".join(lines).encode())
+    return {"path": str(path), "num_examples": len(rows), "example": rows[0]}
+
+
+def _to_sft_row(env: TextEnv[Task], task: Task) -> Json:
+    """Returns the oracle's episode as a conversation."""
+    messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
+    for action in env.oracle_actions(task):
+        observation = env.step(action)[0]
+        messages.append({"role": "assistant", "content": action})
+        messages.append({"role": "user", "content": observation})
+    return {"messages": messages[:-1]}
+
+
+def _to_rl_row(env: TextEnv[Task], task: Task) -> Json:
+    """Returns a prompt, and the task by which `evaluate_rewards` knows what is right."""
+    prompt = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
+    return {"prompt": prompt, "task_id": task.task_id, "skills": list(task.skills)}
+
+
+_ROWS = {"sft": _to_sft_row, "rl": _to_rl_row}
+
+
+class _Completion(BaseModel):
+    task_id: str
+    actions: list[str]
+
+
+def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, Any]]) -> Json:
+    with closing(make_text_env(environment)) as env:
+        scored = [_play(env, _Completion(**completion)) for completion in completions]
+    if not scored:
+        raise SettingsError("no completions to score")
+    rewards, outcomes = zip(*scored, strict=True)
+    return {
+        "rewards": rewards,
+        "outcomes": outcomes,
+        "mean": fmean(rewards),
+        "std": pstdev(rewards),
+        "min": min(rewards),
+        "max": max(rewards),
+        "success_rate": fmean(outcome is Outcome.SUCCESS for outcome in outcomes),
+    }
+
+
+def _play(env: TextEnv[Task], completion: _Completion) -> tuple[float, Outcome]:
+    env.reset(options={"task": completion.task_id})
+    total = 0.0
+    for action in completion.actions:
+        if env.outcome is Outcome.ONGOING:
+            total += env.step(action)[1]
+    return total, env.outcome
