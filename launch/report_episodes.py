@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 
 from agentpeft.launch.run_data import Row, read_rows
 
-_FACTS = ("iteration", "task_id", "skills", "adapter_version", "outcome", "episode_return")
-_KEY = ("iteration", "group_id", "sample")
+_NOT_SHOWN = {"sample", "num_turns", "num_tokens"}
+_key = itemgetter("iteration", "group_id", "sample")
 
 
 def read_episodes(run_dir: Path, max_bytes: int) -> list[Row]:
@@ -20,20 +21,20 @@ def read_episodes(run_dir: Path, max_bytes: int) -> list[Row]:
     """
     sessions = run_dir / "sessions"
     tokens = {_key(row): row for row in read_rows(sessions / "tokens.jsonl")}
-    tokens = {_key(row): row for row in thin(list(tokens.values()), max_bytes // 2, _iteration)}
-    episodes = [
-        {"set": "train", **_facts(row), **tokens[_key(row)], "messages": row["messages"][-1:]}
+    trained = [
+        {**_facts("train", row), **tokens[_key(row)], "messages": row["messages"][-1:]}
         for row in read_rows(sessions / "train.jsonl")
         if _key(row) in tokens
     ]
+    episodes = thin(trained, max_bytes // 2, itemgetter("iteration"))
     evaluated: dict[int, list[Row]] = {}
     for row in read_rows(sessions / "eval.jsonl"):
         evaluated.setdefault(row["iteration"], []).append(row)
         if len(evaluated) > 2:  # neither the first nor the last
             del evaluated[sorted(evaluated)[1]]
     for name, iteration in zip(("before", "after"), sorted(evaluated), strict=False):
-        rows = thin(evaluated[iteration], max_bytes // 4, lambda row: int(row["group_id"]))
-        episodes += [{"set": name, **_facts(row), "messages": row["messages"]} for row in rows]
+        rows = [_facts(name, row) for row in evaluated[iteration]]
+        episodes += thin(rows, max_bytes // 4, itemgetter("group_id"))
     return episodes
 
 
@@ -47,13 +48,5 @@ def thin(rows: Sequence[Row], max_bytes: int, place: Callable[[Row], int]) -> li
     return [row for (row, _), end in zip(chosen, ends, strict=True) if end <= max_bytes]
 
 
-def _key(row: Row) -> tuple[int, ...]:
-    return tuple(row[name] for name in _KEY)
-
-
-def _facts(row: Row) -> Row:
-    return {name: row[name] for name in _FACTS}
-
-
-def _iteration(row: Row) -> int:
-    return int(row["iteration"])
+def _facts(name: str, row: Row) -> Row:
+    return {"set": name, **{fact: value for fact, value in row.items() if fact not in _NOT_SHOWN}}
