@@ -1,0 +1,100 @@
+"""The command `agentpeft`: its help, its completion, and that it runs the scripts' functions."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from agentpeft.launch.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+RUN = "import sys\n{before}\nfrom agentpeft.launch.cli import main\nsys.exit(main({words!r}))"
+
+
+def run(*words, before=""):
+    command = [sys.executable, "-c", RUN.format(before=before, words=list(words))]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_entry_point_is_this_function():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    module, _, name = project["scripts"]["agentpeft"].partition(":")
+    assert vars(import_module(module))[name] is main
+
+
+def test_help_names_all_commands_without_loading_them():
+    done = run(before="import atexit; atexit.register(lambda: print('torch' in sys.modules))")
+    assert done.returncode == 0 and done.stdout.endswith("False\n")
+    assert all(f"    {name} " in done.stdout.replace("\n", " \n") for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_own_help(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: agentpeft {name} ") and "options:" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "quickstrat"], "error: unknown config 'quickstrat'; did you mean"),
+        (["merge", "nowhere"], "error: nowhere is no adapter"),
+        (["evaluate", "quickstart", "evaluation.num_tasks=0"], "nothing to play"),
+        (["report", "nowhere"], "error: no run in 'nowhere'"),
+        (["doctor", "--what"], "error: unrecognized arguments: --what"),
+        (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),
+        (["trian"], "invalid choice: 'trian'"),
+    ],
+)
+def test_it_runs_the_scripts_own_functions(words, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(words)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2 and message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_said():
+    done = run("merge", "adapter", before="sys.modules['torch'] = None")
+    assert done.returncode == 2
+    assert done.stderr.endswith("pip install 'agentpeft[train]'\n") and "torch" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory):
+    """Returns what bash offers after some words."""
+    done = run("completion", "bash")
+    assert done.returncode == 0, done.stderr
+    path = tmp_path_factory.mktemp("bash") / "agentpeft"
+    path.write_text(done.stdout, "utf-8")
+
+    def complete(*words):
+        script = f"source {path}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}\n"
+        script += '_shtab_agentpeft; echo "${COMPREPLY[@]}"'
+        shell = ["bash", "-c", script]
+        return subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["agentpeft", "ev"], ["evaluate"]),
+        (["agentpeft", "evaluate", "--mo"], ["--modes"]),
+        (["agentpeft", "evaluate", "--modes", "m"], ["merged"]),
+        (["agentpeft", "prepare-data", "gen"], ["generate"]),
+        (["agentpeft", "prepare-data", "generate", "--num-t"], ["--num-tasks"]),
+        (["agentpeft", "train", "--resume"], ["--resume", "--resume-from"]),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(completion, words, offered):
+    assert completion(*words) == offered
