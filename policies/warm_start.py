@@ -40,7 +40,7 @@ from agentpeft.policies.samples import EpisodeGroup, Ids, Mask
 from agentpeft.policies.tiny import build_tiny
 
 logger = logging.getLogger(__name__)
-_NUM_CORPUS_TASKS = 500
+_NUM_CORPUS_TASKS = 1000
 _WARMUP = 0.05
 _DECAY = 0.2
 _WINDOW = 8
@@ -101,11 +101,11 @@ def _environment_folder(env_id: str, suite: Path) -> Path:
 
 
 def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
-    """Returns a new model, trained on oracle episodes for `warm_start.num_steps`."""
-    corpus = chain.from_iterable(
-        oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
-        for environment in (settings.environment, warm_start_environment(settings))
-    )
+    """Returns a new model, trained on oracle episodes for `warm_start.num_steps`.
+
+    Its tokens come from the episodes that it learns from too: others would stay without meaning.
+    """
+    corpus = oracle_texts(warm_start_environment(settings), _NUM_CORPUS_TASKS, settings.seed)
     base = build_tiny(settings.tiny, corpus, settings.seed)
     if settings.warm_start.num_steps:
         train(base, settings, progress)

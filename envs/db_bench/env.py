@@ -59,8 +59,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
       each reset and a task made or picked for it; "all": every task has all of them.
-    * `num_skills`, `max_phrasings`, `max_columns`, `max_rows`, `invent`, `split` ("train" and
-      "test" have no table name and no literal in common): of generated tasks; see
+    * `num_skills`, `max_phrasings`, `max_columns`, `max_rows`, `max_text_chars`, `invent`, `split`
+      ("train" and "test" have no table name and no literal in common): of generated tasks; see
       `DBBenchGenerator`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
@@ -91,6 +91,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         split: Split | None = None,
         max_columns: int | None = None,
         max_rows: int | None = None,
+        max_text_chars: int | None = None,
         invent: bool = False,
         database: str = "sqlite",
         prompt: PromptStyle = "full",
@@ -101,7 +102,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file), EnvFault (server)."""
-        generated = GeneratorOptions(max_phrasings, split, max_columns, max_rows, invent)
+        generated = GeneratorOptions(
+            max_phrasings, split, max_columns, max_rows, max_text_chars, invent
+        )
         if task_source is None:
             task_source = make_task_source(data, skills, skill_mode, num_skills, generated)
         elif (data, skills, num_skills, generated) != (None, None, None, GeneratorOptions()):

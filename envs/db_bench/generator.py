@@ -71,6 +71,7 @@ class DBBenchGenerator:
         split: Split | None = None,
         max_columns: int | None = None,
         max_rows: int | None = None,
+        max_text_chars: int | None = None,
         invent: bool = False,
     ) -> None:
         """Checks that such tasks exist.
@@ -83,6 +84,7 @@ class DBBenchGenerator:
             split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
             max_columns: of the table; None is up to nine. See `GeneratorOptions`.
             max_rows: of the table; None is up to 14.
+            max_text_chars: of a text in gold SQL; None is any length.
             invent: made-up words among the values. See `GeneratorOptions`.
 
         Raises: SettingsError.
@@ -96,7 +98,9 @@ class DBBenchGenerator:
             raise SettingsError("skills must name at least one skill, or be None for all")
         wanted = 1 if skill_mode == "single" else num_skills
         self.num_skills = len(self.skills) if wanted is None else wanted
-        self.options = GeneratorOptions(max_phrasings, split, max_columns, max_rows, invent)
+        self.options = GeneratorOptions(
+            max_phrasings, split, max_columns, max_rows, max_text_chars, invent
+        )
         if not 1 <= self.num_skills <= len(self.skills):
             raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
         self._pick_skills(np.random.default_rng(0))

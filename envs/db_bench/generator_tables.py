@@ -179,7 +179,7 @@ def _make_table_name(rng: Random, names: list[str], options: GeneratorOptions) -
     prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
     suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
     name = f"{prefix}{rng.choice(names)}{suffix}"
-    return name if options.allows(name) else _make_table_name(rng, names, options)
+    return name if options.allows_name(name) else _make_table_name(rng, names, options)
 
 
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:

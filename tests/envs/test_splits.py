@@ -180,6 +180,17 @@ def test_invented_words_fill_about_half_of_the_text_columns():
     assert 0.8 < counts[0] / counts[1] < 1.25
 
 
+def test_texts_of_gold_sql_are_as_short_as_asked_for():
+    generator = DBBenchGenerator(["update"], max_text_chars=4, split="train")
+    num_texts = 0
+    for task in Taskset.generate(generator, 100, seed=3):
+        assert "/all;train;t4/" in task.task_id and generator.get(task.task_id) == task
+        for text in re.findall(r"'([A-Za-z ]+)'", task.gold_sql):
+            assert len(text) <= 4
+            num_texts += 1
+    assert num_texts > 20
+
+
 def test_skills_that_need_more_columns_get_them():
     skills = ["group_by_multiple_columns", "having_aggregate_calculation"]
     generator = DBBenchGenerator(skills, skill_mode="all", max_columns=3)
@@ -188,7 +199,14 @@ def test_skills_that_need_more_columns_get_them():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_columns": 2}, {"max_columns": 3.5}, {"max_rows": 5}, {"num_skills": 2}, {"invent": 1}],
+    [
+        {"max_columns": 2},
+        {"max_columns": 3.5},
+        {"max_rows": 5},
+        {"max_text_chars": 2},
+        {"num_skills": 2},
+        {"invent": 1},
+    ],
 )
 def test_limits_that_cannot_work_are_refused(settings):
     with pytest.raises(SettingsError, match=next(iter(settings))):
