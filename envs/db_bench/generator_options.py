@@ -55,9 +55,9 @@ class GeneratorOptions:
         if match is None:
             return None
         texts = (match[1].removeprefix("all"), match[3], match[4], match[5])
-        phrasings, *limits = (int(text) if text else None for text in texts)
+        phrasings, columns, rows, chars = (int(text) if text else None for text in texts)
         split: Split | None = "test" if match[2] == "test" else "train" if match[2] else None
-        return cls(phrasings, split, *limits, invent=match[6] is not None)
+        return cls(phrasings, split, columns, rows, chars, invent=match[6] is not None)
 
     def __str__(self) -> str:
         """Returns the middle part of a task's id: "all", "1;test;c4;r8"."""
@@ -68,8 +68,9 @@ class GeneratorOptions:
 
     def allows(self, value: Value) -> bool:
         """Returns whether gold SQL may have a value, however it is written (5, 5.00; a, A)."""
-        is_short = self.max_text_chars is None or not isinstance(value, str)
-        return (is_short or len(value) <= self.max_text_chars) and self.allows_name(value)
+        limit = self.max_text_chars
+        is_long = limit is not None and isinstance(value, str) and len(value) > limit
+        return not is_long and self.allows_name(value)
 
     def allows_name(self, name: Value) -> bool:
         """Returns whether a table may have a name, or a value is of the split."""
