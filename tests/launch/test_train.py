@@ -211,6 +211,50 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path, 
     assert learnt(run_dir, 60) == learnt(next((whole / "tiny").iterdir()), 60)
 
 
+KILLED = """
+import os, signal, sys
+from importlib import import_module
+from agentpeft.launch.train import main
+
+module, name, attribute, call = sys.argv[1].split(":")
+owner = getattr(import_module(module), name) if name else import_module(module)
+whole, calls = getattr(owner, attribute), 0
+
+def killed(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == int(call):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(*args, **kwargs)
+
+setattr(owner, attribute, killed)
+main(sys.argv[2:])
+"""
+"""The training command, killed as it calls something for the n-th time."""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "agentpeft.policies.objective:Objective:compute:3",  # before the gradients
+        "agentpeft.policies.engines.batching:Batch:step:10",  # among the tokens of episodes
+        "agentpeft.policies.checkpoints::_write_synced:12",  # among a checkpoint's files
+    ],
+    ids=["update", "rollout", "checkpoint"],
+)
+def test_a_run_killed_in_the_middle_goes_on_as_if_nothing_had_been(config, tmp_path, moment):
+    always = "training.entropy_coeff=0.01"  # every episode counts, whatever its reward
+    command = [sys.executable, "-c", KILLED, moment, config, always]
+    killed = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    run_dir = only_run(tmp_path)
+    newest = newest_iteration(run_dir / "checkpoints")
+    assert killed.returncode == -signal.SIGKILL and 1 <= newest < 4
+    assert main(["--resume", str(run_dir)]) == 0
+    whole = tmp_path / "whole"
+    assert main([config, always, f"output.dir={whole}"]) == 0
+    assert learnt(run_dir, 4) == learnt(next((whole / "tiny").iterdir()), 4)
+
+
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_says_how_to_go_on(config, tmp_path, start, signum, status):
     process = start(config, "training.num_iterations=10000", "output.num_checkpoints_kept=1")
