@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentpeft.envs import EnvFault, SettingsError
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
@@ -60,6 +63,24 @@ def trl_python() -> Path:
     path = Path(__file__).parents[1] / ".venv-trl" / "bin" / "python"
     _require(path.exists(), "no .venv-trl (make it with make venv-trl)")
     return path
+
+
+@pytest.fixture(scope="session")
+def any_sandbox() -> None:
+    """Some kind of sandbox works here, as the environment takes it by default."""
+    _require_sandbox("auto")
+
+
+def _require_sandbox(kind: SandboxKind) -> None:
+    sandbox = None
+    try:
+        sandbox = make_sandbox(kind)
+        sandbox.reset()
+    except (EnvFault, SettingsError) as error:
+        _require(False, f"no {kind} sandbox: {error}")
+    finally:
+        if sandbox:
+            sandbox.close()
 
 
 def _require(found: object, problem: str) -> None:

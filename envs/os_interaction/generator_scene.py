@@ -30,7 +30,7 @@ _FIRST_ID = 2001
 _NEW_IDS = range(3000, 5000, 10)
 """With room between them for the ids that useradd and groupadd choose themselves."""
 _FIRST_TIME_S, _HOUR_S = 1_600_000_000, 3600
-_REUSE = 0.6
+_REUSE = 0.7
 
 
 class NoTaskHereError(Exception):
@@ -220,9 +220,9 @@ class Scene:
         return name
 
     def _pick(self, options: list[str], aspect: str = "") -> str | None:
-        """Returns, more often than not, one of those of which an aspect is not settled."""
+        """Returns, more often than not, one of the latest of which an aspect is not settled."""
         free = [name for name in options if (name, aspect) not in self.claims]
-        return self.rng.choice(free) if free and self.rng.random() < _REUSE else None
+        return self.rng.choice(free[-2:]) if free and self.rng.random() < _REUSE else None
 
     def _claimed(self, name: str, aspect: str) -> str:
         if aspect:

@@ -71,8 +71,8 @@ class World:
 
     @property
     def directories(self) -> list[str]:
-        """The directories' paths, in order."""
-        return sorted(path for path, node in self.files.items() if node.kind == "directory")
+        """The directories' paths, the latest last."""
+        return [path for path, node in self.files.items() if node.kind == "directory"]
 
     def below(self, path: str) -> list[str]:
         """Returns the paths below a directory, in order."""

@@ -1,0 +1,117 @@
+"""Where a file tree differs from what it must be."""
+
+import pytest
+
+from agentpeft.envs.os_interaction.accounts import read_accounts
+from agentpeft.envs.os_interaction.sandboxes import FileStat
+from agentpeft.envs.os_interaction.state import (
+    FileState,
+    GroupState,
+    Interval,
+    State,
+    UserState,
+)
+
+ETC = {
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/home/anna:/bin/sh\n"
+    "anna:x:0:0::/:/bin/false\nbroken line\n",
+    "/etc/group": "root:x:0:\nanna:x:2001:\nbakers:x:2002:anna,bela\n",
+    "/etc/shadow": "anna:!$6$x:19000:1:90:7::22000:\n",
+    "/etc/gshadow": "bakers:!:bela:anna,bela\n",
+}
+
+
+class Tree:
+    """Frozen files of a few paths."""
+
+    def __init__(self, **stats):
+        self.contents = {**ETC, "/srv/a.txt": "one\ntwo\n"}
+        self.stats = {name: FileStat("file", 0o644, 0, 0, 0, "", 100.0) for name in self.contents}
+        self.stats["/srv/link"] = FileStat("symlink", 0o777, 0, 0, 0, "a.txt", 100.5)
+        self.stats |= stats
+
+    def stat(self, path):
+        return self.stats.get(path)
+
+    def read(self, path, max_bytes):
+        return self.contents[path].encode()[:max_bytes] if path in self.contents else None
+
+    def walk(self, path):
+        return iter(sorted(self.stats.items()))
+
+
+def test_of_a_user_that_comes_twice_the_first_line_counts():
+    accounts = read_accounts(Tree())
+    assert accounts.users["anna"].uid == 2001
+    assert accounts.users["anna"].aging == (1, 90, 7, None, 22000)
+    assert accounts.groups_of("anna") == {"bakers"}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State(files=(FileState("/srv/a.txt", content="one\ntwo", mode=0o644, owner="root"),)),
+        State(files=(FileState("/srv/a.txt", content="two\none\n", match="lines"),)),
+        State(files=(FileState("/srv/link", "symlink", target="a.txt"),)),
+        State(files=(FileState("/srv/b.txt", "absent"),)),
+        State(files=(FileState("/srv/a.txt", mtime_s=100.9),)),
+        State(intervals=(Interval("/srv/a.txt", "/srv/link", 0.5),)),
+        State(users=(UserState("anna", 2001, "anna", ("bakers",), comment="Anna"),)),
+        State(users=(UserState("anna", is_locked=True, max_days=90, inactive_days=-1),)),
+        State(groups=(GroupState("bakers", 2002, ("bela", "anna"), ("bela",)),)),
+    ],
+)
+def test_what_is_as_it_must_be_has_no_difference(state):
+    assert state.find_difference(Tree()) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State(files=(FileState("/srv/a.txt", "directory"),)), "must be 'directory', is 'file'"),
+        (State(files=(FileState("/srv/a.txt", "absent"),)), "must be 'absent'"),
+        (State(files=(FileState("/srv/b.txt"),)), "is 'absent'"),
+        (State(files=(FileState("/srv/a.txt", content="one"),)), "content of /srv/a.txt"),
+        (State(files=(FileState("/srv/a.txt", mode=0o600),)), "mode of /srv/a.txt"),
+        (State(files=(FileState("/srv/a.txt", owner="anna"),)), "owner of /srv/a.txt"),
+        (State(files=(FileState("/srv/a.txt", group="bakers"),)), "group of /srv/a.txt"),
+        (State(files=(FileState("/srv/link", "symlink", target="/srv/a.txt"),)), "target of"),
+        (State(files=(FileState("/srv/a.txt", mtime_s=102),)), "modification time"),
+        (State(intervals=(Interval("/srv/a.txt", "/srv/link", 0.6),)), "0.6 s later"),
+        (State(users=(UserState("bela"),)), "user bela is missing"),
+        (State(users=(UserState("anna", groups=()),)), "groups"),
+        (State(users=(UserState("anna", shell="/bin/false"),)), "shell"),
+        (State(users=(UserState("anna", expiry_day=-1),)), "expiry_day"),
+        (State(groups=(GroupState("poets"),)), "group poets is missing"),
+        (State(groups=(GroupState("bakers", members=("anna",)),)), "members"),
+        (State(groups=(GroupState("bakers", administrators=()),)), "administrators"),
+    ],
+)
+def test_a_difference_is_said(state, words):
+    assert words in state.find_difference(Tree())
+
+
+def test_scripts_are_compared_without_comments_and_layout():
+    tree = Tree()
+    tree.contents["/srv/a.txt"] = "#!/bin/bash\n\n# ends\n  exit   3;\n"
+    state = State(files=(FileState("/srv/a.txt", content="exit 3\n", match="script"),))
+    assert state.find_difference(tree) is None
+    tree.contents["/srv/a.txt"] = "exit 3\nexit 4\n"
+    assert state.find_difference(tree) is not None
+
+
+def test_a_file_far_longer_than_expected_is_read_in_part_only():
+    tree = Tree()
+    tree.contents["/srv/a.txt"] = "one\n" + "\n" * 10_000
+    state = State(files=(FileState("/srv/a.txt", content="one\n" + "two\n"),))
+    assert len(tree.read("/srv/a.txt", 50)) == 50
+    assert "content" in state.find_difference(tree)
+
+
+def test_an_owner_is_not_whom_a_renamed_root_says():
+    tree = Tree()
+    tree.contents["/etc/passwd"] = "anna:x:0:0::/:/bin/sh\n"
+    state = State(
+        files=(FileState("/srv/a.txt", owner="anna"),), users=(UserState("anna", uid=2001),)
+    )
+    assert "uid" in state.find_difference(tree)
