@@ -68,6 +68,7 @@ class Batch:
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
+        self._cache = SlotCache(model)
         self.clear()
 
     @property
@@ -76,8 +77,8 @@ class Batch:
         return len(self._jobs)
 
     def clear(self) -> None:
-        """Forgets all keys and values, while no job is under way."""
-        self._cache = SlotCache(self._model)
+        """Forgets all keys and values, while no job is under way; their memory stays."""
+        self._cache.clear()
         self._jobs: list[Job] = []
         for row in filter(None, self._rows):
             row.slot, row.cached = -1, NO_IDS

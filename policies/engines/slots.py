@@ -29,6 +29,11 @@ class SlotCache(Cache):
         shape = (config["num_hidden_layers"], 2, 0, 0, heads, width)
         self._store = torch.zeros(shape, dtype=model.dtype, device=model.device)
 
+    @torch.inference_mode()  # most of the memory was taken in it
+    def clear(self) -> None:
+        """Overwrites all keys and values; new memory instead would be slow to come by."""
+        self._store.zero_()
+
     def begin(self, first: int, positions: Ids) -> None:
         """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding."""
         self._rows = slice(first, first + len(positions))
