@@ -42,7 +42,7 @@ from agentpeft.policies.tiny import build_tiny
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
 _WARMUP = 0.05
-_DECAY = 0.2
+_DECAY = 0.1
 _WINDOW = 8
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
@@ -155,12 +155,12 @@ def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
 class WarmStartSchedule:
     """The learning rate's factor, and when to stop: warm-up, constant, linear decay.
 
-    The warm-up is a twentieth of `num_steps`. The decay takes the last fifth of them; once the mean
-    success over 8 batches has reached `target_success`, it begins at once, and is a fifth of the
+    The warm-up is a twentieth of `num_steps`. The decay takes the last tenth of them; once the mean
+    success over 8 batches has reached `target_success`, it begins at once, and is a tenth of the
     steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
 
     >>> schedule = WarmStartSchedule(100, None)
-    >>> for _ in range(90): schedule.step(0.0)
+    >>> for _ in range(95): schedule.step(0.0)
     >>> schedule.lr_factor
     0.5
     """

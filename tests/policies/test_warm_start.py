@@ -99,14 +99,14 @@ def play_schedule(schedule, successes):
 
 def test_learning_rate_warms_up_stays_and_decays():
     factors = play_schedule(WarmStartSchedule(40, None), [1.0] * 100)
-    expected = [0.5, *[1.0] * 32, *(n / 8 for n in range(7, 0, -1))]
+    expected = [0.5, *[1.0] * 36, *(n / 4 for n in range(3, 0, -1))]
     assert factors == pytest.approx(expected)
 
 
 def test_target_begins_the_decay_once_eight_batches_reach_it():
     successes = [0.0] * 12 + [0.9] * 100
     factors = play_schedule(WarmStartSchedule(100, 0.9), successes)
-    assert factors[19:] == pytest.approx([1, 1, 3 / 4, 2 / 4, 1 / 4])
+    assert factors[19:] == pytest.approx([1, 1, 1 / 2])
 
 
 def test_target_ends_the_warm_start_early():
