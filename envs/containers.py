@@ -74,7 +74,7 @@ def remove_leftovers(client: docker.DockerClient, label: str) -> None:
     The label's value must be what `identify_process` says of the owner.
     """
     for container in client.containers.list(all=True, filters={"label": label}, sparse=True):
-        if not is_alive(container.labels[label]):
+        if not is_alive(container.attrs["Labels"][label]):
             with suppress(APIError):  # another process was quicker
                 container.remove(force=True, v=True)
 

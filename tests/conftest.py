@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -71,6 +72,14 @@ def any_sandbox() -> None:
     _require_sandbox("auto")
 
 
+@pytest.fixture(scope="session", params=["bubblewrap", "docker"])
+def sandbox_kind(request: pytest.FixtureRequest) -> SandboxKind:
+    """A kind of sandbox that works here, with an image (AGENTPEFT_OS_TAR, or made at need)."""
+    kind: SandboxKind = request.param
+    _require_sandbox(kind)
+    return kind
+
+
 def _require_sandbox(kind: SandboxKind) -> None:
     sandbox = None
     try:
@@ -81,6 +90,18 @@ def _require_sandbox(kind: SandboxKind) -> None:
     finally:
         if sandbox:
             sandbox.close()
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> int:
+    """The id of nobody, who may map ids here; the tests run as root."""
+    ranges = Path("/etc/subuid")
+    has_ids = ranges.exists() and "nobody:" in ranges.read_text()
+    may_map = os.geteuid() == 0 and shutil.which("newuidmap") and has_ids
+    _require(
+        may_map, "no other user: needs root, uidmap, and nobody in /etc/subuid and /etc/subgid"
+    )
+    return pwd.getpwnam("nobody").pw_uid
 
 
 def _require(found: object, problem: str) -> None:

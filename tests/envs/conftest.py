@@ -3,9 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from small_sandbox import SMALL
 
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import Database, DatabaseLimits
+from agentpeft.envs.os_interaction.sandboxes import (
+    Sandbox,
+    SandboxKind,
+    make_sandbox,
+)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mysql"])
@@ -22,3 +28,18 @@ def database(spec: str) -> Iterator[Database]:
     backend = open_database(spec, limits)
     yield backend
     backend.close()
+
+
+@pytest.fixture(scope="module")
+def kept_sandbox(sandbox_kind: SandboxKind) -> Iterator[Sandbox]:
+    """A sandbox with small limits, shared by the tests of a file."""
+    sandbox = make_sandbox(sandbox_kind, SMALL)
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def sandbox(kept_sandbox: Sandbox) -> Sandbox:
+    """A sandbox at the beginning of an episode."""
+    kept_sandbox.reset()
+    return kept_sandbox

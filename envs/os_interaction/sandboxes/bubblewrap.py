@@ -1,7 +1,6 @@
 """Episodes under bubblewrap, without a daemon: `BubblewrapSandbox`."""
 
 import atexit
-import os
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 )
 from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
-    compose_script,
+    compose_check,
     read_result,
 )
 
@@ -47,6 +46,7 @@ class BubblewrapSandbox(ServedSandbox):
         """See `Sandbox.reset`."""
         if self._helper is None:
             self._start()
+        self._files = None
         self.ask("reset")
 
     def check(
@@ -57,7 +57,7 @@ class BubblewrapSandbox(ServedSandbox):
         args: Sequence[str] = (),
     ) -> CommandResult:
         """See `Sandbox.check`."""
-        command = compose_script(script, interpreter, args)
+        command = compose_check(script, interpreter, args)
         return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class BubblewrapSandbox(ServedSandbox):
 
 
 def _find_bubblewrap() -> str:
-    path = shutil.which("bwrap", path=f"{os.environ.get('PATH', '')}:/usr/bin")
+    path = shutil.which("bwrap")
     if not path:
         raise EnvFault("no bubblewrap: apt-get install bubblewrap uidmap")
     return path

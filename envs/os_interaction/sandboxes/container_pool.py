@@ -72,6 +72,7 @@ class KeptContainer:
         """Kills and removes the container. Idempotent."""
         with suppress(OSError):
             self._attached.close()
+            self._socket.close()
         with suppress(APIError):
             self._container.remove(force=True, v=True)
 
@@ -101,6 +102,7 @@ class ContainerPool:
     def __init__(self, limits: SandboxLimits, image: str | None, runtime: str | None) -> None:
         """Raises: EnvFault, SettingsError."""
         self._limits = limits
+        self._key = (limits, image, runtime, os.getpid())
         self._owner_pid = os.getpid()
         self._num_users = 0
         self._is_open = False
@@ -118,13 +120,8 @@ class ContainerPool:
         with cls._lock:
             if key not in cls._shared:
                 cls._shared[key] = cls(limits, image, runtime)
-        cls._shared[key].share_again()
-        return cls._shared[key]
-
-    def share_again(self) -> None:
-        """Adds a user."""
-        with self._lock:
-            self._num_users += 1
+            cls._shared[key]._num_users += 1
+            return cls._shared[key]
 
     def take(self) -> KeptContainer:
         """Returns a new container for one episode, and has others made. Raises: EnvFault."""
@@ -151,9 +148,11 @@ class ContainerPool:
         """Takes a user away; the last one's removes every container."""
         with self._lock:
             self._num_users -= 1
-            is_last = not self._num_users and self._is_open
-            self._is_open = self._is_open and not is_last
-        if is_last:
+            if self._num_users:
+                return
+            self._shared.pop(self._key, None)
+            was_open, self._is_open = self._is_open, False
+        if was_open:
             self._executor.shutdown(wait=True)
             self._close()
 
@@ -177,6 +176,7 @@ class ContainerPool:
         if os.getpid() == self._owner_pid:
             for container in list(self._alive):
                 self._remove(container)
+            self._client.close()
 
     def _make(self) -> KeptContainer:
         container = KeptContainer(self._client, self._settings, self._limits)

@@ -14,7 +14,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
 from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
-    compose_script,
+    compose_check,
     read_result,
 )
 
@@ -40,16 +40,15 @@ class DockerSandbox(ServedSandbox):
 
         Raises: EnvFault if no daemon answers.
         """
-        self._pool = ContainerPool.share(limits or SandboxLimits(), image, runtime)
+        self._settings = (limits or SandboxLimits(), image, runtime)
+        self._pool: ContainerPool | None = ContainerPool.share(*self._settings)
         self._container: KeptContainer | None = None
-        self._is_closed = False
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
-        if self._is_closed:
-            self._pool.share_again()
-            self._is_closed = False
-        self._replace()
+        self._files = None
+        self._pool = self._pool or ContainerPool.share(*self._settings)
+        self._replace(self._pool)
 
     def check(
         self,
@@ -63,43 +62,43 @@ class DockerSandbox(ServedSandbox):
             files = self.ask("list_changes", _MAX_CHECK_BYTES)
         except Refusal as refusal:
             return CommandResult(str(refusal), None)
-        container = self._pool.take()
+        assert self._pool  # noqa: S101 (`ask` has raised without one)
+        pool, container = self._pool, self._pool.take()
         try:
             container.channel.request("apply_changes", files, _GUARDED, _NAMED)
-            command = compose_script(script, interpreter, args)
+            command = compose_check(script, interpreter, args)
             answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
             return read_result(answer)
         finally:
-            self._pool.discard(container)
+            pool.discard(container)
 
     def close(self) -> None:
         """See `Sandbox.close`."""
-        if self._container:
-            self._pool.discard(self._container)
-            self._container = None
-        if not self._is_closed:
-            self._is_closed = True
-            self._pool.release()
+        pool, self._pool = self._pool, None
+        container, self._container = self._container, None
+        if pool and container:
+            pool.discard(container)
+        if pool:
+            pool.release()
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
         """Returns the answer of the container's process 1; None if it has ended under a command.
 
         Raises: EnvFault, Refusal.
         """
-        if self._container is None:
+        if self._container is None or self._pool is None:
             raise EnvFault(f"a sandbox must be reset before {operation!r}")
         try:
             return self._container.channel.request(operation, *arguments, timeout_s=timeout_s)
         except (ChannelClosedError, Refusal) as error:
             if isinstance(error, Refusal) and operation != "freeze":
                 raise
-            self._replace()
-        if operation == "run":
-            return None
-        return self._container.channel.request(operation, *arguments)
+            container = self._replace(self._pool)
+        return None if operation == "run" else container.channel.request(operation, *arguments)
 
-    def _replace(self) -> None:
+    def _replace(self, pool: ContainerPool) -> KeptContainer:
         if self._container:
-            self._pool.discard(self._container)
+            pool.discard(self._container)
             self._container = None
-        self._container = self._pool.take()
+        self._container = pool.take()
+        return self._container

@@ -16,7 +16,7 @@ from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
 """What docker knows the default image by; `image/Dockerfile` makes it."""
-_LAYOUT = "1"
+_LAYOUT = "2"
 _CHUNK_BYTES = 1 << 20
 
 

@@ -12,13 +12,13 @@ from contextlib import suppress
 FULL = [
     *("lib", "lib32", "lib64", "libx32", "usr/lib", "usr/lib32", "usr/lib64", "usr/libx32"),
     *("usr/libexec", "usr/local/lib", "etc/alternatives", "etc/ld.so.conf.d", "etc/pam.d"),
-    *("etc/perl", "etc/python3"),
+    *("etc/perl", "etc/python3", "dev"),
 ]
 """Folders of which a check sees nothing but the image's."""
 NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
 """Folders where the image's names win and others are seen."""
 FILES = ["etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"]
-_EMPTY = ["dev", "proc", "sys", "etc"]
+_EMPTY = ["proc", "sys", "etc"]
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 

@@ -13,11 +13,14 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 )
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
+_CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 _KILLED = CommandResult("[everything was killed, since memory ran out]", None, is_new_shell=True)
 
 
 class ServedSandbox:
-    """A `Sandbox` without its beginning and end."""
+    """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
+
+    _files: "ServedFiles | None" = None
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
         """Returns the answer of the process that serves the episode; None if it was killed."""
@@ -39,8 +42,10 @@ class ServedSandbox:
 
     def freeze(self) -> "ServedFiles":
         """See `Sandbox.freeze`."""
-        self.ask("freeze")
-        return ServedFiles(self)
+        if self._files is None:
+            self.ask("freeze")
+            self._files = ServedFiles(self)
+        return self._files
 
 
 class ServedFiles:
@@ -75,3 +80,8 @@ def compose_script(script: str, interpreter: Interpreter, args: Sequence[str]) -
     end = f"END{secrets.token_hex(12)}"
     words = " ".join(shlex.quote(arg) for arg in args)
     return f"{_COMMANDS[interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script}\n{end}"
+
+
+def compose_check(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
+    """Returns `compose_script`, with the image's programs before those that an episode added."""
+    return f"PATH={_CHECK_PATH} {compose_script(script, interpreter, args)}"

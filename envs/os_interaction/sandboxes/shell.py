@@ -30,6 +30,8 @@ _PREAMBLE = b"set +o history +H; PS1= PS2= PS4='+ '; exec 200>&1 99>&-; cd ~ || 
 _CHUNK_BYTES = 1 << 16
 _FREE_BYTES = 1 << 20
 _MARKER_BYTES = 64
+_TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
+"""What an interactive bash without a terminal says when a child of it dies of a signal."""
 _GRACE_S = 1.5
 _ROUND_S = 0.05
 
@@ -175,17 +177,20 @@ class PersistentShell:
         first; who ignores it is killed, again and again if the command starts others.
         """
         number = signal.SIGINT
+        is_back = False
         grace_s = time.monotonic() + _GRACE_S
-        while time.monotonic() < grace_s:
+        while time.monotonic() < grace_s and self._pid not in self._children.exit_codes:
             init = self._host.find_init(self._pid)
             shell, victims = _find_command(init, started_s)
-            for pid, chosen in [(shell, signal.SIGINT), *((pid, number) for pid in victims)]:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, chosen)
-            if self._read(b"", output, pattern, time.monotonic() + _ROUND_S) is not None:
+            if is_back and not victims:
                 return True
-            if self._pid in self._children.exit_codes:
-                return False
+            for pid, chosen in [(shell, signal.SIGINT), *((pid, number) for pid in victims)]:
+                if not (is_back and pid == shell):
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, chosen)
+            if not is_back:
+                deadline_s = time.monotonic() + _ROUND_S
+                is_back = self._read(b"", output, pattern, deadline_s) is not None
             number = signal.SIGKILL
         return False
 
@@ -213,6 +218,7 @@ class _TwoEnds:
         whole = bytes(self._head + self._tail[-self._max_bytes :])
         is_whole = len(whole) == self.num_bytes
         text = whole.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        text = _TERMINAL_NOTE.sub("", text)
         if is_whole and len(text) <= self._max_chars:
             return text
         start = text[: (self._max_chars + 1) // 2]

@@ -1,0 +1,131 @@
+"""How many OS-interaction episodes per second, against a container per episode and an exec per turn?
+
+    python benchmarks/os_throughput.py [--sandbox bubblewrap docker] [--num-envs 1] [--duration 10]
+
+Prints one JSON line for the reference and one for each sandbox: episodes per second of the same
+generated tasks with a perfect scripted agent (set-up, gold, grading; through `gymnasium.make`), the
+ratio to the reference in the same run, and the milliseconds of a command in a live sandbox. The
+reference is LifelongAgentBench's way, without its task logic: it starts a container of the same
+image, runs set-up, gold and one check each by an exec of its own, and removes the container.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import docker
+import gymnasium
+
+from agentpeft.envs import Taskset
+from agentpeft.envs.os_interaction.env import OSInteractionEnv
+from agentpeft.envs.os_interaction.generator import OSGenerator
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE
+from agentpeft.envs.os_interaction.tasks import OSTask
+
+_NUM_TASKS = 200
+_NUM_COMMANDS = 300
+_ENV_ID = "AgentPEFT/OSInteraction-v0"
+
+
+def play_reference(client: docker.DockerClient, task: OSTask) -> None:
+    """Plays an episode in a container of its own, with an exec for each step."""
+    container = client.containers.run(
+        DEFAULT_IMAGE, ["sleep", "infinity"], detach=True, network_mode="none"
+    )
+    try:
+        scripts = [script for script in (task.setup, task.gold) if script is not None]
+        for command in (*(script.to_command() for script in scripts), "test -e /etc/passwd"):
+            container.exec_run(["bash", "-c", command])
+    finally:
+        container.remove(force=True)
+
+
+def play_episode(env: OSInteractionEnv, task: OSTask) -> None:
+    """Plays an episode with the oracle. Raises: RuntimeError where it does not succeed."""
+    info = env.reset(options={"task": task})[1]
+    for action in env.oracle_actions(task):
+        info = env.step(action)[4]
+    if not info["is_success"]:
+        raise RuntimeError(f"the oracle fails at {task.task_id}: {info['outcome']}")
+
+
+def measure(players: list[Callable[[OSTask], None]], duration_s: float) -> float:
+    """Returns episodes per second of players that each play on a thread of their own."""
+    tasks: Iterator[OSTask] = itertools.cycle(
+        Taskset.generate(OSGenerator(num_skills=1), _NUM_TASKS, seed=0)
+    )
+    for player in players:
+        player(next(tasks))
+    start_s = time.perf_counter()
+
+    def play(player: Callable[[OSTask], None]) -> int:
+        num_episodes = 0
+        while time.perf_counter() - start_s < duration_s:
+            player(next(tasks))
+            num_episodes += 1
+        return num_episodes
+
+    with ThreadPoolExecutor(len(players)) as executor:
+        num_episodes = sum(executor.map(play, players))
+    return num_episodes / (time.perf_counter() - start_s)
+
+
+def measure_sandbox(kind: SandboxKind, num_envs: int, duration_s: float) -> float:
+    """Returns episodes per second of one sandbox."""
+    envs = [gymnasium.make(_ENV_ID, sandbox=kind).unwrapped for _ in range(num_envs)]
+    players = []
+    for env in envs:
+        assert isinstance(env, OSInteractionEnv)
+        players.append(lambda task, env=env: play_episode(env, task))
+    rate = measure(players, duration_s)
+    for env in envs:
+        env.close()
+    return rate
+
+
+def measure_command(kind: SandboxKind) -> list[float]:
+    """Returns the milliseconds of each of many commands in one live sandbox."""
+    sandbox = make_sandbox(kind)
+    sandbox.reset()
+    times_ms = []
+    for number in range(_NUM_COMMANDS):
+        start_s = time.perf_counter()
+        sandbox.run(f"cd /tmp; echo {number} >f; ls", 10)
+        times_ms.append((time.perf_counter() - start_s) * 1e3)
+    sandbox.close()
+    return times_ms
+
+
+def main() -> None:
+    """Measures what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sandbox", nargs="+", default=["bubblewrap", "docker"])
+    parser.add_argument("--num-envs", type=int, default=1)
+    parser.add_argument("--duration", type=float, default=10.0)
+    options = parser.parse_args()
+    client = docker.from_env()
+    references = [lambda task: play_reference(client, task)] * options.num_envs
+    reference = measure(references, options.duration)
+    line = {"num_envs": options.num_envs, "episodes_per_s": round(reference, 2)}
+    print(json.dumps({"sandbox": "reference", **line}), flush=True)
+    for kind in options.sandbox:
+        rate = measure_sandbox(kind, options.num_envs, options.duration)
+        times_ms = measure_command(kind)
+        line = {
+            "sandbox": kind,
+            "num_envs": options.num_envs,
+            "episodes_per_s": round(rate, 2),
+            "ratio": round(rate / reference, 1),
+            "command_ms_median": round(statistics.median(times_ms), 2),
+            "command_ms_p95": round(statistics.quantiles(times_ms, n=20)[-1], 2),
+        }
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

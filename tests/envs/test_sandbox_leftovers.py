@@ -1,0 +1,127 @@
+"""Nothing is left of a sandbox: not after `close`, not after a crash, not after many episodes."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_sandbox import SMALL
+
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.processes import identify_process
+
+MARK = str(10_000_000 + os.getpid())
+"""Seconds of sleep, by which this test's processes are known on a machine with others."""
+PLAY = f"""
+import os, sys
+from agentpeft.envs.os_interaction.sandboxes import make_sandbox
+from agentpeft.envs.processes import identify_process
+sandbox = make_sandbox(sys.argv[1])
+sandbox.reset()
+sandbox.run("sleep {MARK} & setsid sleep {MARK} &", 5)
+print(identify_process(os.getpid()), flush=True)
+if sys.argv[2] == "crash":
+    os.kill(os.getpid(), 9)
+"""
+
+
+def list_marked() -> set[str]:
+    """Returns the sleeps of this file's tests, by the host's process numbers."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            is_marked = path.read_bytes().endswith(f"\0{MARK}\0".encode())
+        except OSError:
+            continue
+        if is_marked:
+            found.add(path.parent.name)
+    return found
+
+
+def list_children() -> set[str]:
+    children = Path("/proc/self/task").glob("*/children")
+    return {pid for path in children for pid in path.read_text().split()}
+
+
+def list_cgroups(owner: str) -> set[Path]:
+    name = f"agentpeft-os-{owner.replace('/', '-')}-*"
+    return {path for depth in ("", "*/") for path in Path("/sys/fs/cgroup").glob(f"{depth}{name}")}
+
+
+def list_containers(kind: SandboxKind, owner: str) -> list[str]:
+    label = f"label=agentpeft.os_interaction={owner}"
+    command = ["docker", "ps", "-aq", "--filter", label]
+    if kind != "docker":
+        return []
+    return subprocess.run(command, capture_output=True, check=True).stdout.decode().split()
+
+
+def list_all(kind: SandboxKind) -> tuple[object, ...]:
+    owner = identify_process(os.getpid())
+    num_mounts = Path("/proc/self/mounts").read_text().count("\n")
+    processes = list_marked() | list_children()
+    return num_mounts, processes, list_cgroups(owner), list_containers(kind, owner)
+
+
+def wait_for(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+
+
+def test_close_leaves_nothing(sandbox_kind: SandboxKind):
+    before = list_all(sandbox_kind)
+    sandbox = make_sandbox(sandbox_kind, SMALL)
+    sandbox.reset()
+    sandbox.run(f"sleep {MARK} & setsid sleep {MARK} & echo x >/tmp/agentpeft-left", 5)
+    sandbox.freeze()
+    sandbox.check(f"sleep {MARK} &", 5)
+    assert list_all(sandbox_kind) != before
+    sandbox.close()
+    wait_for(lambda: list_all(sandbox_kind) == before)
+    assert not Path("/tmp/agentpeft-left").exists()
+
+
+@pytest.mark.parametrize("end", ["exit", "crash"])
+def test_end_of_the_process_leaves_nothing_for_the_next(sandbox_kind: SandboxKind, end: str):
+    command = [sys.executable, "-c", PLAY, sandbox_kind, end]
+    played = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    owner = played.stdout.decode().strip()
+    assert owner
+    if end == "crash":
+        sandbox = make_sandbox(sandbox_kind, SMALL)
+        sandbox.reset()
+        sandbox.close()
+    wait_for(lambda: not list_containers(sandbox_kind, owner) and not list_cgroups(owner))
+    wait_for(lambda: not list_marked())
+
+
+def measure() -> tuple[int, int, int]:
+    status = Path("/proc/self/status").read_text()
+    memory_kib = int(status.split("VmRSS:")[1].split()[0])
+    num_files, num_threads = (len(list(Path("/proc/self", n).iterdir())) for n in ("fd", "task"))
+    return memory_kib, num_files, num_threads
+
+
+def test_episodes_do_not_add_up(sandbox_kind: SandboxKind):
+    sandbox = make_sandbox(sandbox_kind, SMALL)
+    num_episodes = 50 if sandbox_kind == "bubblewrap" else 10
+
+    def play() -> None:
+        for _ in range(num_episodes):
+            sandbox.reset()
+            sandbox.run("head -c 1M /dev/zero >/f; sleep 9 & exit", 5)
+            sandbox.freeze().read("/f", 1 << 20)
+
+    play()
+    before = measure()
+    play()
+    after = measure()
+    assert after[0] < before[0] + 8000
+    assert after[1] <= before[1] + 8
+    assert after[2] <= before[2] + 4
+    sandbox.close()
