@@ -47,7 +47,8 @@ def family_of(env_id: str) -> TaskFamily:
 def family_of_file(path: Path) -> TaskFamily:
     """Returns the family that a task file's first row looks like. Raises: DataError."""
     first = next(iter(read_records(path)), None)
-    is_os = first is not None and any(name in first.fields for name in _OS_FIELDS)
+    fields = set() if first is None else set(first.fields)
+    is_os = not fields.isdisjoint(_OS_FIELDS) and "table" not in fields
     return FAMILIES["AgentPEFT/OSInteraction-v0" if is_os else "AgentPEFT/DBBench-v0"]
 
 

@@ -123,6 +123,8 @@ def _make_task(skills: tuple[str, ...], options: GeneratorOptions, seed: int) ->
             steps = [
                 family.make(scene, speaker, may_ask=family is families[-1]) for family in families
             ]
+            if scene.world == scene.initial and steps[-1].answer is None:
+                raise NoTaskHereError
             shown = {skill for family in families for skill in family.skills}
             words = reduce(lambda a, b: speaker.say("then", a=a, b=b), [s.words for s in steps])
             return OSTask(

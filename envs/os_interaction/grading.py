@@ -35,7 +35,7 @@ def set_up(task: OSTask, sandbox: Sandbox) -> None:
     sandbox.reset()
     if task.setup is not None:
         result = _run_script(sandbox.prepare, task.setup, _SETUP_TIMEOUT_S, ())
-        if result.is_timeout or result.exit_code == _NO_COMPILER:
+        if result.exit_code != 0:
             raise DataError(f"task {task.task_id}: its set-up fails ({_reason(result)})")
     if task.start is not None:
         result = sandbox.run(task.start, _SETUP_TIMEOUT_S)

@@ -50,8 +50,7 @@ def test_the_oracle_solves_50_generated_tasks_and_doing_nothing_none(env):
         if play(env, task, *env.oracle_actions(task)) is not Outcome.SUCCESS
     }
     assert failed == {}
-    for action in ("Act: finish", "Act: answer(0)"):
-        assert {play(env, task, action) for task in tasks[::5]} == {Outcome.FAILURE}
+    assert {play(env, task, "Act: finish") for task in tasks} == {Outcome.FAILURE}
 
 
 def test_agentbenchs_dev_tasks_are_solved(env, shared_data):
@@ -123,9 +122,12 @@ def test_replaced_tools_do_not_make_a_check_succeed(env, attack):
     assert play(env, task, command_action(attack), "Act: finish") is Outcome.FAILURE
 
 
-def test_a_set_up_that_hangs_is_the_datas_fault(env, monkeypatch):
-    monkeypatch.setattr("agentpeft.envs.os_interaction.grading._SETUP_TIMEOUT_S", 0.5)
+@pytest.mark.parametrize(
+    ("script", "reason"), [("sleep 60", "out of time"), ("echo no; exit 3", "exit status 3: 'no")]
+)
+def test_a_set_up_that_fails_is_the_datas_fault(env, monkeypatch, script, reason):
+    monkeypatch.setattr("agentpeft.envs.os_interaction.grading._SETUP_TIMEOUT_S", 2.0)
     verdict = Verdict(checks=(Script("true"),))
-    task = OSTask(task_id="x", instruction="?", verdict=verdict, setup=Script("sleep 60"))
-    with pytest.raises(DataError, match="task x: its set-up fails \\(out of time"):
+    task = OSTask(task_id="x", instruction="?", verdict=verdict, setup=Script(script))
+    with pytest.raises(DataError, match=f"task x: its set-up fails .{reason}"):
         env.reset(options={"task": task})

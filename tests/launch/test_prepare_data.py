@@ -15,6 +15,7 @@ from agentpeft.launch.prepare_data import main
 
 ROOT = Path(__file__).parents[2]
 DB_BENCH = "AgentPEFT/DBBench-v0"
+OS = "AgentPEFT/OSInteraction-v0"
 URL = "mysql://root:secret@127.0.0.1:9"
 
 
@@ -96,6 +97,32 @@ def test_agentbench_converts_and_validates_but_for_named_tasks(shared_data, tmp_
         assert last_json(capsys) == {"tasks": 60, "succeeded": 59, "failed": ["dev#5"]}
 
 
+def test_os_tasks_are_generated_filtered_converted_and_validated(any_sandbox, tmp_path, capsys):
+    path, some = tmp_path / "os.json", tmp_path / "some.json"
+    command = ["generate", "--env", OS, "--num-tasks", "8", "--skills", "chmod", "wc"]
+    assert main([*command, "--output", str(path)]) == 0
+    assert main(["single-skill", str(path), "--skills", "wc", "--output", str(some)]) == 0
+    assert main(["convert", str(some), "--output", str(path)]) == 0
+    num_tasks = len(json.loads(path.read_text(encoding="utf-8")))
+    assert 0 < num_tasks < 8
+    assert main(["validate", str(path), "--env", OS]) == 0
+    assert last_json(capsys) == {"tasks": num_tasks, "succeeded": num_tasks, "failed": []}
+
+
+def test_an_os_task_whose_gold_fails_is_named_with_the_reason(any_sandbox, tmp_path, capsys):
+    evaluation = {
+        "evaluation_command_item": {"command_name": "bash", "script": "test -f /srv/x"},
+        "ground_truth_command_item": {"command_name": "bash", "script": "true"},
+    }
+    entry = {"instruction": "?", "evaluation_info": evaluation, "skill_list": []}
+    path = tmp_path / "os.json"
+    path.write_text(json.dumps({"7": entry}))
+    assert main(["validate", str(path), "--env", OS]) == 1
+    line, summary = capsys.readouterr().out.splitlines()
+    assert line == "7: the gold solution ends in failure: a check fails (exit status 1: '')"
+    assert json.loads(summary) == {"tasks": 1, "succeeded": 0, "failed": ["7"]}
+
+
 def test_gsm8k_files_validate_too(shared_data, capsys):
     path = shared_data / "gsm8k" / "train_300.jsonl"
     assert main(["validate", str(path), "--env", "AgentPEFT/GSM8K-v0"]) == 0
@@ -129,6 +156,8 @@ def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tm
     [
         (["convert", "missing.json"], "error: missing.json: no such file"),
         (["generate", "--skills", "selct"], "unknown skill 'selct'; did you mean 'select'?"),
+        (["generate", "--env", "AgentPEFT/OSInteracton-v0"], "did you mean 'AgentPEFT/OSInt"),
+        (["convert", "{tasks}", "--scripts", "x"], "--scripts x is for tasks of OS-interaction"),
         (["generate", "--num-tasks", "0"], "--num-tasks must be >= 1, got 0"),
         (["validate", "hub", "--env", "AgentPEFT/GSM8K-v0"], "error: hub: no such file"),
         (["generate", "--seed", "-1"], "--seed must be >= 0, got -1"),
