@@ -62,7 +62,7 @@ def _run(args: Namespace) -> int:
     source = str(run / CONFIG_FILE) if run else config
     settings = with_task_files(read_start(source, overrides).settings)
     contestants = _contestants(args, settings, run)
-    methods = Methods(args.replay, args.votes, json.loads(args.endpoint_options))
+    methods = Methods(args.replay, args.votes, args.endpoint_options)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     own = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
     output = (args.output or own).absolute()
@@ -80,6 +80,10 @@ def evaluate(
     """
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks is 0: nothing to play")
+    if methods.num_voters > 1 and settings.env_runners.temperature == 0:
+        raise SettingsError("--votes of equal samples: env_runners.temperature is 0")
+    output_settings = settings.output.model_copy(update={"episodes": True})
+    settings = settings.model_copy(update={"output": output_settings})
     disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(settings.env_runners.num_threads)
     files = EvaluationFiles(output, settings, methods)
@@ -156,7 +160,13 @@ def make_parser() -> ArgumentParser:
     )
     add("--endpoint", metavar="URL", help=f"an OpenAI-compatible one; its key: {KEY_VARIABLE}")
     add("--endpoint-model", action="append", default=[], metavar="NAME", help="may be repeated")
-    add("--endpoint-options", default="{}", metavar="JSON", help="more fields of its requests")
+    add(
+        "--endpoint-options",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="more fields of its requests",
+    )
     add("--replay", type=int, default=0, metavar="N", help="the last N successes in the prompt")
     add("--votes", type=int, default=1, metavar="N", help="N samples of each turn, one vote")
     add("--output", type=Path, metavar="DIR", help="where to write, or to go on")

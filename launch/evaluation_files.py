@@ -119,15 +119,12 @@ class EvaluationFiles:
         groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
         for row in read_rows(path):
             groups[row["group_id"]].append(to_record(row))
-        records = [
-            record
-            for position, group in groups.items()
-            for record in group
-            if len(group) == own.samples_per_task and position < own.num_tasks
+        whole = [
+            r for group in groups.values() if len(group) == own.samples_per_task for r in group
         ]
-        lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in records]
+        lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in whole]
         write_file(path, "".join(lines).encode())
-        return records
+        return [record for record in whole if record.group_id < own.num_tasks]
 
 
 def to_record(row: dict[str, Any]) -> EpisodeRecord:

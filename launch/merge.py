@@ -34,7 +34,7 @@ from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.lora import open_adapter, weights_and_updates
 from agentpeft.policies.models import load_base
-from agentpeft.policies.policy_base import FINGERPRINT_KEY, PolicyBase, compute_fingerprint
+from agentpeft.policies.policy_base import FINGERPRINT_KEY, compute_fingerprint
 
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """By how much a log-probability may differ: rounding of the merged weights."""
@@ -119,38 +119,31 @@ def check_merged(
     less the adapter's, relative to the largest of each. Raises: SettingsError, CheckpointError.
     """
     base = load_base(settings)
-    ids = probe_ids(base)
-    alone = compute_logprobs(base.model, ids)
-    pair = open_adapter(base, adapter, is_trusted)
-    paired = compute_logprobs(pair, ids)
-    network = _read(merged, base.model.dtype)
-    found = compute_logprobs(network, ids)
+    num_tokens = min(base.model.config.get_text_config().vocab_size, len(base.tokenizer))
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
+    alone = _logprobs(base.model, ids)
+    stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
+    pair, network = open_adapter(base, adapter, is_trusted), _read(merged, base.model.dtype)
+    paired = _logprobs(pair, ids)
     error, num_changed = _unmerge_error(network, weights_and_updates(pair))
-    difference = float((found - paired).abs().max())
+    difference = float((_logprobs(network, ids) - paired).abs().max())
     limits = torch.finfo(base.model.dtype).eps * 8, _MAX_DIFFERENCE[base.model.dtype]
-    named = base.name
-    sizes = {"base": Path(named), "adapter": adapter, "merged": merged}
+    sizes = {"base": stored_mib, "adapter": size_mib(adapter), "merged": size_mib(merged)}
     return {
         "merged": shown(merged),
-        "base": named,
+        "base": base.name,
         "adapter": shown(adapter),
         "agrees": error <= limits[0] and difference <= limits[1],
         "max_logprob_difference": difference,
         "adapter_effect": float((paired - alone).abs().max()),
         "unmerge_error": error,
         "num_changed_weights": num_changed,
-        "size_mib": {n: round(size_mib(path), 3) for n, path in sizes.items() if path.is_dir()},
+        "size_mib": {name: round(size, 3) for name, size in sizes.items()},
     }
 
 
-def probe_ids(base: PolicyBase) -> torch.Tensor:
-    """Returns random token ids (4, 64) that are the same for each size of vocabulary."""
-    num_tokens = min(base.model.config.get_text_config().vocab_size, len(base.tokenizer))
-    return torch.from_numpy(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
-
-
 @torch.inference_mode()
-def compute_logprobs(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+def _logprobs(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Returns the log-probability of each id after those before it: (B, T - 1)."""
     logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.chat import ChatFormat, TextChat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -57,6 +58,11 @@ class Methods:
     num_replayed: int = 0
     num_voters: int = 1
     endpoint_options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError."""
+        if self.num_replayed < 0 or self.num_voters < 1:
+            raise SettingsError(f"--replay must be >= 0 and --votes >= 1, got {self}")
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,8 @@ def _answer(do: Callable[[], Json]) -> str:
             result = {"status": "ok", **do()}
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        result = {
-            "status": "error",
-            "message": f"{where}: {first['msg']}, got {first['input']!r:.60}",
-        }
+        text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.60}"
+        result = {"status": "error", "message": text}
     except (*WRONG, *FAILURES, OSError) as error:
         result = {"status": "error", "message": say(error)}
     return json.dumps(result, ensure_ascii=False)
@@ -119,23 +116,21 @@ def _do(request: ToolRequest) -> Json:
 
 def _to_settings(request: ToolRequest) -> Settings:
     """Returns a run's settings; an adapter directory brings its shape. Raises: SettingsError."""
-    num_updates = math.ceil(request.max_samples * request.num_epochs / request.batch_size)
+    own, is_training = request.environment_kwargs(), request.action == "train"
     held_out = {"split": "test"} if request.split == "train" else {}
     num_tasks = min(request.max_samples, _NUM_EVALUATED)
-    if request.action == "train" and request.dataset is not None and not held_out:
+    if is_training and request.dataset is not None and not held_out:
         num_tasks = 0  # it would be the training file
+    num_updates = math.ceil(request.max_samples * request.num_epochs / request.batch_size)
+    training = {"num_iterations": num_updates, "num_groups": request.batch_size}
     values: Json = {
         "experiment": "training_tool",
-        "environment": {"id": request.environment, "kwargs": request.environment_kwargs()},
+        "environment": {"id": request.environment, "kwargs": own if is_training else {}},
         "model": {"name": request.model},
         "lora": {"use_lora": request.use_lora, **_shape(request)},
         "env_runners": {"num_env_runners": 0},
-        "training": {
-            "algorithm": request.algorithm,
-            "num_iterations": num_updates,
-            "num_groups": request.batch_size,
-        },
-        "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out},
+        "training": {"algorithm": request.algorithm, **training},
+        "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out if is_training else own},
         "output": {"dir": request.output_dir},
     }
     overrides = [f"{name}={json.dumps(value)}" for name, value in request.settings.items()]
@@ -179,7 +174,7 @@ def _load_dataset(request: ToolRequest) -> Json:
         source = env.task_source
         if not isinstance(source, Taskset):
             source = Taskset.generate(source, request.max_samples, seed=0)
-        rows = [_ROWS[request.format](env, task) for task in source[: request.max_samples]]
+        rows = [_to_row(env, task, request.format) for task in source[: request.max_samples]]
     path = output_base(Path(request.output_dir)) / "datasets" / f"{time.time_ns()}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
@@ -187,23 +182,15 @@ def _load_dataset(request: ToolRequest) -> Json:
     return {"path": str(path), "num_examples": len(rows), "example": rows[0]}
 
 
-def _to_sft_row(env: TextEnv[Task], task: Task) -> Json:
-    """Returns the oracle's episode as a conversation."""
+def _to_row(env: TextEnv[Task], task: Task, form: str) -> Json:
+    """Returns a prompt with the task that `evaluate_rewards` knows, or the oracle's conversation."""
     messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
+    if form == "rl":
+        return {"prompt": messages, "task_id": task.task_id, "skills": list(task.skills)}
     for action in env.oracle_actions(task):
-        observation = env.step(action)[0]
         messages.append({"role": "assistant", "content": action})
-        messages.append({"role": "user", "content": observation})
+        messages.append({"role": "user", "content": env.step(action)[0]})
     return {"messages": messages[:-1]}
-
-
-def _to_rl_row(env: TextEnv[Task], task: Task) -> Json:
-    """Returns a prompt, and the task by which `evaluate_rewards` knows what is right."""
-    prompt = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
-    return {"prompt": prompt, "task_id": task.task_id, "skills": list(task.skills)}
-
-
-_ROWS = {"sft": _to_sft_row, "rl": _to_rl_row}
 
 
 class _Completion(BaseModel):
@@ -217,15 +204,10 @@ def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, 
     if not scored:
         raise SettingsError("no completions to score")
     rewards, outcomes = zip(*scored, strict=True)
-    return {
-        "rewards": rewards,
-        "outcomes": outcomes,
-        "mean": fmean(rewards),
-        "std": pstdev(rewards),
-        "min": min(rewards),
-        "max": max(rewards),
-        "success_rate": fmean(outcome is Outcome.SUCCESS for outcome in outcomes),
-    }
+    spread = {"min": min(rewards), "max": max(rewards), "std": pstdev(rewards)}
+    rate = fmean(outcome is Outcome.SUCCESS for outcome in outcomes)
+    own = {"rewards": rewards, "outcomes": outcomes, "mean": fmean(rewards)}
+    return {**own, **spread, "success_rate": rate}
 
 
 def _play(env: TextEnv[Task], completion: _Completion) -> tuple[float, Outcome]:

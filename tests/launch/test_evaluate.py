@@ -175,6 +175,9 @@ def test_an_output_of_another_evaluation_is_refused(
     [
         (["evaluation.num_tasks=0", "evaluation.interval=0"], "nothing to play"),
         (["--adapter", "nowhere"], "no adapter_config.json"),
+        (["--votes", "0"], "--votes >= 1"),
+        (["--votes", "2", "env_runners.temperature=0", "training.algorithm=sft"], "equal samples"),
+        (["--endpoint-options", "{"], "invalid loads value: '{'"),
         (["--endpoint-model", "m"], "need each other"),
         (["--policy", "oracle", "--policy", "oracle"], "two policies have one name"),
         (["--modes", "neither"], "invalid choice: 'neither'"),

@@ -78,6 +78,9 @@ def test_imitation_of_a_file_trains_all_weights(cache, tool, tmp_path):
     found = tool("train", **data, algorithm="sft", use_lora=False, max_samples=4, settings=own)
     assert found["status"] == "ok" and found["before"] == {"success_rate": None}
     assert (Path(found["adapter"]) / "model.safetensors").is_file()
+    few = {n: v for n, v in own.items() if not n.startswith("environment")}
+    found = tool("evaluate", **data, max_samples=2, settings=few)
+    assert (found["status"], found["num_episodes"]) == ("ok", 2)
 
 
 def test_data_sets_are_conversations_or_prompts(tool):
