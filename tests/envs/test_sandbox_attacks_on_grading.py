@@ -5,9 +5,9 @@ import pytest
 from agentpeft.envs.os_interaction.sandboxes import Sandbox
 
 CHECK = """
-[ "$(cat /root/answer)" = right ] && grep -q right /root/answer && test -s /root/answer \
-    && [ "$(stat -c %s /root/answer)" = 6 ] \
-    && python3 -c 'assert open("/root/answer").read() == "right\\n"'
+[ "$(cat /srv/answer)" = right ] && grep -q right /srv/answer && test -s /srv/answer \
+    && [ "$(stat -c %s /srv/answer)" = 6 ] \
+    && python3 -c 'assert open("/srv/answer").read() == "right\\n"'
 """
 LIES = """
 int main() { return 0; }
@@ -26,7 +26,7 @@ def liar(sandbox: Sandbox) -> Sandbox:
     made = sandbox.prepare(
         f"cat >/lie.c <<'E'\n{LIES}\nE\ncat >/lib.c <<'E'\n{LIBRARY}\nE\n"
         "cd /; gcc -static -o lie lie.c && gcc -shared -fPIC -o lie.so lib.c"
-        " && echo wrong >/root/answer",
+        " && echo wrong >/srv/answer",
         30,
     )
     assert made.exit_code == 0, made.output
@@ -42,7 +42,7 @@ def liar(sandbox: Sandbox) -> Sandbox:
         "mv /usr /usr2; mkdir -p /usr/bin; cp /lie /usr/bin/bash",
         "echo /lie.so >/etc/ld.so.preload",
         "export LD_PRELOAD=/lie.so; echo 'export LD_PRELOAD=/lie.so' | tee /etc/profile"
-        " /root/.bashrc /etc/bash.bashrc /root/.profile /etc/environment",
+        " ~/.bashrc /etc/bash.bashrc ~/.profile /etc/environment",
         "cp /lie.so /lib/x86_64-linux-gnu/libc.so.6.new;"
         " mv /lib/x86_64-linux-gnu/libc.so.6.new /lib/x86_64-linux-gnu/libc.so.6",
         "for v in 2 3 4; do d=/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v$v; mkdir -p $d;"
@@ -60,8 +60,8 @@ def liar(sandbox: Sandbox) -> Sandbox:
         "trap 'exit 0' EXIT DEBUG ERR RETURN; alias test=true [=true; set -o functrace",
         "test() { true; }; cat() { echo right; }; export -f test cat",
         "rm -rf /dev /proc 2>/dev/null; ln -s / /dev",
-        "(while :; do echo right >/root/answer; echo wrong >/root/answer; done) & sleep 0.2;"
-        " kill -STOP $!; echo wrong >/root/answer",
+        "(while :; do echo right >/srv/answer; echo wrong >/srv/answer; done) & sleep 0.2;"
+        " kill -STOP $!; echo wrong >/srv/answer",
         "setsid sh -c 'while :; do sleep 0.01; cp /lie /usr/bin/test; done' & sleep 0.1",
     ],
 )
@@ -74,20 +74,20 @@ def test_check_is_not_fooled(liar, attack):
 
 
 def test_check_succeeds_where_the_answer_is_right(liar):
-    liar.run("echo right >/root/answer; cp /lie /usr/bin/test", 5)
+    liar.run("echo right >/srv/answer; cp /lie /usr/bin/test", 5)
     liar.freeze()
     assert liar.check(CHECK, 10).exit_code == 0
 
 
 def test_background_writer_is_dead_before_files_are_read(sandbox):
-    sandbox.run("(while :; do date +%N >/root/f; done) & disown; setsid sleep 60 &", 5)
+    sandbox.run("(while :; do date +%N >/srv/f; done) & disown; setsid sleep 60 &", 5)
     files = sandbox.freeze()
-    first = files.read("/root/f", 99)
-    assert all(files.read("/root/f", 99) == first for _ in range(50))
+    first = files.read("/srv/f", 99)
+    assert all(files.read("/srv/f", 99) == first for _ in range(50))
 
 
 def test_limits_of_the_reader_cannot_be_lowered(sandbox):
-    sandbox.run("echo x >/root/f; prlimit --pid 1 --nofile=3:3 --fsize=0:0 --cpu=1:1", 5)
+    sandbox.run("echo x >/srv/f; prlimit --pid 1 --nofile=3:3 --fsize=0:0 --cpu=1:1", 5)
     files = sandbox.freeze()
     assert files.read("/etc/passwd", 5) == b"root:"
     assert len(list(files.walk("/etc"))) > 50

@@ -168,29 +168,24 @@ def test_frozen_files_follow_links_in_the_middle_and_odd_names(sandbox):
     assert sandbox.freeze().read("/d/f", 9) == b"x\n"
 
 
-def test_check_sees_the_frozen_files_and_leaves_them(sandbox):
-    sandbox.run(
-        "useradd -m ann; rm /etc/hostname.x /etc/issue; echo hi >/root/f; ln /root/f /root/g", 5
-    )
-    sandbox.run(
-        "chown ann:ann /root/f; chmod 640 /root/f; ln -s /root/f /root/l; touch /usr/bin/new", 5
-    )
+def test_check_sees_the_frozen_files(sandbox):
+    sandbox.run("useradd ann; rm /etc/issue; echo hi >/srv/f; ln /srv/f /srv/g; ln -s f /srv/l", 5)
+    sandbox.run("chown ann:ann /srv/f; chmod 640 /srv/f; touch /usr/bin/new", 5)
+    sandbox.freeze()
+    script = "cat /srv/l; stat -c '%a %U %h' /srv/f; test /srv/f -ef /srv/g && ls /usr/bin/new"
+    assert sandbox.check(script, 10).output == "hi\n640 ann 2\n/usr/bin/new\n"
+    script = "import os, sys; print(open('/srv/f').read() == sys.argv[1], os.listdir('/home'))"
+    assert sandbox.check(script, 10, "python3", ["hi\n"]).output == "True []\n"
+    assert sandbox.check("test -e /etc/issue", 10).exit_code == 1
+
+
+def test_checks_end_in_time_and_change_nothing(sandbox):
+    sandbox.run("mkdir /srv/d; echo hi >/srv/d/f", 5)
     files = sandbox.freeze()
-    script = (
-        "cat /root/l; stat -c '%a %U %h' /root/f; ls /etc/issue;"
-        "test /root/f -ef /root/g && ls /usr/bin/new"
-    )
-    expected = (
-        "hi\n640 ann 2\nls: cannot access '/etc/issue': No such file or directory\n/usr/bin/new\n"
-    )
-    assert sandbox.check(script, 10).output == expected
-    assert sandbox.check("echo bad >/root/f; rm -rf /home/ann; exit 5", 10).exit_code == 5
-    python = (
-        "import os, sys; print(open('/root/f').read() == sys.argv[1], os.path.isdir('/home/ann'))"
-    )
-    assert sandbox.check(python, 10, "python3", ["hi\n"]).output == "True True\n"
-    assert files.read("/root/f", 9) == b"hi\n"
+    assert sandbox.check("echo bad >/srv/d/f; rm -r /srv; exit 5", 10).exit_code == 5
     assert sandbox.check("sleep 60", 0.5).is_timeout
+    assert sandbox.check("cat /srv/d/f", 10).output == "hi\n"
+    assert files.read("/srv/d/f", 9) == b"hi\n"
 
 
 def test_each_episode_begins_with_the_image(sandbox):

@@ -15,41 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes.kernel import (
-    CLONE_NEWNS,
-    CLONE_NEWUSER,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    adopt_orphans,
-    build_filter,
-    mount,
-    set_dumpable,
-    unmount,
-    unshare,
-)
-from agentpeft.envs.os_interaction.sandboxes.root_files import unpack
-from agentpeft.envs.os_interaction.sandboxes.served_files import read_file, stat_path, walk
-from agentpeft.envs.os_interaction.sandboxes.shell import (
-    BASH,
-    Children,
-    PersistentShell,
-    serve,
-    spawn,
-)
+from agentpeft.envs.os_interaction.sandboxes import kernel, root_files, served_files, shell
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
-_FLAGS = MS_NOSUID | MS_NODEV
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
 _ISOLATION = (  # noqa: SIM905 (as one types it)
     "--proc /proc --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup-try"
     " --hostname sandbox --die-with-parent --new-session --cap-drop ALL"
-).split()
-_CAPABILITIES = (  # noqa: SIM905
-    "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP SETPCAP SYS_CHROOT"
-    " NET_BIND_SERVICE AUDIT_WRITE"
 ).split()
 _NUM_IDS = 65_536
 _OWN_PROCESSES = 6
@@ -60,11 +32,11 @@ _NAMESPACE = 99
 class _Episode:
     """Overlays on size-limited memory, and where in them shells live (a `Host`)."""
 
-    def __init__(self, config: dict[str, Any], children: Children) -> None:
+    def __init__(self, config: dict[str, Any], children: shell.Children) -> None:
         self._config = config
         self._children = children
         self._outer = 0
-        self._filter = build_filter()
+        self._filter = kernel.build_filter()
         self.root = f"{_BASE}/episode/root"
 
     def mount(self, name: str, lower: str) -> None:
@@ -73,11 +45,11 @@ class _Episode:
         disk_mib, num_inodes = self._config["disk_mib"], self._config["num_inodes"]
         options = f"size={disk_mib}m,nr_inodes={num_inodes},mode=755"
         os.makedirs(base, exist_ok=True)
-        mount("tmpfs", base, "tmpfs", _FLAGS, options)
+        kernel.mount("tmpfs", base, "tmpfs", _FLAGS, options)
         for part in ("upper", "work", "root"):
             os.mkdir(f"{base}/{part}", 0o755)
         layers = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work,userxattr"
-        mount("overlay", f"{base}/root", "overlay", _FLAGS, layers)
+        kernel.mount("overlay", f"{base}/root", "overlay", _FLAGS, layers)
         self.root = f"{base}/root"
 
     def start(self, stdin: int, output: int) -> int:
@@ -86,15 +58,13 @@ class _Episode:
         os.lseek(program, 0, os.SEEK_SET)
         os.set_inheritable(program, True)
         try:
-            self._outer = spawn(self._compose_command(program), stdin, output)
+            self._outer = shell.spawn(self._compose_command(program), stdin, output)
         finally:
             os.close(program)
         return self._outer
 
     def find_init(self, pid: int) -> int:
-        with suppress(OSError, IndexError):
-            return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        return 0
+        return next(iter(shell.list_children(pid)), 0)
 
     def kill_all(self) -> None:
         if self._outer:  # the namespace's first process dies with it, and all below with that
@@ -104,14 +74,14 @@ class _Episode:
     def _compose_command(self, program: int) -> tuple[str, ...]:
         command = [self._config["bwrap"], "--userns", str(_NAMESPACE)]
         command += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
-        for device in _DEVICES:
+        for device in root_files.DEVICES:
             command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
         command += _ISOLATION
-        for capability in _CAPABILITIES:
+        for capability in kernel.CAPABILITIES.split():
             command += ["--cap-add", f"CAP_{capability}"]
         if self._filter:
             command += ["--seccomp", str(program)]
-        return (*command, "--chdir", "/", "--", *BASH)
+        return (*command, "--chdir", "/", "--", *shell.BASH)
 
 
 class _Server:
@@ -121,20 +91,20 @@ class _Server:
         self._image = image
         self._guard = guard
         self._max_chars = config["max_output_chars"]
-        children = Children()
+        children = shell.Children()
         self._episode = _Episode(config, children)
-        self._shell = PersistentShell(self._episode, children)
+        self._shell = shell.PersistentShell(self._episode, children)
 
     def serve(self) -> None:
-        serve(
+        shell.serve(
             {
                 "reset": self._reset,
                 "run": self._run,
                 "freeze": self._freeze,
                 "check": self._check,
-                "read": self._in_frozen(read_file),
-                "stat": self._in_frozen(stat_path),
-                "walk": self._in_frozen(walk),
+                "read": self._in_frozen(served_files.read_file),
+                "stat": self._in_frozen(served_files.stat_path),
+                "walk": self._in_frozen(served_files.walk),
             }
         )
 
@@ -153,7 +123,7 @@ class _Server:
             _unmount_if_there(f"{_BASE}/{name}")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
-        mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | MS_RDONLY, layers)
+        kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
 
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
         for name in ("check/root", "check"):
@@ -188,14 +158,14 @@ def _inside(root: str) -> Iterator[None]:
 
 def _unmount_if_there(path: str) -> None:
     with suppress(OSError):
-        unmount(path)
+        kernel.unmount(path)
 
 
 def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
     try:
-        unshare(CLONE_NEWUSER | CLONE_NEWNS)
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         folder = os.open(config["folder"], os.O_RDONLY | os.O_DIRECTORY)  # as who we still are
         _tell("unshared")
         if sys.stdin.readline() != "mapped\n":
@@ -203,13 +173,13 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        set_dumpable(True)
-        mount("none", "/", "none", MS_REC | MS_PRIVATE)
+        kernel.set_dumpable(True)
+        kernel.mount("none", "/", "none", kernel.MS_REC | kernel.MS_PRIVATE)
         if "tar" in config:
-            unpack(folder, config["tar"])
+            root_files.unpack(folder, config["tar"])
             _tell("ready")
             return
-        mount("tmpfs", _BASE, "tmpfs", _FLAGS, "size=1m")
+        kernel.mount("tmpfs", _BASE, "tmpfs", _FLAGS, "size=1m")
         _make_inner_namespace(config["num_processes"])
         os.mkdir(f"{_BASE}/probe")
         _need_overlays()
@@ -229,7 +199,7 @@ def _make_inner_namespace(num_processes: int) -> None:
     if not pid:
         os.close(is_mapped)
         resource.setrlimit(resource.RLIMIT_NPROC, (num_processes + _OWN_PROCESSES,) * 2)
-        unshare(CLONE_NEWUSER)
+        kernel.unshare(kernel.CLONE_NEWUSER)
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")
         os.read(wait, 1)
@@ -251,7 +221,7 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
     while True:
         worker = os.fork()
         if not worker:
-            adopt_orphans()
+            kernel.adopt_orphans()
             for descriptor in config["cgroups"]:
                 os.write(descriptor, b"0")
                 os.close(descriptor)

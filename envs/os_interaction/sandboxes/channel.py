@@ -12,9 +12,11 @@ _PACKAGE = __name__.rpartition(".")[0]
 _ANSWER_TIMEOUT_S = 120.0
 _PROGRAM = """
 import sys, types
+package = sys.modules[{package!r}] = types.ModuleType({package!r})
 for name, source in {sources!r}:
-    module = sys.modules[name] = types.ModuleType(name)
+    module = sys.modules[{package!r} + "." + name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
+    setattr(package, name, module)
 module.main()
 """
 
@@ -83,5 +85,5 @@ def compose_program(*modules: str) -> str:
     It needs no package installed, and imports none: it starts in 30 ms.
     """
     folder = Path(__file__).parent
-    sources = [(f"{_PACKAGE}.{name}", (folder / f"{name}.py").read_text()) for name in modules]
-    return _PROGRAM.format(sources=sources)
+    sources = [(name, (folder / f"{name}.py").read_text()) for name in modules]
+    return _PROGRAM.format(package=_PACKAGE, sources=sources)

@@ -23,15 +23,12 @@ from agentpeft.envs.containers import (
 from agentpeft.envs.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
+from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
 _PROGRAM = compose_program("kernel", "served_files", "shell", "keeper")
-_CAPABILITIES = (
-    "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP SETPCAP SYS_CHROOT"
-    " NET_BIND_SERVICE AUDIT_WRITE"
-)
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _WATCH_S = 0.2
@@ -213,7 +210,7 @@ def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) ->
         "ipc_mode": "private",
         "shm_size": "16m",
         "cap_drop": ["ALL"],
-        "cap_add": _CAPABILITIES.split(),
+        "cap_add": CAPABILITIES.split(),
         "security_opt": ["no-new-privileges"],
         "mem_limit": f"{limits.memory_mib}m",
         "memswap_limit": f"{limits.memory_mib}m",

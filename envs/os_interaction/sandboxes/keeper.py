@@ -10,21 +10,7 @@ import signal
 import sys
 import time
 
-from agentpeft.envs.os_interaction.sandboxes.kernel import apply_filter, set_dumpable
-from agentpeft.envs.os_interaction.sandboxes.served_files import (
-    apply_changes,
-    list_changes,
-    read_file,
-    stat_path,
-    walk,
-)
-from agentpeft.envs.os_interaction.sandboxes.shell import (
-    BASH,
-    Children,
-    PersistentShell,
-    serve,
-    spawn,
-)
+from agentpeft.envs.os_interaction.sandboxes import kernel, served_files, shell
 
 _CLOCK_STEP_S = 0.05
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
@@ -33,11 +19,11 @@ _LIMITS = sorted(number for name, number in vars(resource).items() if name.start
 class _Container:
     """This container's processes (a `Host`)."""
 
-    def __init__(self, children: Children) -> None:
+    def __init__(self, children: shell.Children) -> None:
         self._children = children
 
     def start(self, stdin: int, output: int) -> int:
-        return spawn(BASH, stdin, output)
+        return shell.spawn(shell.BASH, stdin, output)
 
     def find_init(self, pid: int) -> int:  # noqa: ARG002 (the same for every shell)
         return os.getpid()
@@ -48,28 +34,28 @@ class _Container:
 
 def main() -> None:
     """Serves until standard input ends."""
-    set_dumpable(False)
-    apply_filter()
+    kernel.set_dumpable(False)
+    kernel.apply_filter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]
-    children = Children()
-    shell = PersistentShell(_Container(children), children)
+    children = shell.Children()
+    kept = shell.PersistentShell(_Container(children), children)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
     def freeze() -> None:
-        shell.end()
+        kept.end()
         if [resource.getrlimit(number) for number in _LIMITS] != limits:
             raise OSError("the limits of process 1 were changed from inside")
 
-    serve(
+    shell.serve(
         {
-            "run": lambda command, timeout_s: shell.run(command, timeout_s, max_chars),
+            "run": lambda command, timeout_s: kept.run(command, timeout_s, max_chars),
             "freeze": freeze,
-            "stat": stat_path,
-            "read": read_file,
-            "walk": walk,
-            "list_changes": lambda max_bytes: list_changes(started_s, max_bytes),
-            "apply_changes": apply_changes,
+            "stat": served_files.stat_path,
+            "read": served_files.read_file,
+            "walk": served_files.walk,
+            "list_changes": lambda max_bytes: served_files.list_changes(started_s, max_bytes),
+            "apply_changes": served_files.apply_changes,
         }
     )

@@ -20,7 +20,7 @@ NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
 FILES = ["etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"]
 _EMPTY = ["proc", "sys", "etc"]
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def unpack(folder: int, tar: int) -> None:
@@ -63,7 +63,7 @@ def _add_devices() -> None:
     os.makedirs("root/dev/shm", exist_ok=True)
     os.chmod("root/dev/shm", 0o1777)  # noqa: S103 (for all users)
     os.makedirs("root/proc", exist_ok=True)
-    for name in _DEVICES:
+    for name in DEVICES:
         os.close(os.open(f"root/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
     for name, target in _LINKS.items():
         os.symlink(target, f"root/dev/{name}")

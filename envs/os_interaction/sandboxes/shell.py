@@ -87,25 +87,21 @@ class PersistentShell:
         """Returns the fields of a `CommandResult`."""
         nonce = os.urandom(12).hex()
         output = _TwoEnds(max_chars)
-        started_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        before = self._list_jobs()[1] if self._pid else []
         deadline_s = time.monotonic() + timeout_s
         lines = b"" if self._pid else self._start()
         lines += _quote_command(command) + _mark_end(nonce)
         pattern = re.compile(b"\x1e" + nonce.encode() + b" ([0-9]{1,3})\x1e")
         exit_code = self._read(lines, output, pattern, deadline_s)
         is_timeout = exit_code is None and self._children.exit_codes.get(self._pid) is None
-        if is_timeout and self._interrupt(started_s, output, pattern):
+        if is_timeout and self._interrupt(before, output, pattern):
             return {"output": output.cut(), "exit_code": None, "is_timeout": True}
-        if exit_code is None:
-            exit_code = self._children.exit_codes.get(self._pid)
-            self.end()
-            return {
-                "output": output.cut(),
-                "exit_code": None if is_timeout else exit_code,
-                "is_timeout": is_timeout,
-                "is_new_shell": True,
-            }
-        return {"output": output.cut(), "exit_code": exit_code}
+        if exit_code is not None:
+            return {"output": output.cut(), "exit_code": exit_code}
+        exit_code = None if is_timeout else self._children.exit_codes.get(self._pid)
+        self.end()
+        result = {"output": output.cut(), "exit_code": exit_code}
+        return {**result, "is_timeout": is_timeout, "is_new_shell": True}
 
     def end(self) -> None:
         """Kills the shell and all that it has started; the next command starts another one."""
@@ -170,29 +166,33 @@ class PersistentShell:
         except BlockingIOError:
             return b""
 
-    def _interrupt(self, started_s: float, output: _TwoEnds, pattern: re.Pattern[bytes]) -> bool:
+    def _interrupt(self, before: list[int], output: _TwoEnds, pattern: re.Pattern[bytes]) -> bool:
         """Kills a command with its children; returns whether the shell is back.
 
         As with Ctrl-C: bash gives a command up if its child dies of the same SIGINT, so it comes
         first; who ignores it is killed, again and again if the command starts others.
         """
-        number = signal.SIGINT
-        is_back = False
+        number, is_back = signal.SIGINT, False
         grace_s = time.monotonic() + _GRACE_S
         while time.monotonic() < grace_s and self._pid not in self._children.exit_codes:
-            init = self._host.find_init(self._pid)
-            shell, victims = _find_command(init, started_s)
+            shell, jobs = self._list_jobs()
+            victims = _add_descendants([pid for pid in jobs if pid not in before])
             if is_back and not victims:
                 return True
-            for pid, chosen in [(shell, signal.SIGINT), *((pid, number) for pid in victims)]:
-                if not (is_back and pid == shell):
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, chosen)
+            if not is_back:
+                _signal(shell, signal.SIGINT)
+            for pid in victims:
+                _signal(pid, number)
             if not is_back:
                 deadline_s = time.monotonic() + _ROUND_S
                 is_back = self._read(b"", output, pattern, deadline_s) is not None
             number = signal.SIGKILL
         return False
+
+    def _list_jobs(self) -> tuple[int, list[int]]:
+        """Returns the shell, and its children and orphans."""
+        shell, *orphans = list_children(self._host.find_init(self._pid)) or [0]
+        return shell, [*orphans, *list_children(shell)]
 
 
 class _TwoEnds:
@@ -238,34 +238,23 @@ def _mark_end(nonce: str) -> bytes:
     return f"\\builtin printf '\\036%s %s\\036' {nonce} \"$?\" >&200\n".encode()
 
 
-def _find_command(init: int, started_s: float) -> tuple[int, list[int]]:
-    """Returns the shell below `init` and what was started since, jobs of before left alone."""
-    table = _read_processes()
-    started_ticks = int(started_s * os.sysconf("SC_CLK_TCK"))
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in table.items():
-        children.setdefault(parent, []).append(pid)
-    of_init = sorted(children.get(init, []), key=lambda pid: (table[pid][1], pid))
-    if not of_init:
-        return 0, []
-    shell, victims = of_init[0], []
-    pending = of_init[1:] + children.get(shell, [])
-    while pending:
-        pid = pending.pop()
-        if table[pid][1] >= started_ticks:
-            victims.append(pid)
-            pending += children.get(pid, [])
-    return shell, victims
+def _signal(pid: int, number: int) -> None:
+    if pid:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
-def _read_processes() -> dict[int, tuple[int, int]]:
-    """Returns parent and start (in ticks since boot) of every process that is visible."""
-    table = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-            table[int(name)] = (int(fields[1]), int(fields[19]))
-    return table
+def _add_descendants(pids: list[int]) -> list[int]:
+    for pid in pids:  # which grows on the way
+        pids += list_children(pid)
+    return pids
+
+
+def list_children(pid: int) -> list[int]:
+    """Returns a process's children, the oldest first."""
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+    return []
 
 
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
