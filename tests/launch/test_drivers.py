@@ -123,6 +123,7 @@ def test_trl_trains_on_whole_episodes(merged, tmp_path, trl_python):
     assert sums["steps"] == 2 and sums["grad_norm"] > 0 and sums["reward"] < 0
 
 
+@pytest.mark.timeout(600)  # it makes a model first: 20 s where no one else is at work
 def test_trl_trains_by_tool_calls(tmp_path, trl_python):
     made = Path(__file__).with_name("tool_model.py")
     subprocess.run([trl_python, made], cwd=tmp_path, check=True, capture_output=True)
