@@ -7,7 +7,8 @@ twice, by the oracle and by an agent that finishes at once, and `wrong` lists th
 the first fails or the second succeeds. Leftovers are counted between the hundredth episode and the
 last with the environment open (`growth`: memory of this process and its children in MiB, open
 descriptors, MiB of disk), and after `close` against the beginning (`left`: processes that are
-children, mounts, control groups, running containers with the suite's label).
+children, mounts, control groups, containers with the suite's label). Disk, mounts, control groups
+and containers are those of the machine: run it while nothing else does the like.
 """
 
 import argparse
