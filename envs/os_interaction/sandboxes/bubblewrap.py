@@ -1,8 +1,8 @@
 """Episodes under bubblewrap, without a daemon: `BubblewrapSandbox`."""
 
 import atexit
+import os
 import shutil
-from collections.abc import Sequence
 from typing import Any
 
 from agentpeft.envs.errors import EnvFault
@@ -13,12 +13,10 @@ from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
 from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
-    Interpreter,
     SandboxLimits,
 )
 from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
-    compose_check,
     read_result,
 )
 
@@ -39,6 +37,7 @@ class BubblewrapSandbox(ServedSandbox):
         self._image = image
         self._bwrap = _find_bubblewrap()
         self._identity = find_identity()
+        self._owner_pid = os.getpid()
         self._helper: HelperProcess | None = None
         self._cgroups: Cgroups | None = None
 
@@ -49,19 +48,13 @@ class BubblewrapSandbox(ServedSandbox):
         self._files = None
         self.ask("reset")
 
-    def check(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
-        """See `Sandbox.check`."""
-        command = compose_check(script, interpreter, args)
+    def _check(self, command: str, timeout_s: float) -> CommandResult:
         return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
 
     def close(self) -> None:
-        """See `Sandbox.close`."""
+        """See `Sandbox.close`. In a forked child it does nothing."""
+        if os.getpid() != self._owner_pid:
+            return
         if self._helper:
             self._helper.close()
             self._helper = None

@@ -21,7 +21,11 @@ from agentpeft.envs.containers import (
     remove_leftovers,
 )
 from agentpeft.envs.errors import EnvFault
-from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
+from agentpeft.envs.os_interaction.sandboxes.channel import (
+    Channel,
+    ChannelClosedError,
+    compose_program,
+)
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
 from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
@@ -32,7 +36,6 @@ _PROGRAM = compose_program("kernel", "served_files", "shell", "keeper")
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _WATCH_S = 0.2
-_START_TIMEOUT_S = 60.0
 
 
 class KeptContainer:
@@ -44,16 +47,23 @@ class KeptContainer:
         self._frames = bytearray()
         try:
             self._container = client.containers.create(**settings)
+        except DockerException as error:
+            raise EnvFault(f"cannot make a container: {one_line(error)}") from None
+        try:
             parameters = {"stdin": 1, "stdout": 1, "stream": 1}
             self._attached = client.api.attach_socket(self._container.id, params=parameters)
             self._socket = self._attached._sock
+            self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
-        except DockerException as error:
-            raise EnvFault(f"cannot start a container: {one_line(error)}") from None
-        graph = (self._container.attrs.get("GraphDriver") or {}).get("Data") or {}
-        self._upper = graph.get("UpperDir", "")
-        self.channel = Channel(self._socket.sendall, self._receive)
-        self.channel.request("stat", "/")
+            self.channel.request("stat", "/")
+        except (DockerException, ChannelClosedError) as error:
+            self.remove()
+            raise EnvFault(
+                f"a container does not start ({one_line(error)}): the image needs /bin/bash and "
+                "Python 3.9 at /usr/bin/python3"
+            ) from None
+        graph = self._container.attrs.get("GraphDriver") or {}
+        self._upper = (graph.get("Data") or {}).get("UpperDir", "")
 
     def is_over_disk(self) -> bool:
         """Returns whether the episode's files are more or larger than they may be."""
@@ -67,7 +77,7 @@ class KeptContainer:
 
     def remove(self) -> None:
         """Kills and removes the container. Idempotent."""
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # which may not be attached yet
             self._attached.close()
             self._socket.close()
         with suppress(APIError):

@@ -1,6 +1,5 @@
 """Episodes in docker containers: `DockerSandbox`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from agentpeft.envs.errors import EnvFault
@@ -8,13 +7,11 @@ from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, 
 from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
-    Interpreter,
     SandboxLimits,
 )
 from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
 from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
-    compose_check,
     read_result,
 )
 
@@ -50,14 +47,7 @@ class DockerSandbox(ServedSandbox):
         self._pool = self._pool or ContainerPool.share(*self._settings)
         self._replace(self._pool)
 
-    def check(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
-        """See `Sandbox.check`."""
+    def _check(self, command: str, timeout_s: float) -> CommandResult:
         try:
             files = self.ask("list_changes", _MAX_CHECK_BYTES)
         except Refusal as refusal:
@@ -66,7 +56,6 @@ class DockerSandbox(ServedSandbox):
         pool, container = self._pool, self._pool.take()
         try:
             container.channel.request("apply_changes", files, _GUARDED, _NAMED)
-            command = compose_check(script, interpreter, args)
             answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
             return read_result(answer)
         finally:

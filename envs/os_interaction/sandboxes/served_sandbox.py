@@ -3,9 +3,11 @@
 import base64
 import secrets
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from agentpeft.envs.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
     FileStat,
@@ -14,17 +16,22 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
 _CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
+"""The image's programs before those that an episode has added."""
 _KILLED = CommandResult("[everything was killed, since memory ran out]", None, is_new_shell=True)
 
 
-class ServedSandbox:
+class ServedSandbox(ABC):
     """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
 
     _files: "ServedFiles | None" = None
 
+    @abstractmethod
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
         """Returns the answer of the process that serves the episode; None if it was killed."""
-        raise AssertionError((operation, arguments, timeout_s))
+
+    @abstractmethod
+    def _check(self, command: str, timeout_s: float) -> CommandResult:
+        """Runs a command over the frozen files, with the image's programs."""
 
     def prepare(
         self,
@@ -34,10 +41,12 @@ class ServedSandbox:
         args: Sequence[str] = (),
     ) -> CommandResult:
         """See `Sandbox.prepare`."""
-        return self.run(compose_script(script, interpreter, args), timeout_s)
+        return self.run(_compose_script(script, interpreter, args), timeout_s)
 
     def run(self, command: str, timeout_s: float) -> CommandResult:
         """See `Sandbox.run`."""
+        if self._files:
+            raise EnvFault("a frozen sandbox runs no command: reset it first")
         return read_result(self.ask("run", command, timeout_s, timeout_s=timeout_s))
 
     def freeze(self) -> "ServedFiles":
@@ -46,6 +55,18 @@ class ServedSandbox:
             self.ask("freeze")
             self._files = ServedFiles(self)
         return self._files
+
+    def check(
+        self,
+        script: str,
+        timeout_s: float,
+        interpreter: Interpreter = "bash",
+        args: Sequence[str] = (),
+    ) -> CommandResult:
+        """See `Sandbox.check`; freezes first."""
+        self.freeze()
+        command = f"PATH={_CHECK_PATH} {_compose_script(script, interpreter, args)}"
+        return self._check(command, timeout_s)
 
 
 class ServedFiles:
@@ -75,13 +96,7 @@ def read_result(fields: dict[str, Any] | None) -> CommandResult:
     return CommandResult(**fields) if fields else _KILLED
 
 
-def compose_script(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
-    """Returns the command that runs a script of any length in a process of its own."""
+def _compose_script(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
     end = f"END{secrets.token_hex(12)}"
     words = " ".join(shlex.quote(arg) for arg in args)
     return f"{_COMMANDS[interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script}\n{end}"
-
-
-def compose_check(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
-    """Returns `compose_script`, with the image's programs before those that an episode added."""
-    return f"PATH={_CHECK_PATH} {compose_script(script, interpreter, args)}"
