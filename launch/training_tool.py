@@ -183,7 +183,7 @@ def _load_dataset(request: ToolRequest) -> Json:
 
 
 def _to_row(env: TextEnv[Task], task: Task, form: str) -> Json:
-    """Returns a prompt with the task that `evaluate_rewards` knows, or the oracle's conversation."""
+    """Returns a prompt with its task, or the oracle's conversation."""
     messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
     if form == "rl":
         return {"prompt": messages, "task_id": task.task_id, "skills": list(task.skills)}
