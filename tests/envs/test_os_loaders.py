@@ -26,7 +26,7 @@ ENTRY = {
 MATCH = {"description": "Which?", "evaluation": {"match": "log"}, "start": "sleep 1 &"}
 COUNT = {
     "description": "How many?",
-    "create": {"local": "default", "init": {"code": "touch /root/a"}},
+    "create": {"local": "default", "init": {"code": "touch /srv/a"}},
     "evaluation": {
         "check": [None, {"language": "python", "file": "check/integer-match.py"}],
         "example": "ls /root | wc -l",
@@ -83,7 +83,7 @@ def test_agentbench_rows_become_tasks(tmp_path):
     assert match.verdict == Verdict(answer=ExpectedAnswer("log"))
     assert (match.start, match.gold, match.wants_answer) == ("sleep 1 &", None, True)
     assert count.verdict == Verdict(checks=(Script("ls /root | wc -l"), "number"))
-    assert count.setup == Script("touch /root/a")
+    assert count.setup == Script("touch /srv/a")
     assert count.skills == ("ls", "wc")
     assert count.wants_answer
 

@@ -111,7 +111,7 @@ def test_checks_run_in_turn_and_see_what_earlier_ones_printed(env):
         "printf '#!/bin/sh\\nexit 0\\n' > /tmp/t; chmod 755 /tmp/t; cp /tmp/t /usr/bin/test",
         "cp /usr/bin/true /bin/bash",
         "test() { return 0; }; export -f test; PATH=/tmp; alias test=true",
-        "echo 'exit 0' > /root/.bashrc; export BASH_ENV=/root/.bashrc ENV=/root/.bashrc",
+        "echo 'exit 0' > ~/.bashrc; export BASH_ENV=~/.bashrc ENV=~/.bashrc",
         "echo /tmp/evil.so > /etc/ld.so.preload",
         "trap 'echo > /srv/x' EXIT; (while :; do sleep 0.01; echo > /srv/z; done) &",
     ],

@@ -13,7 +13,7 @@ from agentpeft.envs.os_interaction.state import (
 )
 
 ETC = {
-    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/home/anna:/bin/sh\n"
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/srv/anna:/bin/sh\n"
     "anna:x:0:0::/:/bin/false\nbroken line\n",
     "/etc/group": "root:x:0:\nanna:x:2001:\nbakers:x:2002:anna,bela\n",
     "/etc/shadow": "anna:!$6$x:19000:1:90:7::22000:\n",
