@@ -30,7 +30,9 @@ def prepare_root(image: str | None, identity: Identity) -> Path:
     with _locked(cache):
         tar = _find_tar(cache, image)
         key = f"{_hash_file(cache, tar)}-{identity.first_uid}-{identity.first_gid}-{_LAYOUT}"
-        folder = cache / key
+        unpacked = cache / "unpacked"
+        unpacked.mkdir(mode=0o700, exist_ok=True)  # it has setuid programs of the sandboxes' ids
+        folder = unpacked / key
         if not folder.exists():
             _unpack(tar, folder, identity)
     return folder
