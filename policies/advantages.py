@@ -64,6 +64,18 @@ def group_standardized(groups: Sequence[GroupRewards], baseline: float) -> list[
     return [_per_turn(group, _centred(group) / (_deviation(group) + _EPSILON)) for group in groups]
 
 
+def best_of_group(groups: Sequence[GroupRewards], baseline: float) -> list[list[Floats]]:
+    """One for the episodes with a group's highest return, else 0: [0, 1, 1] -> [0, 1, 1] (RAFT).
+
+    A group of equal returns gets zeros: what every episode does need not be learnt.
+    Source: Dong et al. 2023, "RAFT"; Xiong et al. 2025, "A Minimalist Approach to LLM Reasoning".
+    """
+    del baseline
+    values = [compute_returns(group) for group in groups]
+    tops = [(np.ptp(v) > 0) * (v == v.max()).astype(np.float32) for v in values]
+    return [_per_turn(group, top) for group, top in zip(groups, tops, strict=True)]
+
+
 def imitation(groups: Sequence[GroupRewards], baseline: float) -> list[list[Floats]]:
     """One for every turn: the policy gradient is then that of the cross entropy (SFT)."""
     del baseline

@@ -5,12 +5,12 @@ in, groups of turn advantages out) or its loss in `losses.py` (log-probabilities
 advantages, clip range in; one loss per token out), unless there is one that fits; then name it in
 `config.AlgorithmName` and add a line to `ALGORITHMS`:
 
-    def best_of_group(groups, baseline):
-        tops = [compute_returns(group).max() for group in groups]
-        return [[np.full(len(r), r.sum() == top, np.float32) for r in group]
-                for group, top in zip(groups, tops, strict=True)]
+    def sign_of_centred(groups, baseline):
+        means = [compute_returns(group).mean() for group in groups]
+        return [[np.full(len(r), np.sign(r.sum() - mean), np.float32) for r in group]
+                for group, mean in zip(groups, means, strict=True)]
 
-    "best_of": AlgorithmSpec(best_of_group, policy_gradient, "token"),
+    "sign": AlgorithmSpec(sign_of_centred, policy_gradient, "token"),
 
 The tests parametrized over `ALGORITHMS` then cover it.
 """
@@ -42,6 +42,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "rloo": AlgorithmSpec(advantages.leave_one_out, _PG, "token"),
     "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, "token"),
     "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
+    "raft": AlgorithmSpec(advantages.best_of_group, _PG, "sequence"),
     "ppo": AlgorithmSpec(advantages.whitened, _CLIPPED, "token", num_epochs=2, entropy_coeff=0.01),
     "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
 }

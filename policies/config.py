@@ -15,7 +15,7 @@ from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
 
-AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "ppo", "sft"]
+AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
 Normalization = Literal["token", "sequence", "constant"]
 
 

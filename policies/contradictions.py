@@ -14,6 +14,7 @@ _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": _CLIP,
     "rloo": (*_CLIP, "baseline_momentum"),
+    "raft": (*_CLIP, "baseline_momentum"),
     "grpo": ("baseline_momentum",),
     "dr_grpo": ("baseline_momentum",),
     "ppo": ("baseline_momentum",),
@@ -28,7 +29,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     ),
 }
 """Which settings of `training` an algorithm does not read."""
-_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo")
+_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
 
 
 def _changed(section: Section) -> dict[str, object]:

@@ -46,11 +46,16 @@ def test_whitened_has_mean_0_and_deviation_1_over_all_groups():
     assert values[0] + values[1] == pytest.approx([-(2**0.5), 0, 0, 2**0.5], abs=1e-3)
 
 
+def test_best_of_group_takes_the_highest_returns_where_they_differ():
+    values = flat(advantages.best_of_group(rewards([0, 2, 2], [1, 1], [-1, 0]), 9.0))
+    assert values == [[0, 1, 1], [0, 0], [0, 1]]
+
+
 def test_imitation_weighs_every_turn_alike():
     assert flat(advantages.imitation(rewards([0, 5]), 1.0)) == [[1, 1]]
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo"])
+@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "raft"])
 def test_group_with_equal_rewards_has_zero_advantages(name):
     values = ALGORITHMS[name].advantage(rewards([0.1] * 7, [0.1]), 0.0)
     assert all(v == 0 for group in flat(values) for v in group)

@@ -68,7 +68,7 @@ def test_settings_survive_toml_and_pickle():
         ("training.lr=true", "training.lr: input should be a valid number, got True"),
         ("training.lr=inf", "training.lr: input should be a finite number, got inf"),
         ("training.num_groups=2.5", "training.num_groups: input should be a valid integer"),
-        ("training.algorithm=gpro", "'grpo', 'dr_grpo', 'ppo' or 'sft', got 'gpro'"),
+        ("training.algorithm=gpro", "'grpo', 'dr_grpo', 'raft', 'ppo' or 'sft', got 'gpro'"),
         ("lora.target_modules=3", "lora.target_modules: input should be"),
         ("experiment=../x", "experiment: string should match pattern"),
     ],
