@@ -27,7 +27,7 @@ def liar(sandbox: Sandbox) -> Sandbox:
         f"cat >/lie.c <<'E'\n{LIES}\nE\ncat >/lib.c <<'E'\n{LIBRARY}\nE\n"
         "cd /; gcc -static -o lie lie.c && gcc -shared -fPIC -o lie.so lib.c"
         " && echo wrong >/srv/answer",
-        30,
+        120,
     )
     assert made.exit_code == 0, made.output
     return sandbox
