@@ -1,4 +1,4 @@
-"""How many OS-interaction episodes per second, against a container per episode and an exec per turn?
+"""How many OS-interaction episodes a second, against a container each and an exec per turn?
 
     python benchmarks/os_throughput.py [--sandbox bubblewrap docker] [--num-envs 1] [--duration 10]
 
