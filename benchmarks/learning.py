@@ -63,9 +63,9 @@ def run(
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     summary = json.loads(done.stdout.splitlines()[-1])
-    (metrics,) = Path(summary["adapter"]).resolve().parents[0].glob("**/metrics.jsonl")
+    run_dir = (ROOT / summary["adapter"]).parents[2]  # above checkpoints/checkpoint-N/adapter
     curve: Curve = {}
-    for line in metrics.read_text(encoding="utf-8").splitlines():
+    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row.get("eval/success_rate") is not None:
             curve[row["train/step"]] = row["eval/success_rate"]
