@@ -32,8 +32,8 @@ def secret(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "secret"
     path.write_text("sesame")
     path.chmod(0o666)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's own, up to pytest-of-root
+        folder.chmod(0o755)
     yield path
     assert path.read_text() == "sesame"
 
