@@ -16,7 +16,7 @@ from agentpeft.envs.os_interaction.skills import SKILLS, check_skills
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 from agentpeft.envs.phrases import Speaker
 from agentpeft.envs.splits import Split
-from agentpeft.envs.streams import Stage, TaskStream
+from agentpeft.envs.streams import TaskStream, stages_by_skills
 
 _MAX_DRAWS = 10
 _MAX_SCENES = 100
@@ -101,15 +101,11 @@ def curriculum(
     max_skills: int = 4,
 ) -> TaskStream[OSTask]:
     """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
-    stages = [
-        Stage(
-            f"{number} skill{'s' if number > 1 else ''}",
-            OSGenerator(skills, skill_mode="all", num_skills=number),
-            tasks_per_stage,
-        )
-        for number in range(1, max_skills + 1)
-    ]
-    return TaskStream(stages, seed)
+
+    def make(number: int) -> OSGenerator:
+        return OSGenerator(skills, skill_mode="all", num_skills=number)
+
+    return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
 
 
 def _make_task(skills: tuple[str, ...], options: GeneratorOptions, seed: int) -> OSTask | None:
