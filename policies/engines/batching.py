@@ -84,6 +84,10 @@ class Batch:
             row.slot, row.cached = -1, NO_IDS
         self._rows = []
 
+    def close(self) -> None:
+        """Gives the memory of keys and values back."""
+        self._cache = SlotCache(self._model)
+
     def cancel(self, row: Row) -> None:
         """Ends a row's job, if one is under way."""
         if 0 <= row.slot < self.num_active:

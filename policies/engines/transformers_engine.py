@@ -144,7 +144,7 @@ class TransformersEngine:
             self._fault = self._fault or "the engine is closed"
             self._wake.notify_all()
         self._thread.join()
-        self._batch.clear()
+        self._batch.close()
 
     def _check(self, request: GenerationRequest) -> Row:
         self._check_alive()
