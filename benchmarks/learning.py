@@ -18,9 +18,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from agentpeft.launch.metric_writers import read_metrics
+
 ROOT = Path(__file__).parents[1]
 Curve = dict[int, float]
-Variant = dict[str, list[Any]]
 
 
 def main() -> None:
@@ -65,10 +66,10 @@ def run(
     summary = json.loads(done.stdout.splitlines()[-1])
     run_dir = (ROOT / summary["adapter"]).parents[2]  # above checkpoints/checkpoint-N/adapter
     curve: Curve = {}
-    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row.get("eval/success_rate") is not None:
-            curve[row["train/step"]] = row["eval/success_rate"]
+    for line in read_metrics(run_dir):
+        step, rate = line["train/step"], line.get("eval/success_rate")
+        if step is not None and rate is not None:
+            curve[int(step)] = rate
     print(f"{variant} seed {seed}: {summary}", file=sys.stderr)
     return summary, curve
 
