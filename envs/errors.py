@@ -57,6 +57,13 @@ def check_duration(setting: str, value: float) -> None:
         raise SettingsError(f"{setting} must be a number > 0, got {value!r:.60}")
 
 
+def check_share(setting: str, value: float) -> None:
+    """Raises: SettingsError if a setting's value is no number from 0 to 1."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value <= 1):
+        raise SettingsError(f"{setting} must be a number from 0 to 1, got {value!r:.60}")
+
+
 def check_choice(setting: str, value: str, known: Iterable[str]) -> None:
     """Raises: SettingsError if a setting's value is none of the known ones."""
     if value not in (names := tuple(known)):
