@@ -122,7 +122,7 @@ class Lanes:
     def _finish(self, call: _Call) -> None:
         """Hands a call to the event loop."""
         self._done.append(call)
-        if not self._is_waking and self._loop is not None:
+        if not self._is_waking and self._loop is not None and not self._loop.is_closed():
             self._is_waking = True
             self._loop.call_soon_threadsafe(self._deliver)
 
