@@ -74,12 +74,14 @@ class LoraSettings(Section):
 class WarmStartSettings(Section):
     """At most `num_steps` supervised steps on oracle episodes before RL; 0 are none.
 
-    They train the tiny model's base weights (cached; the last ones begin once `target_success` of
-    the episodes are right), any other model's adapter. `env_kwargs` override the environment's.
+    They train the tiny model's base weights (cached), any other model's adapter. `env_kwargs`
+    override the environment's. The tiny model's learning rate decays over the last `decay` of the
+    steps, or over a tenth of those taken once `target_success` of the episodes are right.
     """
 
     num_steps: NonNegativeInt = 0
     target_success: float | None = Field(default=None, gt=0, le=1)
+    decay: float = Field(default=0.1, ge=0, le=1)
     batch_size: PositiveInt = 64
     lr: float = Field(default=2e-3, gt=0)
     env_kwargs: dict[str, Any] = {}

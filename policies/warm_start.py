@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 import agentpeft.envs
 from agentpeft.envs import SettingsError
 from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import Settings
+from agentpeft.policies.config import Settings, WarmStartSettings
 from agentpeft.policies.oracle import oracle_texts, warm_start_batches, warm_start_environment
 from agentpeft.policies.policy_base import (
     FINGERPRINT_KEY,
@@ -42,7 +42,7 @@ from agentpeft.policies.tiny import build_tiny
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
 _WARMUP = 0.05
-_DECAY = 0.1
+_LAST_DECAY = 0.1
 _WINDOW = 8
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
@@ -121,7 +121,7 @@ def train(base: PolicyBase, settings: Settings, progress: Progress | None = None
     """
     model, warm_start = base.model, settings.warm_start
     optimizers = _make_optimizers(model, warm_start.lr)
-    schedule = WarmStartSchedule(warm_start.num_steps, warm_start.target_success)
+    schedule = WarmStartSchedule(warm_start)
     chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
     model.train()
     model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
@@ -155,21 +155,22 @@ def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
 class WarmStartSchedule:
     """The learning rate's factor, and when to stop: warm-up, constant, linear decay.
 
-    The warm-up is a twentieth of `num_steps`. The decay takes the last tenth of them; once the mean
-    success over 8 batches has reached `target_success`, it begins at once, and is a tenth of the
-    steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
+    The warm-up is a twentieth of `num_steps`. The decay takes the last `decay` of them; once the
+    mean success over 8 batches has reached `target_success`, it begins at once, and is a tenth of
+    the steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
 
-    >>> schedule = WarmStartSchedule(100, None)
+    >>> schedule = WarmStartSchedule(WarmStartSettings(num_steps=100))
     >>> for _ in range(95): schedule.step(0.0)
     >>> schedule.lr_factor
     0.5
     """
 
-    def __init__(self, num_steps: int, target_success: float | None) -> None:
+    def __init__(self, warm_start: WarmStartSettings) -> None:
+        num_steps = warm_start.num_steps
         self.num_done = 0
         self._num_warmup = max(1, round(_WARMUP * num_steps))
-        self._decay_at, self._end = num_steps - round(_DECAY * num_steps), num_steps
-        self._target = target_success
+        self._decay_at, self._end = num_steps - round(warm_start.decay * num_steps), num_steps
+        self._target = warm_start.target_success
         self._recent: deque[float] = deque(maxlen=_WINDOW)
 
     @property
@@ -191,7 +192,7 @@ class WarmStartSchedule:
         is_reached = self._target is not None and np.mean(self._recent) >= self._target
         if is_reached and len(self._recent) == _WINDOW and self.num_done < self._decay_at:
             self._decay_at = self.num_done
-            self._end = self.num_done + max(1, round(_DECAY * self.num_done))
+            self._end = self.num_done + max(1, round(_LAST_DECAY * self.num_done))
 
 
 def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:

@@ -27,7 +27,6 @@ from agentpeft.envs.tasks import TaskSource
 from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 
 _MAX_GOLD_ROWS = 10_000
-_REFUSAL = "1040 (08004): Too many connections"
 
 
 class DBBenchEnv(TextEnv[DBBenchTask]):
@@ -67,10 +66,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
     * `prompt`: "full" or "compact".
-    * `busy` (0.0): probability that the server refuses an operation with error 1040, and again when
-      it is tried again; at most `max_turns` - 2 times, the same for every episode of a task.
-    * `oracle_repeats` (0.0): share of the changes that the oracle runs twice, of those that may be;
-      what learns from it then knows that one can.
+    * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
+      prompt says so, the compact one does not.
+    * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
       note), `max_database_mib`.
     * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.
@@ -101,8 +99,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         invent: bool = False,
         database: str = "sqlite",
         prompt: PromptStyle = "full",
-        busy: float = 0.0,
-        oracle_repeats: float = 0.0,
+        autocommit: bool = True,
+        oracle_commits: float = 0.0,
         statement_timeout_s: float = 5.0,
         max_result_rows: int = 1000,
         max_result_chars: int = 4000,
@@ -120,8 +118,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         super().__init__(task_source, options)
         if prompt not in get_args(PromptStyle):
             raise SettingsError(f"prompt must be 'full' or 'compact', got {prompt!r}")
-        check_share("busy", busy)
-        check_share("oracle_repeats", oracle_repeats)
+        if not isinstance(autocommit, bool):
+            raise SettingsError(f"autocommit must be True or False, got {autocommit!r}")
+        check_share("oracle_commits", oracle_commits)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
         limits = DatabaseLimits(
@@ -131,28 +130,27 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         )
         self._check_limits(statement_timeout_s, max_result_chars)
         self.prompt_style = prompt
-        self.busy = busy
-        self.oracle_repeats = oracle_repeats
+        self.autocommit = autocommit
+        self.oracle_commits = oracle_commits
         self.max_result_rows = max_result_rows
         self.max_result_chars = max_result_chars
         self._database = open_database(database, limits)
         self.grader = Grader(self._database)
         self._session: DatabaseSession | None = None
         self._runs: list[tuple[str, str | None]] = []
-        self._num_refusals = 0
         self._is_closed = False
 
     def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
-        """Returns the gold SQL (where the task has one), again after a refusal, and the answer."""
-        num_runs = 1 + self._draw_refusals(task)
+        """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""
         if task.is_write:
-            num_runs += self._is_repeated(task)
-            operation = operation_action(self.grader.gold_sql(task))
-            return [*[operation] * num_runs, answer_action("done")]
+            statements = [self.grader.gold_sql(task), *["COMMIT"] * self._oracle_commits(task)]
+            if len(statements) >= self.config.max_turns:
+                statements = ["; ".join(statements)]
+            return [*map(operation_action, statements), answer_action("done")]
         answer = answer_action(str(list(self.grader.gold_label(task))))
         if task.gold_sql is None:
             return [answer]
-        return [*[operation_action(task.gold_sql)] * num_runs, answer]
+        return [operation_action(task.gold_sql), answer]
 
     def close(self) -> None:
         """Releases the database; idempotent."""
@@ -166,9 +164,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self._close_session()
         self._session = self._database.open(task.tables)
         self._runs = []
-        self._num_refusals = self._draw_refusals(task)
-        config = self.config
-        return render_prompt(task, self.prompt_style, config.max_turns, config.invalid_ends)
+        if not self.autocommit:
+            self._session.execute("SET autocommit = 0")
+        return render_prompt(task, self.prompt_style, self.config, self.autocommit)
 
     def _act(self, action: str) -> Turn:
         parsed = parse_action(action)
@@ -177,9 +175,6 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         if isinstance(parsed, Answer):
             is_right = self._grade(parsed.text)
             return Turn("", Outcome.SUCCESS if is_right else Outcome.FAILURE)
-        if self._num_refusals:
-            self._num_refusals -= 1
-            return Turn(_REFUSAL)
         result = self._open_session.execute(parsed.sql)
         self._runs.append((parsed.sql, result.error))
         if len(result.rows) > self.max_result_rows:
@@ -196,19 +191,13 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             raise SettingsError("the environment is closed; call reset() first")
         return self._session
 
-    def _draw_refusals(self, task: DBBenchTask) -> int:
-        """Returns how many operations of a task's episode the server refuses before it runs one."""
-        rng, most = Random(f"busy/{task.task_id}"), self.config.max_turns - 2
-        return next((num for num in range(most) if rng.random() >= self.busy), max(0, most))
-
-    def _is_repeated(self, task: DBBenchTask) -> bool:
-        is_chosen = Random(f"repeats/{task.task_id}").random() < self.oracle_repeats
-        has_turn = self._draw_refusals(task) + 3 <= self.config.max_turns
-        return is_chosen and has_turn and self.grader.is_repeatable(task)
+    def _oracle_commits(self, task: DBBenchTask) -> bool:
+        is_chosen = Random(f"commit/{task.task_id}").random() < self.oracle_commits
+        return is_chosen or not self.autocommit
 
     def _grade(self, answer: str) -> bool:
         if self.task.is_write:
-            if self._runs == [(self.task.gold_sql, None)]:
+            if self.autocommit and self._runs == [(self.task.gold_sql, None)]:
                 return True  # this session is a run of the gold solution: no second one is needed
             return self.grader.is_right_state(self.task, self._open_session)
         return self.grader.is_right_answer(self.task, answer)

@@ -79,15 +79,6 @@ class Grader:
             for table, gold in zip(task.tables, remembered.contents, strict=True)
         )
 
-    def is_repeatable(self, task: DBBenchTask) -> bool:
-        """Returns whether running a change's gold SQL twice gives what running it once does.
-
-        Raises: DataError, EnvFault.
-        """
-        with self._gold_run(task) as (session, _):
-            is_error = session.execute(self.gold_sql(task)).error is not None
-            return not is_error and self.is_right_state(task, session)
-
     def gold_label(self, task: DBBenchTask) -> tuple[Row, ...]:
         """Returns a read task's answer: its label, else what its gold SQL gives.
 

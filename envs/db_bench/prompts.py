@@ -4,6 +4,7 @@ from typing import Literal
 
 from agentpeft.envs.db_bench.database import Table
 from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.text_env import EpisodeConfig
 
 PromptStyle = Literal["full", "compact"]
 
@@ -24,7 +25,7 @@ Action: Answer
 Final Answer: [(value, value, ...), ...]
 
 Rules:
-- Statements follow MySQL's syntax and are committed at once.
+- Statements follow MySQL's syntax and {commit}.
 - To a question, the final answer is the list of result rows, exactly as a query prints them, with \
 the columns asked for in the order asked for. If the task names an order, the rows must be in it.
 - After a change, the contents of the tables count. Still give a final answer, such as: done
@@ -51,9 +52,11 @@ _COMPACT = """\
 """
 
 
-def render_prompt(task: DBBenchTask, style: PromptStyle, max_turns: int, invalid_ends: bool) -> str:
+def render_prompt(
+    task: DBBenchTask, style: PromptStyle, config: EpisodeConfig, autocommit: bool
+) -> str:
     """Returns the first observation of an episode."""
-    turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
+    turns = "1 turn" if config.max_turns == 1 else f"{config.max_turns} turns"
     if style == "compact":
         schema = "\n".join(_compact_table(table) for table in task.tables)
         answer = "done" if task.is_write else "[(value, ...), ...]"
@@ -62,7 +65,8 @@ def render_prompt(task: DBBenchTask, style: PromptStyle, max_turns: int, invalid
         )
     return _FULL.format(
         turns=turns,
-        invalid="ends the episode in failure" if invalid_ends else "costs a turn",
+        invalid="ends the episode in failure" if config.invalid_ends else "costs a turn",
+        commit="are committed at once" if autocommit else "count only after a COMMIT",
         schema="\n".join(_full_table(table) for table in task.tables),
         instruction=task.instruction,
     )

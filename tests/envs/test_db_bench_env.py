@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import agentpeft.envs  # noqa: F401 (registers)
@@ -210,8 +209,9 @@ def test_the_compact_prompt_shows_the_answer_to_write():
         ({"skills": []}, "skills must name at least one skill"),
         ({"data": 3}, "data must be a path or None, got 3"),
         ({"database": "sqlight"}, "did you mean 'sqlite'"),
-        ({"busy": 1.5}, "busy must be a number from 0 to 1, got 1.5"),
-        ({"oracle_repeats": "all"}, "oracle_repeats must be a number from 0 to 1, got 'all'"),
+        ({"autocommit": 0}, "autocommit must be True or False, got 0"),
+        ({"oracle_commits": 1.5}, "oracle_commits must be a number from 0 to 1, got 1.5"),
+        ({"oracle_commits": "all"}, "oracle_commits must be a number from 0 to 1, got 'all'"),
         ({"max_truns": 3}, "unknown setting 'max_truns'; did you mean 'max_turns'"),
         ({"max_turns": 0}, "max_turns must be an integer >= 1"),
         ({"reward": "bd"}, "unknown reward preset 'bd'; did you mean 'db'"),
@@ -230,37 +230,36 @@ def test_an_environment_can_be_closed_twice_and_reset_after_an_open_episode():
     env.close()
 
 
-def test_a_busy_server_refuses_first_tries_and_a_task_can_still_be_done(play):
-    refusal = "1040 (08004): Too many connections"
-    texts, total, _ = play("write", *[INSERT] * 3, DONE, busy=1.0)
-    assert texts == [refusal, refusal, "[]", ""]
-    assert total == 1.0
-    assert play("write", INSERT, DONE, busy=1.0)[2] is Outcome.FAILURE
-    assert play("write", INSERT, DONE, busy=1.0, max_turns=2)[2] is Outcome.SUCCESS
+COMMIT = operation_action("COMMIT")
 
 
-def test_a_server_is_busy_as_often_as_asked_and_alike_for_every_episode():
-    env = DBBenchEnv(skills=["update"], busy=0.5)
-    numbers = []
-    for seed in range(400):
-        env.reset(seed=seed)
-        again = [env.oracle_actions(env.task) for _ in range(2)]
-        assert again[0] == again[1]
-        numbers.append(len(again[0]) - 2)
-        assert [env.step(action)[4] for action in again[0]][-1]["outcome"] is Outcome.SUCCESS
+@pytest.mark.parametrize("commit", [[COMMIT], [operation_action("SET autocommit = 1")]])
+def test_without_autocommit_a_change_counts_once_it_is_committed(play, commit):
+    assert play("write", INSERT, DONE, autocommit=False)[2] is Outcome.FAILURE
+    assert play("write", INSERT, *commit, DONE, autocommit=False)[2] is Outcome.SUCCESS
+    second = operation_action("DELETE FROM pets")
+    assert play("write", INSERT, *commit, second, DONE, autocommit=False)[2] is (
+        Outcome.SUCCESS if commit == [COMMIT] else Outcome.FAILURE
+    )
+
+
+@pytest.mark.parametrize("max_turns", [2, 3, 4])
+def test_the_oracle_commits_where_it_must_and_where_it_is_asked_to(play, max_turns):
+    env = DBBenchEnv(task_source=TASKS, autocommit=False, max_turns=max_turns)
+    for task in (READ, WRITE):
+        actions = env.oracle_actions(task)
+        kwargs = {"autocommit": False, "max_turns": max_turns}
+        assert play(task.task_id, *actions, **kwargs)[2] is Outcome.SUCCESS
     env.close()
-    shares = [numbers.count(number) / 400 for number in range(3)]
-    assert shares == pytest.approx([0.5, 0.25, 0.25], abs=0.08)
-
-
-def test_the_oracle_repeats_only_changes_that_stay_the_same(play):
-    env = DBBenchEnv(task_source=TASKS, oracle_repeats=1.0)
-    raising = replace(WRITE, task_id="raise", gold_sql="UPDATE pets SET age = age + 1")
-    setting = replace(WRITE, task_id="set", gold_sql="UPDATE pets SET age = 7")
-    assert [len(env.oracle_actions(task)) for task in (READ, WRITE, raising, setting)] == [
-        2,
-        2,
-        2,
-        3,
-    ]
+    env = DBBenchEnv(skills=["update"], oracle_commits=0.3)
+    tasks = (env.task_source.draw(np.random.default_rng(seed)) for seed in range(300))
+    num_commits = sum(COMMIT in env.oracle_actions(task) for task in tasks)
+    assert num_commits / 300 == pytest.approx(0.3, abs=0.08)
     env.close()
+
+
+def test_the_full_prompt_says_whether_changes_must_be_committed():
+    for autocommit, words in ((True, "are committed at once"), (False, "only after a COMMIT")):
+        env = DBBenchEnv(task_source=TASKS, autocommit=autocommit)
+        assert words in env.reset(options={"task": "write"})[0]
+        env.close()

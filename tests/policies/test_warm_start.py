@@ -98,14 +98,20 @@ def play_schedule(schedule, successes):
 
 
 def test_learning_rate_warms_up_stays_and_decays():
-    factors = play_schedule(WarmStartSchedule(40, None), [1.0] * 100)
+    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
     expected = [0.5, *[1.0] * 36, *(n / 4 for n in range(3, 0, -1))]
     assert factors == pytest.approx(expected)
 
 
+def test_learning_rate_decays_over_the_share_that_is_asked_for():
+    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
+    assert factors == pytest.approx([1.0] * 11 + [n / 10 for n in range(9, 0, -1)])
+
+
 def test_target_begins_the_decay_once_eight_batches_reach_it():
+    settings = WarmStartSettings(num_steps=100, target_success=0.9)
     successes = [0.0] * 12 + [0.9] * 100
-    factors = play_schedule(WarmStartSchedule(100, 0.9), successes)
+    factors = play_schedule(WarmStartSchedule(settings), successes)
     assert factors[19:] == pytest.approx([1, 1, 1 / 2])
 
 

@@ -40,6 +40,8 @@ class StatementKind(StrEnum):
     DEFINITION = "definition"
     BEGIN = "begin"
     COMMIT = "commit"
+    AUTOCOMMIT_ON = "autocommit on"
+    AUTOCOMMIT_OFF = "autocommit off"
     ROLLBACK = "rollback"
     NOTHING = "nothing"
 
@@ -154,7 +156,8 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
             raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
         if isinstance(target, exp.Column | exp.SessionParameter) and _is_autocommit(target):
             is_on = item.this.expression.sql().upper() in ("1", "TRUE", "ON")
-            return Translation(StatementKind.COMMIT if is_on else StatementKind.BEGIN)
+            on, off = StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF
+            return Translation(on if is_on else off)
         if isinstance(target, exp.Parameter):
             value = compile_expression(item.this.expression, Scope(state))
             terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
