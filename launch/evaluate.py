@@ -34,8 +34,9 @@ from agentpeft.launch.command_line import CommandParser, add_settings, run_comma
 from agentpeft.launch.evaluation_files import EvaluationFiles
 from agentpeft.launch.merge import find_adapter
 from agentpeft.launch.players import KEY_VARIABLE, Contestant, Kind, Methods, seated
-from agentpeft.launch.run_folder import CONFIG_FILE, output_base, read_start, shown
+from agentpeft.launch.run_folder import output_base, read_start, shown
 from agentpeft.launch.task_files import with_task_files
+from agentpeft.policies.checkpoints import CONFIG_FILE
 from agentpeft.policies.config import Settings
 from agentpeft.policies.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.evaluation import compute_success_metrics

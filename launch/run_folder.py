@@ -11,12 +11,11 @@ from pathlib import Path
 from agentpeft.envs import SettingsError
 from agentpeft.envs.errors import did_you_mean
 from agentpeft.launch.ray_session import is_in_ray_copy
-from agentpeft.policies.checkpoints import STATE_FILE, latest_checkpoint
+from agentpeft.policies.checkpoints import CONFIG_FILE, STATE_FILE, latest_checkpoint
 from agentpeft.policies.config import Settings
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parent / "configs"
-CONFIG_FILE = "config.toml"
 OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
 _MAY_CHANGE = "training.num_iterations"
 

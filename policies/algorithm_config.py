@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentpeft.policies.checkpoints import CONFIG_FILE
 from agentpeft.policies.config import Settings, read_toml, setting_names, unknown_setting
 from agentpeft.policies.config import with_overrides as apply_overrides
 
@@ -98,9 +99,15 @@ class AlgorithmConfig:
         return Settings(**self._values)
 
     def build_algo(self, run_dir: str | Path | None = None) -> "Algorithm":
-        """Starts runners and learner; `run_dir` None is a new folder in the settings' output."""
+        """Starts runners and learner; `run_dir` None is a new folder in the settings' output.
+
+        The settings are written there, for the commands that take a run's folder.
+        """
         from agentpeft.policies.algorithm import Algorithm
 
         settings = self.to_settings()
         default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
-        return Algorithm(settings, default if run_dir is None else Path(run_dir))
+        folder = default if run_dir is None else Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG_FILE).write_text(settings.to_toml(), encoding="utf-8")
+        return Algorithm(settings, folder)

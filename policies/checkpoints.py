@@ -15,6 +15,7 @@ from typing import Any
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.samples import EpisodeRecord, TokenRecord
 
+CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
 
 

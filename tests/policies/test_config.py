@@ -167,3 +167,10 @@ def test_every_section_has_its_method():
 def test_an_unknown_keyword_is_an_error_at_once(section, name):
     with pytest.raises(SettingsError, match="did you mean"):
         vars(AlgorithmConfig)[section](AlgorithmConfig(), **{name: 1})
+
+
+def test_a_run_from_python_leaves_its_settings_for_the_commands(tmp_path):
+    config = AlgorithmConfig().env_runners(num_env_runners=0).tiny(hidden_size=32, num_layers=1)
+    with config.build_algo(tmp_path / "run"):
+        pass
+    assert Settings.from_toml(tmp_path / "run" / "config.toml") == config.to_settings()
