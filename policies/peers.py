@@ -24,14 +24,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from agentpeft.policies.batches import Sample
 from agentpeft.policies.errors import TrainingError
 
-_TIMEOUT = timedelta(minutes=30)
-"""For learners that hang or cannot be reached: of a dead one the others, and Ray, hear at once."""
+_MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
+"""For learners that cannot be reached, or hang: of a dead one the others, and Ray, hear at once."""
 _T = TypeVar("_T")
 
 
 def open_store(host: str) -> TCPStore:
     """Returns what learners meet at, on a free port of this machine, whose address is `host`."""
-    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING_TIMEOUT)
 
 
 def cut_into_shares(samples: Sequence[Sample], num_shares: int) -> list[list[Sample]]:
@@ -77,7 +77,7 @@ class Peers:
         with peers._together():
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
-                store=TCPStore(*place, is_master=False, timeout=_TIMEOUT),
+                store=TCPStore(*place, is_master=False, timeout=_MEETING_TIMEOUT),
                 rank=rank,
                 world_size=num_learners,
                 timeout=_TIMEOUT,

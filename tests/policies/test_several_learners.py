@@ -67,8 +67,8 @@ def pair(cluster):
 
 
 @pytest.fixture
-def new_pair(cluster):
-    group = LearnerGroup(make_settings("learners.num_learners=2"))
+def trio(cluster):
+    group = LearnerGroup(make_settings("learners.num_learners=3"))
     yield group
     group.close()
 
@@ -98,10 +98,10 @@ def learn(one, overrides, batches, prepare=None):
     return found
 
 
-def assert_two_equal_one(pair, overrides, batches, prepare=None):
+def assert_several_equal_one(several, overrides, batches, prepare=None):
     """Returns the metrics of the last update."""
     one = learn(ALONE, overrides, batches, prepare)
-    two = pair.call_all(learn, overrides, batches, prepare)
+    two = several.call_all(learn, overrides, batches, prepare)
     for (metrics, gradient, weights), (others, other, theirs) in zip(one, two, strict=True):
         np.testing.assert_allclose(gradient, other, rtol=0, atol=1e-6)
         np.testing.assert_allclose(weights, theirs, rtol=0, atol=1e-6)
@@ -119,7 +119,7 @@ def equal_group(position, reward):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_two_learners_equal_one_over_several_updates(pair, name):
-    metrics = assert_two_equal_one(
+    metrics = assert_several_equal_one(
         pair, (f"training.algorithm={name}",), batches_of_different_sizes()
     )
     assert metrics["train/grad_norm"] > 1e-3
@@ -142,7 +142,7 @@ def test_two_learners_equal_one_over_several_updates(pair, name):
 def test_two_learners_equal_one_with_every_term(pair, terms):
     overrides = [f"training.{term}" for term in terms]
     batches = [[*groups, equal_group(9, 1)] for groups in batches_of_different_sizes()]
-    assert_two_equal_one(pair, overrides, batches)
+    assert_several_equal_one(pair, overrides, batches)
 
 
 def test_shares_may_be_uneven_or_empty(pair):
@@ -154,14 +154,14 @@ def test_shares_may_be_uneven_or_empty(pair):
     one_counts = [equal_group(0, 1), make_group(1, long), equal_group(2, 0)]
     nothing = [equal_group(0, 1), equal_group(1, 0)]
     batches = [uneven, one_counts, nothing, uneven]
-    metrics = assert_two_equal_one(pair, ("training.algorithm=grpo",), batches)
+    metrics = assert_several_equal_one(pair, ("training.algorithm=grpo",), batches)
     assert metrics["train/num_skipped_updates"] == 1
 
 
 def test_a_step_that_is_not_finite_in_one_share_is_skipped_by_both(pair):
     bad = [equal_group(0, 1), make_group(1, [make_trajectory([1], [2], float("nan"))] * 2)]
     batches = [random_groups(vocab=300), bad, random_groups(vocab=300)]
-    metrics = assert_two_equal_one(pair, (), batches)
+    metrics = assert_several_equal_one(pair, (), batches)
     assert metrics["train/num_skipped_updates"] == 1
 
 
@@ -244,28 +244,28 @@ def test_shares_are_balanced_and_keep_groups_whole():
     assert [len(share) for share in cut_into_shares(samples, 5)] == [1, 1, 1, 1, 0]
 
 
-def test_an_error_in_one_learner_is_raised_while_the_other_waits(new_pair):
+def test_three_learners_equal_one_and_an_error_in_one_is_raised_while_two_wait(trio):
     def fail(learner):
         if learner.peers.rank == 1:
             raise ZeroDivisionError("of learner 1")
         learner.peers.gather(0)
 
+    assert_several_equal_one(trio, ("training.algorithm=ppo",), batches_of_different_sizes())
     start_s = time.monotonic()
     with pytest.raises(ZeroDivisionError, match="of learner 1"):
-        new_pair.call_all(fail)
+        trio.call_all(fail)
     assert time.monotonic() - start_s < 10
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_learner_is_one_clear_error_within_seconds(new_pair, rank):
+def test_a_killed_learner_is_one_clear_error_within_seconds(trio):
     def die(learner):
-        if learner.peers.rank == rank:
+        if learner.peers.rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         learner.peers.gather(0)
 
     start_s = time.monotonic()
-    with pytest.raises(TrainingError, match="of the learners is gone|lost the other learners"):
-        new_pair.call_all(die)
+    with pytest.raises(TrainingError, match=r"of the learners is gone|lost the other learners"):
+        trio.call_all(die)
     assert time.monotonic() - start_s < 10
 
 
@@ -275,7 +275,7 @@ def test_learners_that_cannot_be_placed_are_an_error_in_time():
         "learners.num_cpus_per_learner=1.5",
         "fault_tolerance.placement_timeout_s=1",
     )
-    with pytest.raises(PlacementError, match="could not place the learners .* 3 times 1.5 CPU"):
+    with pytest.raises(PlacementError, match=r"could not place the learners .* 3 times 1.5 CPU"):
         LearnerGroup(settings)
 
 
