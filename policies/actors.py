@@ -133,19 +133,17 @@ class LearnerGroup:
             settings,
         )
         if own.num_learners > 1:
-            self._join()
+            try:
+                self._join()
+            except BaseException:
+                self.close()
+                raise
 
     def _join(self) -> None:
-        self._store = open_store(node_address())
-        place = self._store.host, self._store.port
-        ranks = range(self._workers.num_workers)
-        try:
-            self._workers.fetch(
-                [self._workers.call(rank, partial(_join, place=place, rank=rank)) for rank in ranks]
-            )
-        except BaseException:
-            self.close()
-            raise
+        self._store = open_store(node_address())  # kept: nccl asks it at the first update
+        place, ranks = (self._store.host, self._store.port), range(self._workers.num_workers)
+        joined = [self._workers.call(rank, _join, place, rank) for rank in ranks]
+        self._workers.fetch(joined)
 
     def update(self, groups: Sequence[Ref]) -> dict[str, float]:
         """Learns from groups, which reach the learners without passing the driver."""
