@@ -21,6 +21,8 @@ _OUTPUTS = {"lm_head", "embed_out"}
 def estimate_memory(settings: Settings) -> dict[str, float]:
     """Returns MiB by what needs them; "learner" and "env_runner" are each process's sums.
 
+    The optimizer's are the gradient, AdamW's two moments, and the sum over several learners.
+
     Raises: OSError or ValueError where the model's config cannot be read.
     """
     config = read_model_config(settings)
@@ -37,7 +39,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     parts = {
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
         "adapter": num_trained * 4.0,
-        "optimizer": num_trained * 12.0,  # gradient and AdamW's two moments
+        "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "kv_cache": _kv_cache_bytes(config, settings) * size,
         "activations": _activation_bytes(config, settings, size),
     }
@@ -106,4 +108,8 @@ def describe_memory(settings: Settings) -> list[str]:
         reason = str(error).strip().partition("\n")[0]
         return [f"memory: no estimate, {settings.model.name!r} has no readable config ({reason})"]
     parts = [f"  {name:<13} {value:>10,.1f} MiB" for name, value in mib.items()]
-    return ["memory, at most, in each process:", *parts]
+    learners, runners = settings.learners.num_learners, settings.env_runners.num_env_runners
+    return [
+        f"memory, at most, in each process (learners: {learners}, env runners: {runners}):",
+        *parts,
+    ]

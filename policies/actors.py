@@ -1,4 +1,4 @@
-"""Env runners and the learner, as Ray actors or in the driver's process (`num_env_runners` 0).
+"""Env runners and learners, as Ray actors or in the driver's process (`num_env_runners` 0).
 
 The methods are the same. Payloads are return values of actors' methods: the driver passes
 references on, and fetches reports alone.
@@ -14,8 +14,9 @@ from agentpeft.policies.env_runner import EnvRunner
 from agentpeft.policies.episodes import GroupRequest, SampleReport
 from agentpeft.policies.errors import DeliveryError
 from agentpeft.policies.learner import Learner
+from agentpeft.policies.peers import Peers, open_store
 from agentpeft.policies.samples import AdapterAck, AdapterVersion, EpisodeGroup
-from agentpeft.policies.workers import Job, Ref, Workers, start_workers
+from agentpeft.policies.workers import Job, Ref, Workers, node_address, start_workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,15 +116,15 @@ class EnvRunnerGroup:
 
 
 class LearnerGroup:
-    """The learner; several of them are to come behind the same methods."""
+    """The learners. They hold the same weights, so what is asked once is asked of the first."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises: PlacementError, and what loading the model raises."""
         own = settings.learners
         self._workers = start_workers(
             Job(
-                name="the learner",
-                num_workers=1,
+                name="the learner" if own.num_learners == 1 else "the learners",
+                num_workers=own.num_learners,
                 num_cpus=own.num_cpus_per_learner,
                 num_gpus=own.num_gpus_per_learner,
                 num_threads=own.num_threads,
@@ -131,11 +132,22 @@ class LearnerGroup:
             ),
             settings,
         )
+        if own.num_learners > 1:
+            try:
+                self._join()
+            except BaseException:
+                self.close()
+                raise
+
+    def _join(self) -> None:
+        self._store = open_store(node_address())  # kept: nccl asks it at the first update
+        place, ranks = (self._store.host, self._store.port), range(self._workers.num_workers)
+        joined = [self._workers.call(rank, _join, place, rank) for rank in ranks]
+        self._workers.fetch(joined)
 
     def update(self, groups: Sequence[Ref]) -> dict[str, float]:
-        """Learns from groups, which reach the learner without passing the driver."""
-        (metrics,) = self._workers.fetch([self._workers.call(0, _update, *groups)])
-        return dict(metrics)
+        """Learns from groups, which reach the learners without passing the driver."""
+        return dict(self.call_all(_update, *groups))
 
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
@@ -144,14 +156,22 @@ class LearnerGroup:
     def call(
         self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Returns `function(learner, ...)` of an importable function, called where it is."""
+        """Returns `function(learner, ...)` of an importable function, called where learner 0 is."""
         result: T = self._workers.fetch(
             [self._workers.call(0, partial(function, **kwargs), *args)]
         )[0]
         return result
 
+    def call_all(
+        self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Calls `function(learner, ...)` of all learners and returns what it is of learner 0."""
+        ranks, bound = range(self._workers.num_workers), partial(function, **kwargs)
+        result: T = self._workers.fetch([self._workers.call(r, bound, *args) for r in ranks])[0]
+        return result
+
     def close(self) -> None:
-        """Ends the learner; idempotent."""
+        """Ends the learners; idempotent."""
         self._workers.close()
 
 
@@ -166,6 +186,11 @@ def _make_learner(settings: Settings) -> Learner:
         base, settings.lora, seed=settings.seed, gradient_checkpointing=checkpointing
     )
     return Learner(settings, policy)
+
+
+def _join(learner: Learner, place: tuple[str, int], rank: int) -> None:
+    own = learner.settings.learners
+    learner.peers = Peers.join(place, rank, own.num_learners, own.num_gpus_per_learner > 0)
 
 
 def _update(learner: Learner, *groups: EpisodeGroup) -> dict[str, float]:

@@ -32,7 +32,7 @@ _FIXED = ("model", "tiny", "lora")
 
 
 class Algorithm:
-    """Trains an adapter with env runners and a learner; a context manager that stops them.
+    """Trains an adapter with env runners and learners; a context manager that stops them.
 
     An iteration learns from `training.num_groups` tasks, which are told by their positions in the
     task stream. All that is random is a function of seed, position, sample and turn, so a
@@ -79,7 +79,9 @@ class Algorithm:
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
         positions = self._next_positions()
         with clock.part("learn"):
-            metrics = self._learners.call(learner_calls.imitate, positions.start, len(positions))
+            metrics = self._learners.call_all(
+                learner_calls.imitate, positions.start, len(positions)
+            )
         with clock.part("broadcast"):
             self._broadcast()
         return metrics
@@ -153,7 +155,7 @@ class Algorithm:
                     f"this run {own[section]}"
                 )
         with self._stopping_on_error():
-            self._learners.call(learner_calls.restore_learner, read_files(source))
+            self._learners.call_all(learner_calls.restore_learner, read_files(source))
             self.iteration, self._position = state["iteration"], state["position"]
             self._num_episodes = state["num_episodes"]
             self._rounds.clear()
@@ -201,7 +203,7 @@ class Algorithm:
             return settings
         if not folder.exists():
             with closing(LearnerGroup(settings)) as learners:
-                learners.call(learner_calls.warm_start)
+                learners.call_all(learner_calls.warm_start)
                 write_checkpoint(folder, learners.call(learner_calls.adapter_to_files))
         model = settings.model.model_copy(update={"name": str(folder), "adapter": None})
         return settings.model_copy(update={"model": model})

@@ -137,8 +137,9 @@ class TrainingSettings(Section):
 
 
 class LearnerSettings(Section):
-    """Where and in what portions the updates are computed."""
+    """How many learners share an update, where, and in what portions each computes."""
 
+    num_learners: PositiveInt = 1
     num_cpus_per_learner: float = Field(default=0.5, ge=0)
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
     num_threads: PositiveInt = 2
@@ -294,9 +295,8 @@ def _message(error: ValidationError) -> str:
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
-        )
+        items = (f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

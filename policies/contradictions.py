@@ -77,6 +77,18 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
         s.max_adapter_lag > 0
         and (s.env_runners.num_env_runners == 0 or s.deterministic or not _is_rl(s))
     ),
+    "learners.num_learners {s.learners.num_learners} are processes of their own, which the serial "
+    "mode (env_runners.num_env_runners = 0) does not start: set it to 1": lambda s: (
+        s.learners.num_learners > 1 and s.env_runners.num_env_runners == 0
+    ),
+    "learners.num_learners {s.learners.num_learners} must be <= training.num_groups "
+    "{s.training.num_groups}: a group is one learner's": lambda s: (
+        s.learners.num_learners > s.training.num_groups
+    ),
+    "learners.num_gpus_per_learner {s.learners.num_gpus_per_learner} must be whole with several "
+    "learners, which nccl cannot place on one GPU": lambda s: (
+        s.learners.num_learners > 1 and s.learners.num_gpus_per_learner % 1 > 0
+    ),
     "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
     "env_runners.num_gpus_per_env_runner must be 0": lambda s: s.deterministic and _asks_gpus(s),
     "lora.dropout {s.lora.dropout} is for algorithm 'sft': with RL the learner's probabilities "

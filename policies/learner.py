@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentpeft.policies import losses
 from agentpeft.policies.adapter_store import make_version
 from agentpeft.policies.advantages import GroupRewards, turns_to_tokens
 from agentpeft.policies.algorithms import algorithm_of
@@ -27,13 +26,20 @@ from agentpeft.policies.batches import (
 from agentpeft.policies.config import Settings, TrainingSettings
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.lora import Policy
-from agentpeft.policies.objective import Objective, Totals, compute_episode_metrics
+from agentpeft.policies.models import uses_autocast
+from agentpeft.policies.objective import (
+    Objective,
+    Totals,
+    compute_episode_metrics,
+    compute_turn_kl,
+)
+from agentpeft.policies.peers import Peers
 from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats
 from agentpeft.policies.schedules import compute_lr
 from agentpeft.policies.token_records import choose_extremes
 
 _MIN_MICRO_BATCH_TOKENS = 32
-_MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
+_ALONE = Peers()
 _T = TypeVar("_T")
 
 
@@ -44,9 +50,9 @@ class Learner:
     `baseline` is the moving average of the batches' mean returns; None before the first.
     """
 
-    def __init__(self, settings: Settings, policy: Policy) -> None:
-        """Trains the policy's trainable parameters, in place."""
-        self.settings, self.policy = settings, policy
+    def __init__(self, settings: Settings, policy: Policy, peers: Peers = _ALONE) -> None:
+        """Trains the policy's trainable parameters, in place, together with its peers."""
+        self.settings, self.policy, self.peers = settings, policy, peers
         self.version = 0
         self.baseline: float | None = None
         self._extremes: list[tuple[EpisodeGroup, Sample]] = []
@@ -58,11 +64,11 @@ class Learner:
         decay = settings.training.weight_decay
         self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=decay, fused=True)
         self._max_tokens = settings.learners.max_tokens_per_micro_batch
-        self._num_updates = self._num_oom_retries = 0
+        self._num_updates = self._num_oom_retries = self._own_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
         self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
-        self._autocast = _uses_autocast(settings, policy, self._device)
+        self._autocast = uses_autocast(settings, policy.model, self._device)
         self._warm_start: Learner | None = None
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
@@ -88,6 +94,9 @@ class Learner:
         self._num_updates += 1
         self.version += 1
         self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
+        self.peers.check_equal(self._parameters)
+        self._num_oom_retries += sum(self.peers.gather(self._own_oom_retries))
+        self._own_oom_retries = 0
         return {
             **totals.metrics(),
             **compute_episode_metrics(groups),
@@ -104,7 +113,7 @@ class Learner:
         if self._warm_start is None:
             training = TrainingSettings(algorithm="sft", lr=self.settings.warm_start.lr)
             settings = self.settings.model_copy(update={"training": training})
-            self._warm_start = Learner(settings, self.policy)
+            self._warm_start = Learner(settings, self.policy, self.peers)
         metrics = self._warm_start.update(groups)
         self.version += 1
         return metrics
@@ -116,8 +125,12 @@ class Learner:
 
     def score_extremes(self) -> list[tuple[EpisodeGroup, Sample]]:
         """Returns what pulled hardest at the last update, with the column `updated_logprobs`."""
-        groups, samples = [g for g, _ in self._extremes], [s for _, s in self._extremes]
-        return list(zip(groups, self._with_logprobs(samples, "updated_logprobs"), strict=True))
+        samples = [sample for _, sample in self._extremes]
+        found = self._within_memory(lambda: self._score(samples))
+        return [
+            (group, replace(s, columns={**s.columns, "updated_logprobs": values}))
+            for (group, s), values in zip(self._extremes, found, strict=True)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""
@@ -127,8 +140,6 @@ class Learner:
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
             "oom": (self._num_oom_retries, self._max_tokens),
-            "torch_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,9 +148,6 @@ class Learner:
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
         self._num_oom_retries, self._max_tokens = state["oom"]
-        torch.set_rng_state(state["torch_rng"])
-        if len(state["cuda_rng"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(state["cuda_rng"])
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
@@ -183,26 +191,29 @@ class Learner:
         training = self.settings.training
         rewards = [np.array(s.trajectory.turn_rewards, np.float32) for s in samples]
         if training.kl_coeff > 0 and training.kl_placement == "reward":
-            kls = [_turn_kl(s, training) for s in samples]
+            kls = [compute_turn_kl(s, training) for s in samples]
             rewards = [r - training.kl_coeff * kl for r, kl in zip(rewards, kls, strict=True)]
         numbered = iter(rewards)
         return [[next(numbered) for _ in group.trajectories] for group in groups]
 
     def _with_logprobs(self, samples: Sequence[Sample], name: str) -> list[Sample]:
         """Returns the samples with the present weights' log-probabilities as a column."""
-        found = self._within_memory(lambda: self._score(samples))
-        empty = np.zeros(0, np.float32)
-        return [replace(s, columns={**s.columns, name: found.get(id(s), empty)}) for s in samples]
+        shares = self.peers.shares(samples)
+        own = self._within_memory(lambda: self._score(shares[self.peers.rank]))
+        found: dict[int, Floats] = {}
+        for share, values in zip(shares, self.peers.gather(own), strict=True):
+            found |= {id(s): v for s, v in zip(share, values, strict=True)}
+        return [replace(s, columns={**s.columns, name: found[id(s)]}) for s in samples]
 
     @torch.no_grad()
-    def _score(self, samples: Sequence[Sample]) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
+    def _score(self, samples: Sequence[Sample]) -> list[Floats]:
+        found = {id(s): np.zeros(0, np.float32) for s in samples}
         for batch in self._micro_batches(samples):
             values = compute_logprobs(self._logits(batch), batch).cpu().numpy()
             ends = np.cumsum([s.trajectory.loss_mask.sum() for s in batch.samples])
             parts = np.split(values, ends[:-1])
             found |= {id(s): v for s, v in zip(batch.samples, parts, strict=True)}
-        return found
+        return [found[id(s)] for s in samples]
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
         """Returns the samples of whole groups in random, repeatable parts."""
@@ -218,15 +229,20 @@ class Learner:
         samples = self._objective.weigh(minibatch)
         if not samples:
             return []
-        own = self._within_memory(lambda: self._accumulate(samples))
+        share = self.peers.shares(samples)[self.peers.rank]
+        own = self._within_memory(lambda: self._accumulate(share))
+        self.peers.sum_gradients(self._parameters)
+        whole = Totals()
+        for part in self.peers.gather(own):
+            whole.add(part)
         limit = self.settings.training.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
-        if not (np.isfinite(own.loss) and np.isfinite(norm)):
-            self._skip(own.loss, norm)
+        if not (np.isfinite(whole.loss) and np.isfinite(norm)):
+            self._skip(whole.loss, norm)
             return []
         self._optimizer.step()
         self._num_skipped_in_a_row = 0
-        totals.add(own)
+        totals.add(whole)
         return [norm]
 
     def _skip(self, loss: float, norm: float) -> None:
@@ -257,7 +273,7 @@ class Learner:
                 if not _is_out_of_memory(error) or self._max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
                     raise
             self._max_tokens //= 2
-            self._num_oom_retries += 1
+            self._own_oom_retries += 1
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         return make_micro_batches(samples, self._max_tokens, self._shares_prompts, self._device)
@@ -273,25 +289,10 @@ class Learner:
         """Dropout is for imitation alone; checkpointing works in training mode only."""
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
-
-
-def _turn_kl(sample: Sample, training: TrainingSettings) -> Floats:
-    """Returns the KL of each turn, summed over its tokens, as the update found it: (turns,)."""
-    old, reference = (sample.columns[name] for name in ("old_logprobs", "reference_logprobs"))
-    kl = losses.compute_kl(torch.tensor(old), torch.tensor(reference), training.kl_estimator)
-    sampled = np.flatnonzero(sample.trajectory.loss_mask)
-    turns = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
-    num_turns = len(sample.trajectory.turn_ends)
-    return np.bincount(turns, kl.numpy(), minlength=num_turns).astype(np.float32)
+        if self.settings.lora.dropout > 0:
+            own = (self.settings.seed, self.version, self.peers.rank)
+            torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
-
-
-def _uses_autocast(settings: Settings, policy: Policy, device: torch.device) -> bool:
-    """A small model on a CPU is bound by overhead, which casting adds to."""
-    if settings.learners.autocast != "auto":
-        return settings.learners.autocast == "bfloat16"
-    num_parameters = sum(p.numel() for p in policy.model.parameters())
-    return device.type != "cpu" or num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST

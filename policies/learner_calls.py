@@ -23,15 +23,16 @@ def imitate(learner: Learner, first: int, num_groups: int) -> dict[str, float]:
     settings = learner.settings
     chat = ChatFormat(learner.policy.base.tokenizer, settings.model.use_chat_template)
     groups = oracle_groups(settings.environment, chat, settings.seed, first)
-    return learner.update(list(islice(groups, num_groups)))
+    return learner.update(learner.peers.of_first(lambda: list(islice(groups, num_groups))))
 
 
 def warm_start(learner: Learner) -> None:
     """Takes all steps of the warm start with the adapter."""
     settings = learner.settings
     chat = ChatFormat(learner.policy.base.tokenizer, settings.model.use_chat_template)
-    for groups in warm_start_batches(settings, chat):
-        learner.sft_update(groups)
+    batches = warm_start_batches(settings, chat)
+    for _ in range(settings.warm_start.num_steps):
+        learner.sft_update(learner.peers.of_first(lambda: next(batches)))
 
 
 def read_token_records(learner: Learner) -> list[TokenRecord]:

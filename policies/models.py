@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -26,9 +27,17 @@ from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.policy_base import PolicyBase, Progress
 from agentpeft.policies.warm_start import load_tiny
 
-__all__ = ["PolicyBase", "Progress", "choose_device", "choose_dtype", "load_base"]
+__all__ = [
+    "PolicyBase",
+    "Progress",
+    "choose_device",
+    "choose_dtype",
+    "load_base",
+    "uses_autocast",
+]
 
 ADAPTER_CONFIG = "adapter_config.json"
+_MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 _NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
@@ -69,6 +78,14 @@ def choose_dtype(model: ModelSettings, device: torch.device) -> torch.dtype:
     """Returns the type of the base's weights."""
     is_bfloat16 = model.dtype == "bfloat16" or (model.dtype == "auto" and device.type == "cuda")
     return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) -> bool:
+    """Returns whether updates compute in bfloat16; a small model on a CPU is bound by overhead."""
+    if settings.learners.autocast != "auto":
+        return settings.learners.autocast == "bfloat16"
+    num_parameters = sum(p.numel() for p in model.parameters())
+    return device.type != "cpu" or num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
 
 
 def _import_own_classes(name: str) -> str:

@@ -12,8 +12,8 @@ from agentpeft.envs import Outcome
 from agentpeft.policies import losses
 from agentpeft.policies.algorithms import AlgorithmSpec
 from agentpeft.policies.batches import MicroBatch, Sample, compute_entropy, compute_logprobs
-from agentpeft.policies.config import Settings
-from agentpeft.policies.samples import EpisodeGroup
+from agentpeft.policies.config import Settings, TrainingSettings
+from agentpeft.policies.samples import EpisodeGroup, Floats
 
 _MAX_FREE_ENTROPY_VOCABULARY = 2048
 
@@ -107,3 +107,13 @@ def compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
         "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
     }
+
+
+def compute_turn_kl(sample: Sample, training: TrainingSettings) -> Floats:
+    """Returns the KL of each turn, summed over its tokens, as the update found it: (turns,)."""
+    old, reference = (sample.columns[name] for name in ("old_logprobs", "reference_logprobs"))
+    kl = losses.compute_kl(torch.tensor(old), torch.tensor(reference), training.kl_estimator)
+    sampled = np.flatnonzero(sample.trajectory.loss_mask)
+    turns = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
+    num_turns = len(sample.trajectory.turn_ends)
+    return np.bincount(turns, kl.numpy(), minlength=num_turns).astype(np.float32)

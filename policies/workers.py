@@ -179,6 +179,11 @@ class _RayWorkers:
         return ray.remote(_Host).options(**options).remote()
 
 
+def node_address() -> str:
+    """Returns this machine's address in the Ray cluster."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def start_workers(job: Job, settings: Settings) -> Workers:
     """Returns running workers. Raises: PlacementError, and what making one raises."""
     is_local = settings.env_runners.num_env_runners == 0

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from agentpeft.launch.metric_writers import read_metrics
-from agentpeft.launch.resources import estimate_memory
+from agentpeft.launch.resources import describe_memory, estimate_memory
 from agentpeft.launch.run_folder import CONFIGS, read_start
 from agentpeft.launch.task_files import with_task_files
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpoints import checkpoint_path, list_checkpoints
-from agentpeft.policies.config import Settings
+from agentpeft.policies.config import LearnerSettings, Settings
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -118,6 +118,9 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
     estimate = estimate_memory(settings)
     assert estimate["base_weights"] == pytest.approx(weights * 4 / 2**20)
     assert estimate["optimizer"] == pytest.approx(adapter * 12 / 2**20)
+    several = settings.model_copy(update={"learners": LearnerSettings(num_learners=2)})
+    assert estimate_memory(several)["optimizer"] == pytest.approx(adapter * 16 / 2**20)
+    assert "learners: 2" in describe_memory(several)[0]
 
 
 @pytest.mark.parametrize(

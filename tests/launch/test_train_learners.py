@@ -1,0 +1,77 @@
+"""The training command with two learners: to its end, resumed, and with one of them killed."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.train import main
+from agentpeft.policies.actors import LearnerGroup
+from agentpeft.policies.checkpoints import checkpoint_path
+
+TINY = """
+experiment = "tiny"
+deterministic = true
+environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
+tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+lora = {rank = 4, alpha = 8.0}
+env_runners = {num_threads = 1, max_new_tokens = 4}
+training = {algorithm = "reinforce", num_iterations = 4, num_groups = 4, group_size = 2, lr = 1e-2}
+learners = {num_learners = 2, num_threads = 1}
+evaluation = {num_tasks = 4}
+output = {checkpoint_interval = 1, num_checkpoints_kept = 4, tensorboard = false}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """The path of a file of settings; outputs land beside it."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return str(path)
+
+
+def learnt(run_dir):
+    """Returns the adapter's bytes, and the losses."""
+    folder = checkpoint_path(run_dir / "checkpoints", 4) / "adapter"
+    losses = [line.get("train/policy_loss") for line in read_metrics(run_dir)]
+    return (folder / "adapter_model.safetensors").read_bytes(), losses
+
+
+def test_a_resumed_run_of_two_learners_equals_an_uninterrupted_one(config, tmp_path):
+    assert main([config]) == 0
+    (whole,) = (tmp_path / "outputs" / "tiny").iterdir()
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    for iteration in (3, 4):
+        shutil.rmtree(checkpoint_path(cut / "checkpoints", iteration))
+    assert main(["--resume", str(cut)]) == 0
+    assert learnt(cut) == learnt(whole)
+    assert len(set(learnt(whole)[1])) > 3
+
+
+def test_a_killed_learner_ends_the_run_in_seconds_with_one_line(config, monkeypatch, capsys):
+    update, killed_s = LearnerGroup.update, []
+
+    def kill_second(self, groups):
+        os.kill(self.call_all(lambda one: one.peers.gather(os.getpid())[1]), signal.SIGKILL)
+        killed_s.append(time.monotonic())
+        return update(self, groups)
+
+    monkeypatch.setattr(LearnerGroup, "update", kill_second)
+    assert main([config]) == 1
+    assert time.monotonic() - killed_s[0] < 15
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error")]
+    assert "of the learners is gone" in line or "lost the other learners" in line

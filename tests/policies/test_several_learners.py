@@ -1,0 +1,292 @@
+"""Two learners against one: the same steps from the same batch, however it is shared.
+
+The two are Ray actors of one process group, started once; each test makes new learners in them.
+"""
+
+import os
+import signal
+import sys
+import time
+from types import SimpleNamespace
+
+import learner_parts
+import numpy as np
+import pytest
+import ray
+import ray.cloudpickle
+import torch
+from learner_parts import flat_weights, make_group, make_trajectory, random_groups
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies import learner_calls
+from agentpeft.policies.actors import LearnerGroup
+from agentpeft.policies.algorithms import ALGORITHMS
+from agentpeft.policies.batches import Sample
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.errors import PlacementError, TrainingError
+from agentpeft.policies.learner import Learner
+from agentpeft.policies.lora import attach_lora
+from agentpeft.policies.models import load_base
+from agentpeft.policies.peers import Peers, cut_into_shares
+
+TINY = (
+    "tiny.hidden_size=32",
+    "tiny.num_layers=2",
+    "tiny.num_heads=2",
+    "tiny.intermediate_size=64",
+    "tiny.vocab_size=300",
+    "tiny.max_context_tokens=256",
+    "lora.rank=4",
+    "env_runners.max_new_tokens=8",
+    "learners.num_threads=1",
+)
+ALONE = SimpleNamespace(peers=Peers())
+
+
+def make_settings(*overrides):
+    return Settings(**with_overrides({}, (*TINY, *overrides)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        load_base(make_settings())
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        for module in (learner_parts, sys.modules[__name__]):  # which workers cannot import
+            ray.cloudpickle.register_pickle_by_value(module)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pair(cluster):
+    group = LearnerGroup(make_settings("learners.num_learners=2"))
+    yield group
+    group.close()
+
+
+@pytest.fixture
+def trio(cluster):
+    group = LearnerGroup(make_settings("learners.num_learners=3"))
+    yield group
+    group.close()
+
+
+def make_anew(one, overrides):
+    """Returns a new learner with the peers of `one`; its adapter is not zero."""
+    settings = make_settings(*overrides)
+    policy = attach_lora(load_base(make_settings()), settings.lora)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    return Learner(settings, policy, one.peers)
+
+
+def learn(one, overrides, batches, prepare=None):
+    """Returns the metrics, gradients and weights after each update of a new learner."""
+    learner = make_anew(one, overrides)
+    if prepare is not None:
+        prepare(learner)
+    found = []
+    for groups in batches:
+        metrics = learner.update(groups)
+        grads = [p.grad for p in learner.policy.trainable_parameters() if p.grad is not None]
+        gradient = torch.cat([g.flatten() for g in grads]).numpy() if grads else np.zeros(1)
+        found.append((metrics, gradient, flat_weights(learner)))
+    return found
+
+
+def assert_several_equal_one(several, overrides, batches, prepare=None):
+    """Returns the metrics of the last update."""
+    one = learn(ALONE, overrides, batches, prepare)
+    two = several.call_all(learn, overrides, batches, prepare)
+    for (metrics, gradient, weights), (others, other, theirs) in zip(one, two, strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(weights, theirs, rtol=0, atol=1e-6)
+        assert metrics == pytest.approx(others, rel=1e-4, abs=1e-6, nan_ok=True)
+    return two[-1][0]
+
+
+def batches_of_different_sizes(num_updates=3):
+    return [random_groups(3 + seed, 4, seed, vocab=300) for seed in range(num_updates)]
+
+
+def equal_group(position, reward):
+    return make_group(position, [make_trajectory([1, 2], [3, 4, 5], reward)] * 4)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_two_learners_equal_one_over_several_updates(pair, name):
+    metrics = assert_several_equal_one(
+        pair, (f"training.algorithm={name}",), batches_of_different_sizes()
+    )
+    assert metrics["train/grad_norm"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        ("loss_normalization=token",),
+        ("loss_normalization=sequence",),
+        ("loss_normalization=constant",),
+        ("max_grad_norm=1e-3",),
+        ("num_minibatches=2", "num_epochs=2"),
+        ("kl_coeff=0.1", "entropy_coeff=0.01"),
+        ("kl_coeff=0.1", "kl_placement=reward", "kl_estimator=k1"),
+        ("dynamic_sampling=true", "importance_cap=2.0", "weight_decay=0.1"),
+    ],
+    ids=" ".join,
+)
+def test_two_learners_equal_one_with_every_term(pair, terms):
+    overrides = [f"training.{term}" for term in terms]
+    batches = [[*groups, equal_group(9, 1)] for groups in batches_of_different_sizes()]
+    assert_several_equal_one(pair, overrides, batches)
+
+
+def test_shares_may_be_uneven_or_empty(pair):
+    rng = np.random.default_rng(0)
+    long = [make_trajectory([1] * 40, rng.integers(0, 300, 80), i % 2) for i in range(4)]
+    short = [make_trajectory([1], [2 + i], i) for i in range(2)]
+    void = make_group(2, [make_trajectory([1], [], 0), make_trajectory([1], [5], 1)])
+    uneven = [make_group(0, long), make_group(1, short), void]
+    one_counts = [equal_group(0, 1), make_group(1, long), equal_group(2, 0)]
+    nothing = [equal_group(0, 1), equal_group(1, 0)]
+    batches = [uneven, one_counts, nothing, uneven]
+    metrics = assert_several_equal_one(pair, ("training.algorithm=grpo",), batches)
+    assert metrics["train/num_skipped_updates"] == 1
+
+
+def test_a_step_that_is_not_finite_in_one_share_is_skipped_by_both(pair):
+    bad = [equal_group(0, 1), make_group(1, [make_trajectory([1], [2], float("nan"))] * 2)]
+    batches = [random_groups(vocab=300), bad, random_groups(vocab=300)]
+    metrics = assert_several_equal_one(pair, (), batches)
+    assert metrics["train/num_skipped_updates"] == 1
+
+
+def test_memory_that_one_learner_lacks_changes_nothing(pair):
+    def lack(learner):
+        def limit(module, args, kwargs):
+            if learner.peers.rank == 1 and kwargs["input_ids"].numel() > 40:
+                raise torch.OutOfMemoryError("out of memory")
+
+        learner.policy.model.register_forward_pre_hook(limit, with_kwargs=True)
+
+    batches = batches_of_different_sizes()
+    plain = learn(ALONE, (), batches)
+    found = pair.call_all(learn, (), batches, lack)
+    assert np.abs(plain[-1][2] - found[-1][2]).max() <= 1e-6
+    assert found[-1][0]["train/num_oom_retries"] > 0
+
+
+def test_two_learners_imitate_what_one_does(pair):
+    def imitate(one):
+        learner = make_anew(one, ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3"))
+        losses = [learner_calls.imitate(learner, at, 4)["train/policy_loss"] for at in (0, 4)]
+        return flat_weights(learner), losses
+
+    (weights, losses), (others, theirs) = imitate(ALONE), pair.call_all(imitate)
+    assert np.abs(weights - others).max() <= 1e-6
+    assert losses == pytest.approx(theirs, rel=1e-5)
+
+
+def test_two_learners_warm_start_as_one_does(pair):
+    def warm_start(one):
+        learner = make_anew(one, ("warm_start.num_steps=2", "warm_start.batch_size=4"))
+        learner_calls.warm_start(learner)
+        return learner.version, flat_weights(learner)
+
+    (version, weights), (other, theirs) = warm_start(ALONE), pair.call_all(warm_start)
+    assert version == other == 2
+    assert np.abs(weights - theirs).max() <= 1e-6
+
+
+def test_two_learners_are_repeatable_and_resume_to_the_bit(pair):
+    def resume(one, batches):
+        first, second = make_anew(one, ()), make_anew(one, ())
+        first.update(batches[0])
+        files = one.peers.of_first(lambda: learner_calls.learner_to_files(first))
+        learner_calls.restore_learner(second, files)
+        return second.update(batches[1]), flat_weights(second).tobytes()
+
+    batches = batches_of_different_sizes(2)
+    metrics, _, weights = pair.call_all(learn, (), batches)[-1]
+    assert pair.call_all(learn, (), batches)[-1][2].tobytes() == weights.tobytes()
+    assert pair.call_all(resume, batches) == (metrics, weights.tobytes())
+
+
+def test_dropout_differs_between_learners_and_follows_from_the_update(pair):
+    overrides = ("training.algorithm=sft", "lora.dropout=0.5")
+    groups = random_groups(vocab=300)
+    weights = [pair.call_all(learn, overrides, [groups])[-1][2] for _ in range(2)]
+    assert weights[0].tobytes() == weights[1].tobytes()
+    assert np.abs(weights[0] - learn(ALONE, overrides, [groups])[-1][2]).max() > 1e-6
+
+
+def test_learners_whose_weights_differ_are_an_error(pair):
+    def drift(learner):
+        with torch.no_grad():
+            learner.policy.trainable_parameters()[3][0, 0] += 1e-7 * learner.peers.rank
+
+    with pytest.raises(TrainingError, match="learner 1 has other weights than learner 0"):
+        pair.call_all(learn, (), [random_groups(vocab=300)], drift)
+
+
+def test_shares_are_balanced_and_keep_groups_whole():
+    sizes = [5, 2, 4, 2]
+    samples = [
+        Sample(group, make_trajectory([1], [2] * (size - 1), 0), {})
+        for group, size in enumerate(sizes)
+    ]
+    shares = cut_into_shares(samples, 2)
+    assert [[s.group for s in share] for share in shares] == [[0, 3], [2, 1]]
+    assert [len(share) for share in cut_into_shares(samples, 5)] == [1, 1, 1, 1, 0]
+
+
+def test_three_learners_equal_one_and_an_error_in_one_is_raised_while_two_wait(trio):
+    def fail(learner):
+        if learner.peers.rank == 1:
+            raise ZeroDivisionError("of learner 1")
+        learner.peers.gather(0)
+
+    assert_several_equal_one(trio, ("training.algorithm=ppo",), batches_of_different_sizes())
+    start_s = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="of learner 1"):
+        trio.call_all(fail)
+    assert time.monotonic() - start_s < 10
+
+
+def test_a_killed_learner_is_one_clear_error_within_seconds(trio):
+    def die(learner):
+        if learner.peers.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        learner.peers.gather(0)
+
+    start_s = time.monotonic()
+    with pytest.raises(TrainingError, match=r"of the learners is gone|lost the other learners"):
+        trio.call_all(die)
+    assert time.monotonic() - start_s < 10
+
+
+def test_learners_that_cannot_be_placed_are_an_error_in_time():
+    settings = make_settings(
+        "learners.num_learners=3",
+        "learners.num_cpus_per_learner=1.5",
+        "fault_tolerance.placement_timeout_s=1",
+    )
+    with pytest.raises(PlacementError, match=r"could not place the learners .* 3 times 1.5 CPU"):
+        LearnerGroup(settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("env_runners.num_env_runners=0",), "num_env_runners = 0"),
+        (("training.num_groups=1",), "must be <= training.num_groups 1"),
+        (("learners.num_gpus_per_learner=0.5",), "must be whole"),
+    ],
+)
+def test_settings_that_several_learners_contradict_are_refused(overrides, message):
+    with pytest.raises(SettingsError, match=message):
+        make_settings("learners.num_learners=2", *overrides)
