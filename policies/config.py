@@ -3,7 +3,6 @@
 Sections are one level deep, so that every setting has one dotted name (`training.lr`).
 """
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.policies.toml_values import parse_value, to_toml_value
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
 Normalization = Literal["token", "sequence", "constant"]
@@ -222,7 +222,7 @@ class Settings(Section):
         for name, value in self.model_dump(exclude_none=True).items():
             lines += ["", f"[{name}]"] if isinstance(value, dict) else []
             section = value if isinstance(value, dict) else {name: value}
-            lines += [f"{key} = {_toml_value(item)}" for key, item in section.items()]
+            lines += [f"{key} = {to_toml_value(item)}" for key, item in section.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -267,17 +267,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
         if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
             raise unknown_setting(name.strip())
-        section[leaf] = _parse_value(text.strip())
+        section[leaf] = parse_value(text.strip())
         if not text.strip():
             del section[leaf]
     return result
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _message(error: ValidationError) -> str:
@@ -288,13 +281,3 @@ def _message(error: ValidationError) -> str:
     known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
     reason = first["msg"][0].lower() + first["msg"][1:]
     return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
-        )
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
