@@ -15,7 +15,8 @@ from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 from agentpeft.envs.errors import SettingsError, did_you_mean
 from agentpeft.policies.toml_values import parse_value, to_toml_value
 
-AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
+AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
+CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
 
 
@@ -131,6 +132,11 @@ class TrainingSettings(Section):
     entropy_coeff: float | None = Field(default=None, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     importance_cap: float | None = Field(default=None, gt=0)
+    critic: CriticKind | None = None
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    lambda_: float = Field(default=1.0, ge=0, le=1)
+    vf_loss_coeff: float = Field(default=0.5, gt=0)
+    clip_range_vf: float | None = Field(default=None, gt=0)
     dynamic_sampling: bool = False
 
 
