@@ -40,11 +40,12 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
+        "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
         "kv_cache": _kv_cache_bytes(config, settings) * size,
         "activations": _activation_bytes(config, settings, size),
     }
     mib = {name: number / _MIB for name, number in parts.items()}
-    mib["learner"] = sum(mib[n] for n in ("base_weights", "adapter", "optimizer", "activations"))
+    mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
     pristine = 2 * mib["base_weights"]  # the fused engine rebuilds its weights from a second copy
     mib["env_runner"] = pristine + mib["adapter"] + mib["kv_cache"]
     return mib

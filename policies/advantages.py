@@ -1,7 +1,7 @@
 """Advantage estimators: from the rewards of groups of episodes to one advantage per turn.
 
 They are pure. Input: for each group its episodes, each an array of turn rewards (turns,); output:
-the same shapes. So an estimator that tells turns apart, such as GAE over a critic's values, fits.
+the same shapes. Where there is a critic, `by_turn` gives them its advantages instead.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from agentpeft.policies.samples import Floats, Trajectory
+from agentpeft.policies.samples import Floats, Ids, Mask, Trajectory
 
 GroupRewards: TypeAlias = Sequence[Floats]
 Advantage: TypeAlias = Callable[[Sequence[GroupRewards], float], list[list[Floats]]]
@@ -82,11 +82,46 @@ def imitation(groups: Sequence[GroupRewards], baseline: float) -> list[list[Floa
     return [_per_turn(group, np.ones(len(group), np.float32)) for group in groups]
 
 
+def compute_gae(rewards: Floats, values: Floats, gamma: float, lambda_: float) -> Floats:
+    """Returns the advantages of an episode's turns from their rewards and values, all (turns,).
+
+    A_t = delta_t + gamma lambda A_t+1, with delta_t = r_t + gamma V_t+1 - V_t; after the last turn
+    both A and V are 0. Rewards [0, 1], values [.5, .5], gamma 1, lambda 0 -> [0, .5].
+    Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using GAE", eq. 16.
+    """
+    advantages = rewards + gamma * np.append(values, 0)[1:] - values
+    for turn in reversed(range(len(advantages) - 1)):
+        advantages[turn] += gamma * lambda_ * advantages[turn + 1]
+    return advantages.astype(np.float32)
+
+
+def by_turn(estimator: Advantage, advantages: Sequence[Floats]) -> list[Floats]:
+    """Returns what an estimator makes of a critic's advantages, for each episode (turns,).
+
+    Each turn stands for an episode, its advantage for the return, and the baseline is 0: so
+    `whitened` whitens over all turns, and `moving_baseline` changes nothing.
+    """
+    if not any(map(len, advantages)):
+        return list(advantages)
+    (turns,) = estimator([list(np.concatenate(advantages)[:, None])], 0.0)
+    ends = np.cumsum([len(episode) for episode in advantages])
+    return np.split(np.concatenate(turns), ends[:-1])
+
+
 def turns_to_tokens(values: Floats, trajectory: Trajectory) -> Floats:
     """Returns for each sampled token the value of its turn: (turns,) -> (N,)."""
+    return values[turn_of_tokens(trajectory)].astype(np.float32)
+
+
+def turn_of_tokens(trajectory: Trajectory) -> Ids:
+    """Returns the number of each sampled token's turn: (N,)."""
     sampled = np.flatnonzero(trajectory.loss_mask)
-    turns = np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")
-    return values[turns].astype(np.float32)
+    return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")
+
+
+def find_turn_starts(trajectory: Trajectory) -> Mask:
+    """Returns which of the sampled tokens are the first of their turn: (N,)."""
+    return np.diff(turn_of_tokens(trajectory), prepend=-1) > 0
 
 
 def _centred(group: GroupRewards) -> Floats:

@@ -18,7 +18,7 @@ The tests parametrized over `ALGORITHMS` then cover it.
 from dataclasses import dataclass, replace
 
 from agentpeft.policies import advantages, losses
-from agentpeft.policies.config import Normalization, TrainingSettings
+from agentpeft.policies.config import CriticKind, Normalization, TrainingSettings
 
 _CLIP = losses.ClipRange(0.2, 0.2)
 
@@ -33,6 +33,7 @@ class AlgorithmSpec:
     num_epochs: int = 1
     clip: losses.ClipRange = _CLIP
     entropy_coeff: float = 0.0
+    critic: CriticKind | None = None
     is_supervised: bool = False
 
 
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
     "raft": AlgorithmSpec(advantages.best_of_group, _PG, "sequence"),
     "ppo": AlgorithmSpec(advantages.whitened, _CLIPPED, "token", num_epochs=2, entropy_coeff=0.01),
+    "a2c": AlgorithmSpec(advantages.moving_baseline, _PG, "token", critic="shared"),
     "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
 }
 
@@ -61,4 +63,5 @@ def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
         num_epochs=training.num_epochs or spec.num_epochs,
         clip=losses.ClipRange(low, high),
         entropy_coeff=spec.entropy_coeff if entropy is None else entropy,
+        critic=training.critic or spec.critic,
     )

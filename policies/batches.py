@@ -176,21 +176,28 @@ def _pad(rows: Sequence[Ids]) -> Ids:
     return padded
 
 
-def compute_logits(model: nn.Module, head: nn.Module, batch: MicroBatch) -> Tensor:
-    """Returns the logits (U, V), float32, of the needed positions; `head` is the output layer."""
-    parts: list[Tensor] = []
+def compute_outputs(
+    model: nn.Module, head: nn.Module, batch: MicroBatch, has_logits: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Returns the logits (U, V), float32, of the needed positions, and their states (U, H).
+
+    The states are what `head`, the output layer, reads. Without `has_logits` that layer computes
+    nothing, and the logits are (0, V).
+    """
+    logits: list[Tensor] = []
+    states: list[Tensor] = []
     extra: dict[str, Any] = {"use_cache": False}
     if batch.prompt_ids.numel():
-        with _only_positions(head, batch.needed_prompts):
+        with _only_positions(head, batch.needed_prompts, states, has_logits):
             output = model(input_ids=batch.prompt_ids, use_cache=True)
-        parts.append(output.logits[0])
+        logits.append(output.logits[0])
         cache = _expand(output.past_key_values, batch.row_prompts)
         extra = {"use_cache": True, "past_key_values": cache, **_places_after_prompts(batch)}
     if batch.row_ids.numel():
-        with _only_positions(head, batch.needed_rows):
+        with _only_positions(head, batch.needed_rows, states, has_logits):
             output = model(input_ids=batch.row_ids, **extra)
-        parts.append(output.logits[0])
-    return torch.cat(parts).float() if len(parts) > 1 else parts[0].float()
+        logits.append(output.logits[0])
+    return torch.cat(logits).float(), torch.cat(states)
 
 
 def compute_logprobs(logits: Tensor, batch: MicroBatch) -> Tensor:
@@ -211,15 +218,19 @@ def can_share_prompts(config: PretrainedConfig) -> bool:
 
 
 @contextmanager
-def _only_positions(head: nn.Module, positions: Tensor) -> Iterator[None]:
+def _only_positions(
+    head: nn.Module, positions: Tensor, states: list[Tensor], has_logits: bool
+) -> Iterator[None]:
     """The output layer sees the flat `positions` of its input only: (B, T, H) -> (1, U, H).
 
-    Whatever the model does after that layer (soft caps, scales) still happens.
+    They are appended to `states`, (U, H); without `has_logits` the layer sees none of them. What
+    the model does after that layer (soft caps, scales) still happens.
     """
 
     def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         del module
-        return (args[0].flatten(0, 1).index_select(0, positions)[None],)
+        states.append(args[0].flatten(0, 1).index_select(0, positions))
+        return (states[-1][None] if has_logits else states[-1][None, :0],)
 
     handle = head.register_forward_pre_hook(keep)
     try:

@@ -3,7 +3,6 @@
 Sections are one level deep, so that every setting has one dotted name (`training.lr`).
 """
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.policies.toml_values import parse_value, to_toml_value
 
-AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
+AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
+CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
 
 
@@ -133,6 +134,11 @@ class TrainingSettings(Section):
     entropy_coeff: float | None = Field(default=None, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     importance_cap: float | None = Field(default=None, gt=0)
+    critic: CriticKind | None = None
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    lambda_: float = Field(default=1.0, ge=0, le=1)
+    vf_loss_coeff: float = Field(default=0.5, gt=0)
+    clip_range_vf: float | None = Field(default=None, gt=0)
     dynamic_sampling: bool = False
 
 
@@ -225,7 +231,7 @@ class Settings(Section):
         for name, value in self.model_dump(exclude_none=True).items():
             lines += ["", f"[{name}]"] if isinstance(value, dict) else []
             section = value if isinstance(value, dict) else {name: value}
-            lines += [f"{key} = {_toml_value(item)}" for key, item in section.items()]
+            lines += [f"{key} = {to_toml_value(item)}" for key, item in section.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -270,17 +276,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
         if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
             raise unknown_setting(name.strip())
-        section[leaf] = _parse_value(text.strip())
+        section[leaf] = parse_value(text.strip())
         if not text.strip():
             del section[leaf]
     return result
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _message(error: ValidationError) -> str:
@@ -291,12 +290,3 @@ def _message(error: ValidationError) -> str:
     known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
     reason = first["msg"][0].lower() + first["msg"][1:]
     return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, dict):
-        items = (f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

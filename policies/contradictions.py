@@ -10,16 +10,19 @@ from agentpeft.envs.errors import SettingsError, did_you_mean
 from agentpeft.policies.config import Section, Settings, TinySettings, TrainingSettings
 
 _CLIP = ("clip_range", "clip_range_high")
+_CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
-    "reinforce": _CLIP,
-    "rloo": (*_CLIP, "baseline_momentum"),
-    "raft": (*_CLIP, "baseline_momentum"),
-    "grpo": ("baseline_momentum",),
-    "dr_grpo": ("baseline_momentum",),
+    "reinforce": (*_CLIP, *_CRITIC),
+    "rloo": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "grpo": (*_CRITIC, "baseline_momentum"),
+    "dr_grpo": (*_CRITIC, "baseline_momentum"),
     "ppo": ("baseline_momentum",),
+    "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
         *_CLIP,
+        *_CRITIC,
         *_KL,
         "baseline_momentum",
         "dynamic_sampling",
@@ -108,6 +111,12 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
             s.training.kl_coeff == 0
             and (s.training.kl_placement, s.training.kl_estimator) != ("loss", "k3")
         )
+    ),
+    "training.gamma, lambda_, vf_loss_coeff and clip_range_vf have no effect without a critic: set "
+    "training.critic to 'shared' or 'separate'": lambda s: (
+        s.training.algorithm == "ppo"
+        and s.training.critic is None
+        and not _changed(s.training).keys().isdisjoint(_CRITIC)
     ),
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
     "unless set)": lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),

@@ -4,43 +4,41 @@ An update turns groups into advantages, cuts them into minibatches, these into m
 takes one optimizer step for each minibatch. How it is cut into micro-batches changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.advantages import GroupRewards, turns_to_tokens
+from agentpeft.policies.advantages import by_turn, turns_to_tokens
 from agentpeft.policies.algorithms import algorithm_of
-from agentpeft.policies.batches import (
-    MicroBatch,
-    Sample,
-    can_share_prompts,
-    compute_logits,
-    compute_logprobs,
-    make_micro_batches,
-)
+from agentpeft.policies.batches import Sample
 from agentpeft.policies.config import Settings, TrainingSettings
+from agentpeft.policies.critic import (
+    POLICY_PASS,
+    Critic,
+    Pass,
+    compute_critic_metrics,
+    with_targets,
+)
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.lora import Policy
-from agentpeft.policies.models import uses_autocast
+from agentpeft.policies.model_runner import ModelRunner
 from agentpeft.policies.objective import (
     Objective,
     Totals,
     compute_episode_metrics,
-    compute_turn_kl,
+    compute_rewards,
 )
 from agentpeft.policies.peers import Peers
 from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Floats
 from agentpeft.policies.schedules import compute_lr
 from agentpeft.policies.token_records import choose_extremes
 
-_MIN_MICRO_BATCH_TOKENS = 32
 _ALONE = Peers()
-_T = TypeVar("_T")
 
 
 class Learner:
@@ -58,17 +56,13 @@ class Learner:
         self._extremes: list[tuple[EpisodeGroup, Sample]] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
-        self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        self._parameters = policy.trainable_parameters()
-        self._device = self._parameters[0].device
+        self._critic = Critic(self._spec.critic, policy, settings.seed)
+        self._runner = ModelRunner(settings, policy, self._critic)
+        self._parameters = self._runner.parameters
         decay = settings.training.weight_decay
         self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=decay, fused=True)
-        self._max_tokens = settings.learners.max_tokens_per_micro_batch
-        self._num_updates = self._num_oom_retries = self._own_oom_retries = 0
+        self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
-        may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
-        self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
-        self._autocast = uses_autocast(settings, policy.model, self._device)
         self._warm_start: Learner | None = None
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
@@ -95,11 +89,11 @@ class Learner:
         self.version += 1
         self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
         self.peers.check_equal(self._parameters)
-        self._num_oom_retries += sum(self.peers.gather(self._own_oom_retries))
-        self._own_oom_retries = 0
+        self._num_oom_retries += sum(self.peers.gather(self._runner.take_oom_retries()))
         return {
             **totals.metrics(),
             **compute_episode_metrics(groups),
+            **compute_critic_metrics(samples),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -125,29 +119,28 @@ class Learner:
 
     def score_extremes(self) -> list[tuple[EpisodeGroup, Sample]]:
         """Returns what pulled hardest at the last update, with the column `updated_logprobs`."""
-        samples = [sample for _, sample in self._extremes]
-        found = self._within_memory(lambda: self._score(samples))
-        return [
-            (group, replace(s, columns={**s.columns, "updated_logprobs": values}))
-            for (group, s), values in zip(self._extremes, found, strict=True)
-        ]
+        groups, samples = [g for g, _ in self._extremes], [s for _, s in self._extremes]
+        found = self._runner.score(samples, POLICY_PASS)  # of this learner alone
+        return list(zip(groups, _with_columns(samples, found, "updated"), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""
         return {
+            "critic": self._critic.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
-            "oom": (self._num_oom_retries, self._max_tokens),
+            "oom": (self._num_oom_retries, self._runner.max_tokens),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues where `state_dict` was taken; the weights are loaded into the policy apart."""
+        self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
-        self._num_oom_retries, self._max_tokens = state["oom"]
+        self._num_oom_retries, self._runner.max_tokens = state["oom"]
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
@@ -167,15 +160,23 @@ class Learner:
             for i, group in enumerate(kept)
             for t in group.trajectories
         ]
-        if self._reuses_samples or (training.kl_placement == "reward" and training.kl_coeff > 0):
-            samples = self._with_logprobs(samples, "old_logprobs")
+        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
+        for way in self._critic.passes:
+            if way.has_values or self._reuses_samples or kl_in_rewards:
+                samples = self._with_scores(samples, "old", way)
         if training.kl_coeff > 0:
             with self.policy.reference():
-                samples = self._with_logprobs(samples, "reference_logprobs")
-        rewards = self._rewards(kept, samples)
+                samples = self._with_scores(samples, "reference")
+        rewards = compute_rewards(samples, training)
         mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
         self.baseline = mean if self.baseline is None else self.baseline
-        advantages = [a for group in self._spec.advantage(rewards, self.baseline) for a in group]
+        if self._spec.critic is None:
+            numbered = iter(rewards)
+            grouped = [[next(numbered) for _ in group.trajectories] for group in kept]
+            advantages = list(chain(*self._spec.advantage(grouped, self.baseline)))
+        else:
+            samples, by_gae = with_targets(samples, rewards, training)
+            advantages = by_turn(self._spec.advantage, by_gae)
         momentum = training.baseline_momentum
         self.baseline = momentum * self.baseline + (1 - momentum) * mean
         return [
@@ -184,36 +185,16 @@ class Learner:
             if s.trajectory.loss_mask.any()
         ]
 
-    def _rewards(
-        self, groups: Sequence[EpisodeGroup], samples: Sequence[Sample]
-    ) -> list[GroupRewards]:
-        """Returns the turns' rewards, less the turns' KL where that is placed there."""
-        training = self.settings.training
-        rewards = [np.array(s.trajectory.turn_rewards, np.float32) for s in samples]
-        if training.kl_coeff > 0 and training.kl_placement == "reward":
-            kls = [compute_turn_kl(s, training) for s in samples]
-            rewards = [r - training.kl_coeff * kl for r, kl in zip(rewards, kls, strict=True)]
-        numbered = iter(rewards)
-        return [[next(numbered) for _ in group.trajectories] for group in groups]
-
-    def _with_logprobs(self, samples: Sequence[Sample], name: str) -> list[Sample]:
-        """Returns the samples with the present weights' log-probabilities as a column."""
+    def _with_scores(
+        self, samples: Sequence[Sample], prefix: str, way: Pass = POLICY_PASS
+    ) -> list[Sample]:
+        """Returns the samples with what a pass with the present weights gives, in columns."""
         shares = self.peers.shares(samples)
-        own = self._within_memory(lambda: self._score(shares[self.peers.rank]))
-        found: dict[int, Floats] = {}
-        for share, values in zip(shares, self.peers.gather(own), strict=True):
-            found |= {id(s): v for s, v in zip(share, values, strict=True)}
-        return [replace(s, columns={**s.columns, name: found[id(s)]}) for s in samples]
-
-    @torch.no_grad()
-    def _score(self, samples: Sequence[Sample]) -> list[Floats]:
-        found = {id(s): np.zeros(0, np.float32) for s in samples}
-        for batch in self._micro_batches(samples):
-            values = compute_logprobs(self._logits(batch), batch).cpu().numpy()
-            ends = np.cumsum([s.trajectory.loss_mask.sum() for s in batch.samples])
-            parts = np.split(values, ends[:-1])
-            found |= {id(s): v for s, v in zip(batch.samples, parts, strict=True)}
-        return [found[id(s)] for s in samples]
+        own = self._runner.score(shares[self.peers.rank], way)
+        found: dict[int, dict[str, Floats]] = {}
+        for share, columns in zip(shares, self.peers.gather(own), strict=True):
+            found |= {id(s): c for s, c in zip(share, columns, strict=True)}
+        return _with_columns(samples, [found[id(s)] for s in samples], prefix)
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
         """Returns the samples of whole groups in random, repeatable parts."""
@@ -230,7 +211,7 @@ class Learner:
         if not samples:
             return []
         share = self.peers.shares(samples)[self.peers.rank]
-        own = self._within_memory(lambda: self._accumulate(share))
+        own = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
         whole = Totals()
         for part in self.peers.gather(own):
@@ -254,37 +235,6 @@ class Learner:
                 f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
             )
 
-    def _accumulate(self, samples: Sequence[Sample]) -> Totals:
-        """Adds up the gradients of all micro-batches."""
-        self._optimizer.zero_grad()
-        totals = Totals()
-        for batch in self._micro_batches(samples):
-            loss, own = self._objective.compute(self._logits(batch), batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            totals.add(own)
-        return totals
-
-    def _within_memory(self, compute: Callable[[], _T]) -> _T:
-        """Returns the result, with ever smaller micro-batches while memory does not suffice."""
-        while True:
-            try:
-                return compute()
-            except RuntimeError as error:
-                if not _is_out_of_memory(error) or self._max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
-                    raise
-            self._max_tokens //= 2
-            self._own_oom_retries += 1
-
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return make_micro_batches(samples, self._max_tokens, self._shares_prompts, self._device)
-
-    def _logits(self, batch: MicroBatch) -> Tensor:
-        """Returns logits of the sampling temperature; imitation and greedy play are at 1."""
-        temperature = 1.0 if self._spec.is_supervised else self.settings.env_runners.temperature
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            logits = compute_logits(self.policy.model, self._head, batch)
-        return logits if temperature in {0.0, 1.0} else logits / temperature
-
     def _set_mode(self) -> None:
         """Dropout is for imitation alone; checkpointing works in training mode only."""
         checkpointing = self.settings.learners.gradient_checkpointing
@@ -294,5 +244,10 @@ class Learner:
             torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+def _with_columns(
+    samples: Sequence[Sample], columns: Sequence[Mapping[str, Floats]], prefix: str
+) -> list[Sample]:
+    return [
+        replace(s, columns={**s.columns, **{f"{prefix}_{n}": v for n, v in own.items()}})
+        for s, own in zip(samples, columns, strict=True)
+    ]

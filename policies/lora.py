@@ -70,14 +70,21 @@ class LoraPolicy(_Trained):
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Within it the model computes what the reference policy would; without gradients."""
-        if _REFERENCE not in self.model.peft_config:
-            with torch.no_grad(), self.model.disable_adapter():
-                yield
-            return
-        self._tuner.set_adapter(_REFERENCE, inference_mode=True)
+        has_own = _REFERENCE in self.model.peft_config
+        with torch.no_grad(), self.running(_REFERENCE) if has_own else self.model.disable_adapter():
+            yield
+
+    def add_adapter(self, name: str) -> dict[str, nn.Parameter]:
+        """Returns the weights of a new adapter of the same shape; it is no part of the policy."""
+        self.model.add_adapter(name, self._config)
+        return _adapter_parameters(self.model, name)
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Within it the model runs with another of its adapters, which alone gets gradients."""
+        self._tuner.set_adapter(name)
         try:
-            with torch.no_grad():
-                yield
+            yield
         finally:
             self._tuner.set_adapter(_TRAINED)
 

@@ -55,6 +55,21 @@ def is_clipped(
     return above | ((ratio < 1 - clip.low) & (advantages < 0))
 
 
+def squared_error(
+    values: Tensor, old_values: Tensor, targets: Tensor, clip_range: float | None
+) -> Tensor:
+    """Returns (value - target)^2; clipped, where it is larger, that of a value near the old one.
+
+    Value 1, old value 0, target 1, clip range .2: that of .2 -> .64. None does not clip.
+    Source: OpenAI Baselines' PPO2; Stable-Baselines3 (clip_range_vf), which takes that of .2 alone.
+    """
+    error = (values - targets).square()
+    if clip_range is None:
+        return error
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.maximum(error, (clipped - targets).square())
+
+
 def compute_kl(
     logprobs: Tensor, reference_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]
 ) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agentpeft.envs import Outcome
 from agentpeft.policies import losses
+from agentpeft.policies.advantages import turn_of_tokens
 from agentpeft.policies.algorithms import AlgorithmSpec
 from agentpeft.policies.batches import MicroBatch, Sample, compute_entropy, compute_logprobs
 from agentpeft.policies.config import Settings, TrainingSettings
@@ -20,17 +21,24 @@ _MAX_FREE_ENTROPY_VOCABULARY = 2048
 
 @dataclass
 class Totals:
-    """Sums over tokens (`loss`: over the weighted ones), and the largest mismatch."""
+    """Sums over tokens (`loss`: over the weighted ones), and the largest mismatch.
+
+    `value_loss` is a sum over the turns whose values were learnt.
+    """
 
     loss: float = 0.0
     num_tokens: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     mismatch_max: float = 0.0
+    value_loss: float = 0.0
+    num_turns: int = 0
 
     def add(self, other: "Totals") -> None:
         """Takes in the totals of another part of the same update."""
         self.loss += other.loss
         self.num_tokens += other.num_tokens
+        self.value_loss += other.value_loss
+        self.num_turns += other.num_turns
         self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
         for name, value in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
@@ -40,11 +48,13 @@ class Totals:
         if not self.num_tokens:
             return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
         means = {f"train/{n}": v / self.num_tokens for n, v in self.sums.items()}
+        if self.num_turns:
+            means["train/value_loss"] = self.value_loss / self.num_turns
         return {**means, "train/mismatch_max": self.mismatch_max}
 
 
 class Objective:
-    """An algorithm's loss with its KL and entropy terms, as the settings have them."""
+    """An algorithm's loss with its KL and entropy terms, as the settings have them; a critic's."""
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
@@ -58,6 +68,10 @@ class Objective:
         lengths = [int(s.trajectory.loss_mask.sum()) for s in samples]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
         all_matter = self._kl_coeff > 0 or self._spec.entropy_coeff > 0
+        if self._spec.critic is not None:
+            num_turns = sum(s.columns["turn_starts"].sum() for s in samples)
+            samples = [_with_value_weights(s, num_turns) for s in samples]
+            all_matter = True
         return [
             replace(s, columns={**s.columns, "weights": w})
             for s, w in zip(samples, weights, strict=True)
@@ -88,6 +102,16 @@ class Objective:
         loss = (per_token * columns["weights"]).sum()
         return loss, self._totals(loss, terms, columns, old)
 
+    def compute_value_loss(self, values: Tensor, batch: MicroBatch) -> tuple[Tensor, Totals]:
+        """Returns the critic's loss, from a value (N,) with each sampled token, and the totals."""
+        columns, training = batch.columns, self._training
+        old, targets = columns["old_values"], columns["value_targets"]
+        errors = losses.squared_error(values, old, targets, training.clip_range_vf)
+        starts = columns["turn_starts"]
+        loss = training.vf_loss_coeff * (errors * columns["value_weights"]).sum()
+        sums = (errors * starts).sum().item(), int(starts.sum().item())
+        return loss, Totals(loss.item(), value_loss=sums[0], num_turns=sums[1])
+
     def _totals(
         self, loss: Tensor, terms: Mapping[str, Tensor], columns: Mapping[str, Tensor], old: Tensor
     ) -> Totals:
@@ -109,11 +133,24 @@ def compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     }
 
 
+def compute_rewards(samples: Sequence[Sample], training: TrainingSettings) -> list[Floats]:
+    """Returns each sample's rewards (turns,), less the turns' KL where that is placed there."""
+    rewards = [np.array(s.trajectory.turn_rewards, np.float32) for s in samples]
+    if training.kl_coeff == 0 or training.kl_placement != "reward":
+        return rewards
+    kls = [compute_turn_kl(sample, training) for sample in samples]
+    return [r - training.kl_coeff * kl for r, kl in zip(rewards, kls, strict=True)]
+
+
 def compute_turn_kl(sample: Sample, training: TrainingSettings) -> Floats:
     """Returns the KL of each turn, summed over its tokens, as the update found it: (turns,)."""
     old, reference = (sample.columns[name] for name in ("old_logprobs", "reference_logprobs"))
     kl = losses.compute_kl(torch.tensor(old), torch.tensor(reference), training.kl_estimator)
-    sampled = np.flatnonzero(sample.trajectory.loss_mask)
-    turns = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
     num_turns = len(sample.trajectory.turn_ends)
+    turns = turn_of_tokens(sample.trajectory)
     return np.bincount(turns, kl.numpy(), minlength=num_turns).astype(np.float32)
+
+
+def _with_value_weights(sample: Sample, num_turns: float) -> Sample:
+    weights = sample.columns["turn_starts"] / np.float32(num_turns)
+    return replace(sample, columns={**sample.columns, "value_weights": weights})

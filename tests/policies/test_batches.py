@@ -10,8 +10,8 @@ from agentpeft.policies.batches import (
     Sample,
     can_share_prompts,
     compute_entropy,
-    compute_logits,
     compute_logprobs,
+    compute_outputs,
     make_micro_batches,
 )
 
@@ -28,7 +28,7 @@ def compute_all(policy, samples, share, max_tokens=10_000):
     """Log-probabilities and entropies by sample, from micro-batches."""
     head, found = policy.base.model.get_output_embeddings(), {}
     for batch in make_micro_batches(samples, max_tokens, share, torch.device("cpu")):
-        logits = compute_logits(policy.model, head, batch)
+        logits, _ = compute_outputs(policy.model, head, batch)
         lengths = [int(s.trajectory.loss_mask.sum()) for s in batch.samples]
         columns = (compute_logprobs(logits, batch), compute_entropy(logits, batch))
         parts = zip(*(c.split(lengths) for c in columns), strict=True)

@@ -1,0 +1,100 @@
+"""Advantages by GAE and the value loss, against numbers by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from agentpeft.envs import Outcome
+from agentpeft.policies.advantages import by_turn, compute_gae
+from agentpeft.policies.algorithms import ALGORITHMS
+from agentpeft.policies.batches import Sample
+from agentpeft.policies.config import TrainingSettings
+from agentpeft.policies.critic import compute_critic_metrics, with_targets
+from agentpeft.policies.losses import squared_error
+from agentpeft.policies.samples import Trajectory
+
+
+def floats(*values):
+    return np.array(values, np.float32)
+
+
+def two_turns(first, second, outcome=Outcome.FAILURE):
+    """Two turns of two tokens each, with these rewards, and an observation of two in between."""
+    mask = np.array([1, 1, 0, 0, 1, 1], bool)
+    return Trajectory(
+        np.array([1, 2, 3]), np.array([4, 5, 6, 7, 8, 9]), mask,
+        np.where(mask, -1, 0).astype(np.float32), (2, 6), (first, second), outcome,
+    )  # fmt: skip
+
+
+def make_sample(trajectory, values):
+    """The values stand with the first token of each turn; the others do not count."""
+    old = np.full(trajectory.loss_mask.sum(), np.nan, np.float32)
+    old[[0, 2]] = values
+    return Sample(0, trajectory, {"old_values": old})
+
+
+@pytest.mark.parametrize(
+    ("rewards", "values", "gamma", "lambda_", "expected"),
+    [
+        # delta 1: 1 - .25 = .75; delta 0: .9 * .25 - .5 = -.275; -.275 + .9 * .8 * .75 = .265
+        ((0, 1), (0.5, 0.25), 0.9, 0.8, (0.265, 0.75)),
+        # deltas: 1 + .5 - .5, -1 - .25 - 1, 2 + .5; then -2.25 + .25 * 2.5, 1 - .25 * 1.625
+        ((1, -1, 2), (0.5, 1, -0.5), 0.5, 0.5, (0.59375, -1.625, 2.5)),
+        ((1, -1, 2), (0.5, 1, -0.5), 0.5, 0.0, (1, -2.25, 2.5)),
+        ((1, -1, 2), (0.5, 1, -0.5), 1.0, 1.0, (1.5, 0, 2.5)),
+        ((3,), (1,), 0.5, 0.5, (2,)),
+        ((), (), 0.5, 0.5, ()),
+    ],
+)
+def test_gae_is_what_one_computes_by_hand(rewards, values, gamma, lambda_, expected):
+    got = compute_gae(floats(*rewards), floats(*values), gamma, lambda_)
+    assert got.tolist() == pytest.approx(list(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.ONGOING})
+def test_after_any_end_limits_too_nothing_is_to_come(outcome):
+    sample = make_sample(two_turns(0.0, 1.0, outcome), (0.5, 0.25))
+    training = TrainingSettings(algorithm="ppo", critic="shared", gamma=0.9, lambda_=0.8)
+    (found,), (advantages,) = with_targets([sample], [floats(0, 1)], training)
+    assert advantages.tolist() == pytest.approx([0.265, 0.75])
+    assert found.columns["value_targets"].tolist() == pytest.approx([0.765, 0.765, 1, 1])
+    assert found.columns["turn_starts"].tolist() == [1, 0, 1, 0]
+
+
+def test_ppo_whitens_over_the_turns_and_a2c_takes_the_advantages_as_they_are():
+    advantages = [floats(1, 2), floats(), floats(6)]
+    whitened, plain = (by_turn(ALGORITHMS[n].advantage, advantages) for n in ("ppo", "a2c"))
+    scale = np.std([1, 2, 6]) + 1e-4
+    assert [list(a) for a in plain] == [[1, 2], [], [6]]
+    assert np.concatenate(whitened).tolist() == pytest.approx([-2 / scale, -1 / scale, 3 / scale])
+    assert [len(a) for a in whitened] == [2, 0, 1]
+
+
+def test_the_explained_variance_is_1_less_the_share_that_is_left():
+    training = TrainingSettings(algorithm="a2c")
+    samples = [make_sample(two_turns(0.0, r), (r / 2, r / 2)) for r in (0.0, 2.0, 4.0)]
+    samples, _ = with_targets(samples, [floats(0, r) for r in (0, 2, 4)], training)
+    metrics = compute_critic_metrics(samples)
+    assert metrics["train/value_mean"] == 1
+    assert metrics["train/explained_variance"] == pytest.approx(1 - 0.25)
+    constant = compute_critic_metrics(samples[:1])["train/explained_variance"]
+    assert np.isnan(constant) and compute_critic_metrics([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("clip_range", "errors", "slopes"),
+    [
+        (None, [0.25, 0.25, 9.0, 0.01], [-1.0, 1.0, 6.0, -0.2]),
+        # .5 and 3 move too far from 0: held at .2 they are .8 and .2 from their targets, 1 and 0
+        (0.2, [0.64, 0.25, 9.0, 0.01], [0.0, 1.0, 6.0, -0.2]),
+    ],
+)
+def test_value_loss_is_the_squared_error_or_the_larger_one_near_the_old_value(
+    clip_range, errors, slopes
+):
+    values = torch.tensor([0.5, 0.5, 3.0, 0.1], requires_grad=True)
+    loss = squared_error(values, torch.zeros(4), torch.tensor([1.0, 0.0, 0.0, 0.2]), clip_range)
+    loss.sum().backward()
+    assert loss.tolist() == pytest.approx(errors)
+    assert values.grad.tolist() == pytest.approx(slopes)
