@@ -10,28 +10,22 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.policies.fault_settings import FaultToleranceSettings
+from agentpeft.policies.section import Section
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
 Normalization = Literal["token", "sequence", "constant"]
-
-
-class Section(BaseModel):
-    """A strict, frozen group of settings."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
 
 
 class EnvironmentSettings(Section):
     """Which Gymnasium environment is trained on, and its keyword arguments."""
 
     id: str = "AgentPEFT/Arithmetic-v0"
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelSettings(Section):
@@ -82,7 +76,7 @@ class WarmStartSettings(Section):
     target_success: float | None = Field(default=None, gt=0, le=1)
     batch_size: PositiveInt = 64
     lr: float = Field(default=2e-3, gt=0)
-    env_kwargs: dict[str, Any] = {}
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class EnvRunnerSettings(Section):
@@ -156,15 +150,7 @@ class EvaluationSettings(Section):
     interval: NonNegativeInt = 0
     num_tasks: NonNegativeInt = 200
     samples_per_task: PositiveInt = 1
-    env_kwargs: dict[str, Any] = {}
-
-
-class FaultToleranceSettings(Section):
-    """How often what may be tried again, and when to give up."""
-
-    max_episode_retries: NonNegativeInt = 3
-    max_skipped_updates: NonNegativeInt = 5
-    placement_timeout_s: float = Field(default=30.0, gt=0)
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class OutputSettings(Section):

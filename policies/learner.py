@@ -62,7 +62,7 @@ class Learner:
         self._num_skipped = self._num_skipped_in_a_row = 0
         may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
         self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
-        self._autocast = _uses_autocast(settings, policy, self._device)
+        self._autocast = uses_autocast(settings, policy, self._device)
         self._warm_start: Learner | None = None
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
@@ -289,8 +289,8 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
-def _uses_autocast(settings: Settings, policy: Policy, device: torch.device) -> bool:
-    """A small model on a CPU is bound by overhead, which casting adds to."""
+def uses_autocast(settings: Settings, policy: Policy, device: torch.device) -> bool:
+    """Returns whether to compute in bfloat16: for a small model on a CPU casting is overhead."""
     if settings.learners.autocast != "auto":
         return settings.learners.autocast == "bfloat16"
     num_parameters = sum(p.numel() for p in policy.model.parameters())

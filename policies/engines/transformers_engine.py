@@ -138,7 +138,8 @@ class TransformersEngine:
         """Returns log-probabilities (T - 1,). Raises: EngineError, as `generate` does."""
         with self._wake:
             self._await_idle()
-            return score_sequences(self._model, sequences)
+            size = self._model.config.get_text_config().vocab_size
+            return score_sequences(self._model, size, sequences)
 
     def close(self) -> None:
         """Ends the thread; requests under way fail."""

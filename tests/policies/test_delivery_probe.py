@@ -1,6 +1,7 @@
 """What an engine says of given tokens, and what is concluded from it at a delivery."""
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,12 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.policies.adapter_store import make_version
+from agentpeft.policies.delivery import (
+    Probe,
+    Proof,
+    compute_delivery_metrics,
+    find_problem,
+)
 from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
 from agentpeft.policies.errors import EngineError
 
@@ -41,3 +48,42 @@ def test_an_engine_scores_under_the_weights_that_it_serves():
     np.testing.assert_allclose(longer, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(shorter, longer[:4], rtol=0, atol=1e-5)
     engine.close()
+
+
+def compare(learner, engine, base=0.0, sampling=0.0):
+    """The metrics of log-probabilities around 50 random ones, and what is concluded."""
+    noise = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    probe = Probe((), noise + np.float32(learner), noise + np.float32(base), 1e-3)
+    metrics = compute_delivery_metrics(probe, Proof(noise + np.float32(engine), sampling))
+    return metrics, find_problem(metrics, probe.limit)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sampling", "problem"),
+    [
+        (0.5, 0.0, None),
+        (0.5004, 0.0004, None),
+        (0.502, 0.0, r"probe_mean is 0.002 \(limit 0.001\)"),
+        (0.5, 0.002, "sampling_mean is 0.002"),
+        (np.nan, 0.0, "probe_mean is nan"),
+    ],
+)
+def test_learner_and_engine_may_differ_up_to_the_limit(engine, sampling, problem):
+    found = compare(0.5, engine, sampling=sampling)[1]
+    assert found is None if problem is None else re.match(problem, found)
+
+
+def test_the_canary_is_the_share_of_the_effect_that_the_engine_shows():
+    effect = np.tile([0.0008, -0.0008], 25)  # below the limit: the difference alone is too small
+    for share, problem in ((1.0, None), (0.6, None), (0.0, "canary is -?0.00")):
+        metrics, found = compare(effect, share * effect)
+        assert metrics["canary"] == pytest.approx(share, abs=1e-3)
+        assert metrics["learner_effect"] == pytest.approx(0.0008, rel=1e-2)
+        assert found is None if problem is None else re.match(problem, found)
+
+
+def test_nothing_is_said_of_an_effect_that_is_lost_in_noise():
+    for learner in (0.0, 0.00009):  # a tenth of the limit is 0.0001
+        metrics, found = compare(learner, 0.0)
+        assert "canary" not in metrics and found is None
+    assert compare(0.00011, 0.0)[1] is not None
