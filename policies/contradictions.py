@@ -103,11 +103,6 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
         s.fault_tolerance.max_probe_difference is not None
         and (s.fault_tolerance.probe_interval == 0 or s.env_runners.engine == "scripted")
     ),
-    "fault_tolerance.max_num_env_runner_restarts has no effect with "
-    "fault_tolerance.restart_failed_env_runners = false": lambda s: (
-        not s.fault_tolerance.restart_failed_env_runners
-        and "max_num_env_runner_restarts" in _changed(s.fault_tolerance)
-    ),
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
     "unless set)": lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),
     "training.num_warmup_iterations {s.training.num_warmup_iterations} must be below "

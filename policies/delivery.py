@@ -67,11 +67,11 @@ class Parcel:
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:
     """Returns what an engine serves, by scoring and by sampling. Raises: EngineError."""
-    names = [f"probe-{index:04d}" for index in range(len(sequences))]
     requests = [
-        GenerationRequest(name, ids, (index,), 0.0, NUM_CONTINUED)
-        for index, (name, ids) in enumerate(zip(names, sequences, strict=True))
+        GenerationRequest(f"probe-{index:04d}", ids, (index,), 0.0, NUM_CONTINUED)
+        for index, ids in enumerate(sequences)
     ]
+    names = [request.session for request in requests]
     try:
         async with asyncio.timeout(timeout_s):
             engine.update_sessions(opened=names)
@@ -122,18 +122,17 @@ def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:
 
 def find_problem(metrics: Mapping[str, float], limit: float) -> str | None:
     """Returns what `compute_delivery_metrics` tells against a delivery, if anything."""
-    for name in ("probe_mean", "sampling_mean"):
+    for name, meaning in _MEANINGS.items():
         if not metrics[name] <= limit:
-            return f"{name} is {metrics[name]:.2g} (limit {limit:g}): {_MEANINGS[name]}"
+            return f"{name} is {metrics[name]:.2g} (limit {limit:g}): {meaning}"
     if metrics.get("canary", 1.0) < MIN_CANARY:
-        return f"canary is {metrics['canary']:.2f}: {_MEANINGS['canary']}"
+        return f"canary is {metrics['canary']:.2f}: the engine answers as if it had no adapter"
     return None
 
 
 _MEANINGS = {
     "probe_mean": "learner and engine differ in the log-probabilities of fixed tokens",
     "sampling_mean": "the engine samples from other weights, keys or values than it scores with",
-    "canary": "the engine answers as if it had not got the adapter",
 }
 
 

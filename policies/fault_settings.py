@@ -17,7 +17,6 @@ class FaultToleranceSettings(Section):
     max_episode_retries: NonNegativeInt = 3
     max_skipped_updates: NonNegativeInt = 5
     placement_timeout_s: float = Field(default=30.0, gt=0)
-    restart_failed_env_runners: bool = True
     max_num_env_runner_restarts: NonNegativeInt = 20
     env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
     env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Parcel, Probe
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner, uses_autocast
@@ -59,34 +58,27 @@ def make_parcel(learner: Learner) -> tuple[AdapterVersion, Parcel]:
 
 def _make_probe(learner: Learner) -> Probe:
     policy, settings = learner.policy, learner.settings
-    model = policy.model.train(False)
-    config = policy.base.model.config.get_text_config()
-    limit = settings.env_runners.max_context_tokens or config.max_position_embeddings
-    longest = min(_MAX_PROBE_TOKENS, min(limit, config.max_position_embeddings) - NUM_CONTINUED)
+    model, config = policy.model.train(False), policy.base.model.config.get_text_config()
+    limits = settings.env_runners.max_context_tokens, config.max_position_embeddings
+    room = min(limit for limit in limits if limit is not None) - NUM_CONTINUED
     encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
-    sequences = tuple(np.array(ids[: max(longest, 2)], np.int64) for ids in encoded)
-    uses_bfloat16 = uses_autocast(settings, policy, model.device)
+    sequences = tuple(np.array(ids[: max(min(room, _MAX_PROBE_TOKENS), 2)]) for ids in encoded)
+    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    dtypes = {choose_dtype(settings.model, device) for device in devices}
+    casts = uses_autocast(settings, policy, model.device)
+    default = _BFLOAT16_LIMIT if casts or torch.bfloat16 in dtypes else _EXACT_LIMIT
 
     def score() -> Floats:
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=uses_bfloat16):
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=casts):
             return np.concatenate(score_sequences(model, config.vocab_size, sequences))
 
     logprobs, base_logprobs = score(), None
     if isinstance(policy, LoraPolicy):
         with policy.model.disable_adapter():
             base_logprobs = score()
-    own = settings.fault_tolerance.max_probe_difference
-    distance = own or (
-        _BFLOAT16_LIMIT if uses_bfloat16 or _has_bfloat16(settings) else _EXACT_LIMIT
-    )
-    return Probe(sequences, logprobs, base_logprobs, distance)
-
-
-def _has_bfloat16(settings: Settings) -> bool:
-    """Returns whether the base of the learner or of the runners is of 16 bits."""
-    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
-    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
-    return any(choose_dtype(settings.model, device) is torch.bfloat16 for device in devices)
+    limit = settings.fault_tolerance.max_probe_difference or default
+    return Probe(sequences, logprobs, base_logprobs, limit)
 
 
 def learner_to_files(learner: Learner) -> dict[str, bytes]:

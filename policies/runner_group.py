@@ -8,12 +8,7 @@ from typing import Any
 
 from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.config import Settings
-from agentpeft.policies.delivery import (
-    Parcel,
-    Proof,
-    compute_delivery_metrics,
-    find_problem,
-)
+from agentpeft.policies.delivery import Parcel, Proof, compute_delivery_metrics, find_problem
 from agentpeft.policies.env_runner import EnvRunner
 from agentpeft.policies.episodes import GroupRequest, SampleReport
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError, WorkerLostError
@@ -39,7 +34,6 @@ class _Part:
 
     runner: int
     life: int
-    indices: Sequence[int]
     requests: Sequence[GroupRequest]
     returned: list[Ref]
 
@@ -49,11 +43,10 @@ class PendingSamples:
 
     def __init__(self, runners: "EnvRunnerGroup", requests: Sequence[GroupRequest]) -> None:
         """Deals the requests out in turn."""
-        self._runners = runners
-        step = runners.num_runners
+        self._runners, self._requests, self._step = runners, requests, runners.num_runners
         self._parts = [
-            runners.begin(runner, range(runner, len(requests), step), requests[runner::step])
-            for runner in range(min(step, len(requests)))
+            runners.begin(runner, requests[runner :: self._step])
+            for runner in range(min(self._step, len(requests)))
         ]
 
     def result(self) -> tuple[list[Ref], SampleReport]:
@@ -64,23 +57,19 @@ class PendingSamples:
         """
         reports: list[SampleReport] = []
         found: dict[int, tuple[Ref, int]] = {}
-        for asked in self._parts:
-            report, part = self._runners.finish(asked)
+        for runner, asked in enumerate(self._parts):
+            report, groups = self._runners.finish(asked)
             reports.append(report)
-            dropped = set(report.dropped_group_ids)
-            kept = [
-                (index, ref)
-                for index, request, ref in zip(
-                    part.indices, part.requests, part.returned[1:], strict=True
-                )
-                if request.group_id not in dropped
-            ]
-            for (index, ref), version in zip(kept, report.adapter_versions, strict=True):
-                found[index] = (ref, version)
+            versions, dropped = iter(report.adapter_versions), set(report.dropped_group_ids)
+            for index, group in zip(
+                range(runner, len(self._requests), self._step), groups, strict=True
+            ):
+                if self._requests[index].group_id not in dropped:
+                    found[index] = group, next(versions)
         ordered = [found[index] for index in sorted(found)]
-        report = SampleReport.merge(reports)
-        versions = tuple(version for _, version in ordered)
-        return [ref for ref, _ in ordered], replace(report, adapter_versions=versions)
+        versions_in_order = tuple(version for _, version in ordered)
+        report = replace(SampleReport.merge(reports), adapter_versions=versions_in_order)
+        return [group for group, _ in ordered], report
 
 
 class EnvRunnerGroup:
@@ -94,7 +83,7 @@ class EnvRunnerGroup:
     def __init__(self, settings: Settings, counts: Counter[str] | None = None) -> None:
         """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
         own = settings.env_runners
-        self._limits = settings.fault_tolerance
+        self._max_restarts = settings.fault_tolerance.max_num_env_runner_restarts
         self._workers = start_workers(
             Job(
                 name="the env runners",
@@ -136,27 +125,28 @@ class EnvRunnerGroup:
             if (worst := [own[name] for own in found if name in own])
         }
 
-    def begin(self, runner: int, indices: Sequence[int], requests: Sequence[GroupRequest]) -> _Part:
+    def begin(self, runner: int, requests: Sequence[GroupRequest]) -> _Part:
         """Asks one runner."""
         num_returns = 1 + len(requests)
         returned = self._workers.call(runner, _sample, requests, num_returns=num_returns)
-        return _Part(runner, self._lives[runner], indices, requests, returned)
+        return _Part(runner, self._lives[runner], requests, returned)
 
-    def finish(self, part: _Part) -> tuple[SampleReport, _Part]:
-        """Waits for a part, and for the same of another runner where its own fails."""
-        failed_engine = False
+    def finish(self, part: _Part) -> tuple[SampleReport, list[Ref]]:
+        """Waits for a part's report and groups; where its runner fails, another one plays it."""
+        is_last_try = False
         while True:
             try:
                 (report,) = self._workers.fetch(part.returned[:1])
             except (EngineError, WorkerLostError) as error:
-                if part.life == self._lives[part.runner]:
-                    if failed_engine:
-                        raise
-                    failed_engine = isinstance(error, EngineError)
-                    self._replace(part.runner, error)
+                if is_last_try and isinstance(error, EngineError):
+                    raise
+                failure = error
             else:
-                return report, part
-            part = self.begin(part.runner, part.indices, part.requests)
+                return report, part.returned[1:]
+            if part.life == self._lives[part.runner]:
+                is_last_try = isinstance(failure, EngineError)
+                self._replace(part.runner, failure)
+            part = self.begin(part.runner, part.requests)
 
     def close(self) -> None:
         """Ends the runners; idempotent."""
@@ -172,10 +162,8 @@ class EnvRunnerGroup:
         answer: _Answer = self._workers.fetch([returned])[0]
         (ack, proof), receipt = answer, parcel.receipt
         if ack != receipt:
-            raise DeliveryError(
-                f"it answers with adapter {ack.version} ({ack.sha256:.12}), "
-                f"sent was {receipt.version} ({receipt.sha256:.12})"
-            )
+            sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
+            raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
         if parcel.probe is None or proof is None:
             return {}
         metrics = compute_delivery_metrics(parcel.probe, proof)
@@ -186,13 +174,11 @@ class EnvRunnerGroup:
 
     def _replace(self, runner: int, reason: Exception) -> dict[str, float]:
         """Puts a new runner in one's place, and delivers the present adapter to it."""
-        while True:
-            self._count_restart(runner, reason)
-            try:
-                self._workers.restart(runner)
-                break
-            except WorkerLostError as error:
-                reason = error
+        self._count_restart(runner, reason)
+        try:
+            self._workers.restart(runner)
+        except WorkerLostError as error:
+            return self._replace(runner, error)
         if self._shipment is None:
             return {}
         try:
@@ -201,13 +187,11 @@ class EnvRunnerGroup:
             raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
 
     def _count_restart(self, runner: int, reason: Exception) -> None:
-        limit = self._limits.max_num_env_runner_restarts
-        limit = limit if self._limits.restart_failed_env_runners else 0
+        limit = self._max_restarts
         if self.counts["num_env_runner_restarts"] >= limit:
             kind = DeliveryError if isinstance(reason, DeliveryError) else TrainingError
-            raise kind(
-                f"env runner {runner}: {reason} (fault_tolerance allows {limit} restarts)"
-            ) from reason
+            name = "fault_tolerance.max_num_env_runner_restarts"
+            raise kind(f"env runner {runner}: {reason} ({name} {limit} is reached)") from reason
         self.counts["num_env_runner_restarts"] += 1
         self._lives[runner] += 1
         logger.warning("env runner %d is begun anew: %s", runner, reason)

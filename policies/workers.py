@@ -9,12 +9,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from ray.util.placement_group import (
-    PlacementGroup,
-    get_current_placement_group,
-    placement_group,
-    remove_placement_group,
-)
+from ray.util import get_current_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentpeft.policies.config import Settings
@@ -146,8 +142,8 @@ class _RayWorkers:
             if job.bundle and get_current_placement_group() is None:
                 self._group = placement_group([job.bundle] * job.num_workers)
                 self._await_placement(self._limits.placement_timeout_s)
-            self._actors = [self._make_actor(index) for index in range(job.num_workers)]
-            self._start(self._actors)
+            self._actors = [self._start_actor(index) for index in range(job.num_workers)]
+            self._await_start(self._actors)
         except BaseException:
             self.close()
             raise
@@ -167,8 +163,8 @@ class _RayWorkers:
 
     def restart(self, index: int) -> None:
         self._end(self._actors[index : index + 1])
-        self._actors[index] = self._make_actor(index)
-        self._start(self._actors[index : index + 1])
+        self._actors[index] = self._start_actor(index)
+        self._await_start(self._actors[index : index + 1])
 
     def close(self) -> None:
         actors, self._actors = self._actors, []
@@ -179,7 +175,7 @@ class _RayWorkers:
         if group is not None:
             remove_placement_group(group)
 
-    def _start(self, actors: Sequence[Any]) -> None:
+    def _await_start(self, actors: Sequence[Any]) -> None:
         limit_s = self._limits.env_runner_restore_timeout_s
         try:
             self._get([actor.start.remote(self._job, self._settings) for actor in actors], limit_s)
@@ -225,7 +221,7 @@ class _RayWorkers:
             f"{self._job.num_workers} times {asked}; ask for less, or add nodes"
         )
 
-    def _make_actor(self, index: int) -> Any:
+    def _start_actor(self, index: int) -> Any:
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self._job.num_threads))
         options: dict[str, Any] = {
             "num_cpus": self._job.num_cpus,

@@ -141,10 +141,10 @@ def test_a_runner_that_fails_twice_ends_the_run(start, monkeypatch):
 
 
 def test_without_restarts_the_first_failure_ends_the_run(start):
-    learner, runners = start("fault_tolerance.restart_failed_env_runners=false")
+    learner, runners = start("fault_tolerance.max_num_env_runner_restarts=0")
     shipment = learner.adapter()
     damaged = Shipment(changed(shipment.adapter, lambda w: w + 1), shipment.parcel)
-    with pytest.raises(DeliveryError, match=r"arrived damaged .* allows 0 restarts"):
+    with pytest.raises(DeliveryError, match=r"arrived damaged .*restarts 0 is reached"):
         runners.load_adapter(damaged)
 
 
@@ -231,5 +231,5 @@ def test_an_engine_that_fails_again_ends_the_run(start, monkeypatch):
     _, runners = start(
         "fault_tolerance.probe_interval=0", "fault_tolerance.max_num_env_runner_restarts=0"
     )
-    with pytest.raises(TrainingError, match=r"out of order \(.* allows 0 restarts\)"):
+    with pytest.raises(TrainingError, match=r"out of order \(.*restarts 0 is reached\)"):
         runners.sample(requests).result()

@@ -12,6 +12,7 @@ import pytest
 import ray
 
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.config import Settings, with_overrides
 from agentpeft.policies.env_runner import GroupRequest
@@ -53,27 +54,30 @@ def cluster(tmp_path_factory):
         yield
         ray.shutdown()
     deadline_s = time.monotonic() + 30
-    while (processes_with(str(folder)) or shared_memory() - before) and (
-        time.monotonic() < deadline_s
-    ):
+    while time.monotonic() < deadline_s and leftovers(folder, before):
         time.sleep(0.2)
-    assert (processes_with(str(folder)), shared_memory() - before) == ([], set())
+    assert leftovers(folder, before) == []
+
+
+def leftovers(folder, before):
+    """The processes with `folder` in their environment, and new shared memory that no one uses."""
+    new = shared_memory() - before
+    mapped = "".join(text for _, text in read_processes("maps")) if new else ""
+    processes = [pid for pid, text in read_processes("environ") if str(folder) in text]
+    return [*processes, *(path for path in new if str(path) not in mapped)]
 
 
 def shared_memory():
-    return set(Path("/dev/shm").iterdir())
+    """What lies there, but for named semaphores, which others make, nothing here."""
+    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
 
 
-def processes_with(value):
-    """The ids of the processes that were started with `value` in their environment."""
-    found = []
+def read_processes(name):
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if value.encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
+            yield process.name, (process / name).read_text(errors="replace")
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue
-    return found
 
 
 def make_settings(*overrides):
@@ -143,6 +147,24 @@ def test_a_learner_that_dies_too_often_ends_the_run(tmp_path):
         algorithm._learners.call(kill_at_update)
         with pytest.raises(TrainingError, match="max_num_learner_restarts 0 is reached"):
             algorithm.train()
+
+
+def skip_deliveries(runner):
+    def acknowledge(adapter):
+        runner._engine._version = adapter.version
+        return ack_of(adapter)
+
+    runner._engine.load_adapter = acknowledge
+
+
+def test_one_of_two_runners_that_skips_a_delivery_is_replaced(tmp_path):
+    with Algorithm(make_settings(), tmp_path) as algorithm:
+        algorithm._runners._workers.call(1, skip_deliveries)
+        metrics = [algorithm.train(), algorithm.train()]
+    assert [m["fault/num_failed_deliveries"] for m in metrics] == [1, 1]
+    assert [m["fault/num_env_runner_restarts"] for m in metrics] == [1, 1]
+    assert metrics[1]["train/mismatch_max"] < 1e-5
+    assert metrics[1]["sample/num_episodes"] == 12
 
 
 def hang(runner):

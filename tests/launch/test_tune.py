@@ -5,8 +5,8 @@ import ray
 from ray import tune
 
 from agentpeft.envs import SettingsError
+from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpoints import read_state
-from agentpeft.policies.tune import make_trainable
 
 VALUES = {
     "tiny": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
