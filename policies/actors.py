@@ -46,8 +46,8 @@ class LearnerGroup:
 
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
-        adapter, parcel = self._workers.call(0, learner_calls.make_parcel, num_returns=2)
-        return Shipment(adapter, self._workers.fetch([parcel])[0])
+        adapter, *answers = self._workers.call(0, learner_calls.ship, num_returns=3)
+        return Shipment(adapter, *self._workers.fetch(answers))
 
     def call(
         self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs

@@ -212,7 +212,7 @@ class Algorithm:
     def _broadcast(self) -> dict[str, float]:
         shipment = self._learners.adapter()
         metrics = self._runners.load_adapter(shipment)
-        self._version = shipment.parcel.receipt.version
+        self._version = shipment.receipt.version
         return {f"delivery/{name}": value for name, value in metrics.items()}
 
     def _next_requests(self) -> list[GroupRequest]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.samples import AdapterAck, Floats, GenerationRequest, Ids
+from agentpeft.policies.samples import Floats, GenerationRequest, Ids
 
 NUM_CONTINUED = 6
 """How many greedy tokens an engine adds to each sequence."""
@@ -57,14 +57,6 @@ class Proof:
     sampling_difference: float
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """What a delivery must be answered with: the learner's own receipt, and its probe if any."""
-
-    receipt: AdapterAck
-    probe: Probe | None
-
-
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:
     """Returns what an engine serves, by scoring and by sampling. Raises: EngineError."""
     requests = [
@@ -86,10 +78,10 @@ async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> P
             scores = await engine.score(whole)
     except TimeoutError:
         raise EngineError(f"the engine gave no proof within {timeout_s:g} s") from None
-    given = [score[: len(ids) - 1] for score, ids in zip(scores, sequences, strict=True)]
-    again = [score[len(ids) - 1 :] for score, ids in zip(scores, sequences, strict=True)]
+    parts = [np.split(s, [len(ids) - 1]) for s, ids in zip(scores, sequences, strict=True)]
+    given, again = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     sampled = np.concatenate([completion.logprobs for completion in continued])
-    return Proof(np.concatenate(given), _mean_difference(np.concatenate(again), sampled))
+    return Proof(given, _mean_difference(again, sampled))
 
 
 def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:

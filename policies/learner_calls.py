@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Parcel, Probe
+from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Probe
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner, uses_autocast
 from agentpeft.policies.lora import LoraPolicy
@@ -47,13 +47,13 @@ def read_token_records(learner: Learner) -> list[TokenRecord]:
     return [to_token_record(group, s, tokenizer) for group, s in learner.score_extremes()]
 
 
-def make_parcel(learner: Learner) -> tuple[AdapterVersion, Parcel]:
-    """Returns the present adapter, and what a runner must answer to it."""
+def ship(learner: Learner) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
+    """Returns the present adapter, and what a runner must answer to it: receipt and probe."""
     adapter, interval = learner.adapter(), learner.settings.fault_tolerance.probe_interval
     is_scripted = learner.settings.env_runners.engine == "scripted"
     is_due = interval > 0 and adapter.version % interval == 0 and not is_scripted
     receipt = AdapterAck(adapter.version, adapter.sha256)
-    return adapter, Parcel(receipt, _make_probe(learner) if is_due else None)
+    return adapter, receipt, _make_probe(learner) if is_due else None
 
 
 def _make_probe(learner: Learner) -> Probe:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.config import Settings
-from agentpeft.policies.delivery import Parcel, Proof, compute_delivery_metrics, find_problem
+from agentpeft.policies.delivery import Probe, Proof, compute_delivery_metrics, find_problem
 from agentpeft.policies.env_runner import EnvRunner
 from agentpeft.policies.episodes import GroupRequest, SampleReport
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError, WorkerLostError
@@ -22,10 +22,11 @@ _FAILURES = (DeliveryError, EngineError, WorkerLostError)
 
 @dataclass(frozen=True)
 class Shipment:
-    """An adapter under way, and what a runner must answer to it."""
+    """An adapter under way, and what a runner must answer to it; `probe` None is a hash alone."""
 
     adapter: Ref
-    parcel: Parcel
+    receipt: AdapterAck
+    probe: Probe | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class EnvRunnerGroup:
         found = []
         for runner, answer in enumerate(answers):
             try:
-                found.append(self._check(answer, shipment.parcel))
+                found.append(self._check(answer, shipment))
             except _FAILURES as error:
                 self.counts["num_failed_deliveries"] += 1
                 found.append(self._replace(runner, error))
@@ -153,21 +154,20 @@ class EnvRunnerGroup:
         self._workers.close()
 
     def _deliver(self, runner: int, shipment: Shipment) -> Ref:
-        probe = shipment.parcel.probe
-        sequences = None if probe is None else probe.sequences
+        sequences = None if shipment.probe is None else shipment.probe.sequences
         return self._workers.call(runner, _load_and_prove, shipment.adapter, sequences)
 
-    def _check(self, returned: Ref, parcel: Parcel) -> dict[str, float]:
+    def _check(self, returned: Ref, shipment: Shipment) -> dict[str, float]:
         """Returns what a runner's answer tells. Raises: DeliveryError, EngineError, ..."""
         answer: _Answer = self._workers.fetch([returned])[0]
-        (ack, proof), receipt = answer, parcel.receipt
+        (ack, proof), receipt = answer, shipment.receipt
         if ack != receipt:
             sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
             raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
-        if parcel.probe is None or proof is None:
+        if shipment.probe is None or proof is None:
             return {}
-        metrics = compute_delivery_metrics(parcel.probe, proof)
-        problem = find_problem(metrics, parcel.probe.limit)
+        metrics = compute_delivery_metrics(shipment.probe, proof)
+        problem = find_problem(metrics, shipment.probe.limit)
         if problem is not None:
             raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
         return metrics
@@ -182,7 +182,7 @@ class EnvRunnerGroup:
         if self._shipment is None:
             return {}
         try:
-            return self._check(self._deliver(runner, self._shipment), self._shipment.parcel)
+            return self._check(self._deliver(runner, self._shipment), self._shipment)
         except _FAILURES as error:
             raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
 

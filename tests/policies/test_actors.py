@@ -13,7 +13,6 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, Shipment
 from agentpeft.policies.adapter_store import make_version
 from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.delivery import Parcel
 from agentpeft.policies.env_runner import GroupRequest
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.samples import AdapterAck
@@ -101,12 +100,12 @@ def test_a_damaged_adapter_is_not_acknowledged(start, num_runners):
         name.format("B"): np.ones((32, 2), np.float32),
     }
     sent = make_version(3, "run", weights, 1.0)
-    parcel = Parcel(AdapterAck(3, sent.sha256), None)
+    receipt = AdapterAck(3, sent.sha256)
     damaged = replace(sent, weights={**weights, name.format("A"): weights[name.format("A")] * 2})
     adapters = [sent, damaged] if num_runners == 0 else [ray.put(sent), ray.put(damaged)]
-    assert runners.load_adapter(Shipment(adapters[0], parcel)) == {}
+    assert runners.load_adapter(Shipment(adapters[0], receipt, None)) == {}
     with pytest.raises(DeliveryError, match="begun anew: adapter 3 arrived damaged"):
-        runners.load_adapter(Shipment(adapters[1], parcel))
+        runners.load_adapter(Shipment(adapters[1], receipt, None))
     assert runners.counts["num_env_runner_restarts"] == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentpeft.policies import runner_group
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, Shipment
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.config import Settings, with_overrides
 from agentpeft.policies.engines.transformers_engine import TransformersEngine
@@ -85,8 +85,8 @@ def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, monkeypa
     monkeypatch.setattr(runner_group, "_load_and_prove", damage_first)
     assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
-    damaged = learner.adapter()
-    shipment = Shipment(DAMAGES[damage](damaged.adapter), damaged.parcel)
+    sent = learner.adapter()
+    shipment = replace(sent, adapter=DAMAGES[damage](sent.adapter))
     with pytest.raises(DeliveryError, match="begun anew: adapter 1 arrived damaged"):
         runners.load_adapter(shipment)
 
@@ -143,7 +143,7 @@ def test_a_runner_that_fails_twice_ends_the_run(start, monkeypatch):
 def test_without_restarts_the_first_failure_ends_the_run(start):
     learner, runners = start("fault_tolerance.max_num_env_runner_restarts=0")
     shipment = learner.adapter()
-    damaged = Shipment(changed(shipment.adapter, lambda w: w + 1), shipment.parcel)
+    damaged = replace(shipment, adapter=changed(shipment.adapter, lambda w: w + 1))
     with pytest.raises(DeliveryError, match=r"arrived damaged .*restarts 0 is reached"):
         runners.load_adapter(damaged)
 
