@@ -5,114 +5,21 @@ references on, and fetches reports alone.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
+from agentpeft.policies import learner_calls
 from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import EnvRunner
-from agentpeft.policies.episodes import GroupRequest, SampleReport
-from agentpeft.policies.errors import DeliveryError
 from agentpeft.policies.learner import Learner
 from agentpeft.policies.peers import Peers, open_store
-from agentpeft.policies.samples import AdapterAck, AdapterVersion, EpisodeGroup
-from agentpeft.policies.workers import Job, Ref, Workers, node_address, start_workers
+from agentpeft.policies.runner_group import EnvRunnerGroup, PendingSamples, Shipment
+from agentpeft.policies.samples import EpisodeGroup
+from agentpeft.policies.workers import Job, Ref, node_address, start_workers
+
+__all__ = ["EnvRunnerGroup", "LearnerGroup", "PendingSamples", "Shipment"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PendingSamples:
-    """Samples under way: for each runner, the requests' indices and what it will return."""
-
-    _workers: Workers
-    _parts: tuple[tuple[Sequence[int], Ref], ...]
-    _requests: Sequence[GroupRequest]
-
-    def result(self) -> tuple[list[Ref], SampleReport]:
-        """Waits, and returns the whole groups in the requests' order, and one report.
-
-        `adapter_versions` of the report are in the groups' order. Raises: TrainingError.
-        """
-        reports: list[SampleReport] = self._workers.fetch(
-            [returned[0] for _, returned in self._parts]
-        )
-        found: dict[int, tuple[Ref, int]] = {}
-        for report, (indices, returned) in zip(reports, self._parts, strict=True):
-            dropped = set(report.dropped_group_ids)
-            kept = [
-                (index, ref)
-                for index, ref in zip(indices, returned[1:], strict=True)
-                if self._requests[index].group_id not in dropped
-            ]
-            for (index, ref), version in zip(kept, report.adapter_versions, strict=True):
-                found[index] = (ref, version)
-        ordered = [found[index] for index in sorted(found)]
-        report = SampleReport.merge(reports)
-        versions = tuple(version for _, version in ordered)
-        return [ref for ref, _ in ordered], replace(report, adapter_versions=versions)
-
-
-@dataclass(frozen=True)
-class Shipment:
-    """An adapter under way, and what a runner must answer to it."""
-
-    adapter: Ref
-    receipt: Ref
-
-
-class EnvRunnerGroup:
-    """The env runners. Requests are dealt out in turn, so the same runner plays the same ones."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Raises: PlacementError, and what a runner's constructor raises."""
-        own = settings.env_runners
-        self._workers = start_workers(
-            Job(
-                name="the env runners",
-                num_workers=own.num_env_runners,
-                num_cpus=own.num_cpus_per_env_runner,
-                num_gpus=own.num_gpus_per_env_runner,
-                num_threads=own.num_threads,
-                make=EnvRunner,
-                close=EnvRunner.close,
-            ),
-            settings,
-        )
-
-    def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
-        """Begins to play; the runners take up what they are asked in the order of asking."""
-        parts = []
-        for runner in range(min(self._workers.num_workers, len(requests))):
-            indices = range(runner, len(requests), self._workers.num_workers)
-            own = [requests[index] for index in indices]
-            returned = self._workers.call(runner, _sample, own, num_returns=1 + len(own))
-            parts.append((indices, returned))
-        return PendingSamples(self._workers, tuple(parts), requests)
-
-    def load_adapter(self, shipment: Shipment) -> int:
-        """Delivers an adapter to all runners and returns its version.
-
-        Raises: DeliveryError where one answers with another version or hash.
-        """
-        runners = range(self._workers.num_workers)
-        answers = [
-            self._workers.call(runner, EnvRunner.load_adapter, shipment.adapter)
-            for runner in runners
-        ]
-        receipt, *acks = self._workers.fetch([shipment.receipt, *answers])
-        for runner, ack in zip(runners, acks, strict=True):
-            if ack != receipt:
-                raise DeliveryError(
-                    f"env runner {runner} answers with adapter {ack.version} ({ack.sha256:.12}), "
-                    f"sent was {receipt.version} ({receipt.sha256:.12})"
-                )
-        return int(receipt.version)
-
-    def close(self) -> None:
-        """Ends the runners; idempotent."""
-        self._workers.close()
 
 
 class LearnerGroup:
@@ -151,7 +58,8 @@ class LearnerGroup:
 
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
-        return Shipment(*self._workers.call(0, _ship, num_returns=2))
+        adapter, *answers = self._workers.call(0, learner_calls.ship, num_returns=3)
+        return Shipment(adapter, *self._workers.fetch(answers))
 
     def call(
         self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs
@@ -195,16 +103,3 @@ def _join(learner: Learner, place: tuple[str, int], rank: int) -> None:
 
 def _update(learner: Learner, *groups: EpisodeGroup) -> dict[str, float]:
     return learner.update(groups)
-
-
-def _ship(learner: Learner) -> tuple[AdapterVersion, AdapterAck]:
-    adapter = learner.adapter()
-    return adapter, AdapterAck(adapter.version, adapter.sha256)
-
-
-def _sample(runner: EnvRunner, requests: Sequence[GroupRequest]) -> list[Any]:
-    """Returns the report, then for each request its group, None where it was dropped."""
-    groups, report = runner.sample(requests)
-    whole = iter(groups)
-    dropped = set(report.dropped_group_ids)
-    return [report, *(None if r.group_id in dropped else next(whole) for r in requests)]

@@ -1,8 +1,9 @@
 """`Algorithm`: the loop of sampling, learning and broadcasting, its evaluation and checkpoints."""
 
 import json
+import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -23,10 +24,12 @@ from agentpeft.policies.checkpoints import (
 )
 from agentpeft.policies.config import Settings
 from agentpeft.policies.env_runner import GroupRequest, SampleReport
-from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.errors import CheckpointError, TrainingError, WorkerLostError
 from agentpeft.policies.evaluation import compute_success_metrics
 
+logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"
+_FAULTS = ("num_failed_deliveries", "num_env_runner_restarts", "num_learner_restarts")
 _FIXED = ("model", "tiny", "lora")
 """The sections that a checkpoint and the run that restores it must have in common."""
 
@@ -45,14 +48,12 @@ class Algorithm:
         self.settings, self.run_dir = settings, run_dir
         self.iteration = self._position = self._num_episodes = self._version = 0
         self._rounds: deque[PendingSamples] = deque()
+        self._faults = Counter(dict.fromkeys(_FAULTS, 0))
+        self._checkpoint: Path | None = None
+        self._first_logs: dict[str, int] = {}
         self._running = ExitStack()
         with self._stopping_on_error():
-            settings = self._warm_start(settings)
-            self._learners = LearnerGroup(settings)
-            self._running.callback(self._learners.close)
-            self._runners = EnvRunnerGroup(settings)
-            self._running.callback(self._runners.close)
-            self._broadcast()
+            self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -66,15 +67,52 @@ class Algorithm:
         self._running.close()
 
     def train(self) -> dict[str, float]:
-        """Runs one iteration and returns its metrics. After any error nothing is left running."""
-        clock = _Clock()
+        """Runs one iteration and returns its metrics. After any error nothing is left running.
+
+        Where the learner died, that is the iteration after the last checkpoint (without one, the
+        first), and the logs are cut back to it.
+        """
+        if self.iteration == 0:
+            self._first_logs = measure_logs(self.run_dir)
+        clock, is_sft = _Clock(), self.settings.training.algorithm == "sft"
         with self._stopping_on_error():
-            if self.settings.training.algorithm == "sft":
-                metrics = self._imitate(clock)
-            else:
-                metrics = self._reinforce(clock)
+            metrics = None
+            while metrics is None:
+                try:
+                    metrics = self._imitate(clock) if is_sft else self._reinforce(clock)
+                except WorkerLostError as error:
+                    self._replace_learner(error)
         self.iteration += 1
-        return {"train/step": float(self.iteration), **metrics, **clock.metrics()}
+        faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
+        return {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+
+    def _start(self) -> None:
+        settings = self._warm_start(self.settings)
+        self._learners = LearnerGroup(settings)
+        self._running.callback(self._learners.close)
+        self._runners = EnvRunnerGroup(settings, self._faults)
+        self._running.callback(self._runners.close)
+        self._broadcast()
+
+    def _replace_learner(self, reason: WorkerLostError) -> None:
+        """Starts all processes anew and goes back to the last checkpoint, as a resumed run does.
+
+        The runners too: adapters that they have seen may come again, with other weights.
+        """
+        limit = self.settings.fault_tolerance.max_num_learner_restarts
+        if self._faults["num_learner_restarts"] >= limit:
+            raise TrainingError(
+                f"{reason} (fault_tolerance.max_num_learner_restarts {limit} is reached)"
+            ) from reason
+        self._faults["num_learner_restarts"] += 1
+        logger.warning("%s; going back to %s", reason, self._checkpoint or "the beginning")
+        self.stop()
+        self._start()
+        if self._checkpoint is not None:
+            self.restore_from_path(self._checkpoint)
+            return
+        self.iteration = self._position = self._num_episodes = 0
+        cut_logs(self.run_dir, self._first_logs)
 
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
         positions = self._next_positions()
@@ -83,7 +121,7 @@ class Algorithm:
                 learner_calls.imitate, positions.start, len(positions)
             )
         with clock.part("broadcast"):
-            self._broadcast()
+            metrics |= self._broadcast()
         return metrics
 
     def _reinforce(self, clock: "_Clock") -> dict[str, float]:
@@ -99,7 +137,7 @@ class Algorithm:
         with clock.part("learn"):
             metrics = self._learners.update(fresh)
         with clock.part("broadcast"):
-            self._broadcast()
+            metrics |= self._broadcast()
         self._record("train", report)
         metrics["time/env_s"] = report.env_s
         metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
@@ -136,6 +174,7 @@ class Algorithm:
             files[name] = json.dumps(content, indent=1).encode()
         write_checkpoint(target, files)
         if path is None:
+            self._checkpoint = target
             prune_checkpoints(own, self.settings.output.num_checkpoints_kept)
         return target
 
@@ -160,6 +199,7 @@ class Algorithm:
             self._num_episodes = state["num_episodes"]
             self._rounds.clear()
             self._broadcast()
+        self._checkpoint = source
         if source.resolve().is_relative_to(self.run_dir.resolve()):
             cut_logs(self.run_dir, state["logs"])
 
@@ -171,8 +211,11 @@ class Algorithm:
             self.stop()
             raise
 
-    def _broadcast(self) -> None:
-        self._version = self._runners.load_adapter(self._learners.adapter())
+    def _broadcast(self) -> dict[str, float]:
+        shipment = self._learners.adapter()
+        metrics = self._runners.load_adapter(shipment)
+        self._version = shipment.receipt.version
+        return {f"delivery/{name}": value for name, value in metrics.items()}
 
     def _next_requests(self) -> list[GroupRequest]:
         size = self.settings.training.group_size

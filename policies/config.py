@@ -9,10 +9,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.policies.fault_settings import FaultToleranceSettings
+from agentpeft.policies.section import Section
 from agentpeft.policies.toml_values import parse_value, to_toml_value
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
@@ -20,19 +22,11 @@ CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
 
 
-class Section(BaseModel):
-    """A strict, frozen group of settings."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
-
-
 class EnvironmentSettings(Section):
     """Which Gymnasium environment is trained on, and its keyword arguments."""
 
     id: str = "AgentPEFT/Arithmetic-v0"
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelSettings(Section):
@@ -85,7 +79,7 @@ class WarmStartSettings(Section):
     decay: float = Field(default=0.1, ge=0, le=1)
     batch_size: PositiveInt = 64
     lr: float = Field(default=2e-3, gt=0)
-    env_kwargs: dict[str, Any] = {}
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class EnvRunnerSettings(Section):
@@ -165,15 +159,7 @@ class EvaluationSettings(Section):
     interval: NonNegativeInt = 0
     num_tasks: NonNegativeInt = 200
     samples_per_task: PositiveInt = 1
-    env_kwargs: dict[str, Any] = {}
-
-
-class FaultToleranceSettings(Section):
-    """How often what may be tried again, and when to give up."""
-
-    max_episode_retries: NonNegativeInt = 3
-    max_skipped_updates: NonNegativeInt = 5
-    placement_timeout_s: float = Field(default=30.0, gt=0)
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class OutputSettings(Section):

@@ -7,7 +7,8 @@ import gymnasium
 
 import agentpeft.envs  # noqa: F401 (registers the suite)
 from agentpeft.envs.errors import SettingsError, did_you_mean
-from agentpeft.policies.config import Section, Settings, TinySettings, TrainingSettings
+from agentpeft.policies.config import Settings, TinySettings, TrainingSettings
+from agentpeft.policies.section import Section
 
 _CLIP = ("clip_range", "clip_range_high")
 _CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
@@ -117,6 +118,11 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
         s.training.algorithm == "ppo"
         and s.training.critic is None
         and not _changed(s.training).keys().isdisjoint(_CRITIC)
+    ),
+    "fault_tolerance.max_probe_difference has no effect with fault_tolerance.probe_interval = 0, "
+    "nor with env_runners.engine 'scripted', which has no weights": lambda s: (
+        s.fault_tolerance.max_probe_difference is not None
+        and (s.fault_tolerance.probe_interval == 0 or s.env_runners.engine == "scripted")
     ),
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
     "unless set)": lambda s: (s.training.clip_range_high or 1e9) < (s.training.clip_range or 0.2),

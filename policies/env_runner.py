@@ -11,6 +11,7 @@ from functools import partial
 from agentpeft.envs import EnvFault, Outcome
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import Settings
+from agentpeft.policies.delivery import Proof, prove
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.env_pool import Env, EnvPool, oracle_actions, outcome_of, reward_for
@@ -31,6 +32,7 @@ from agentpeft.policies.samples import (
     Completion,
     EpisodeGroup,
     GenerationRequest,
+    Ids,
     StopReason,
 )
 
@@ -91,6 +93,11 @@ class EnvRunner:
         ack = self._engine.load_adapter(adapter)
         self._version = adapter.version
         return ack
+
+    def prove(self, sequences: Sequence[Ids]) -> Proof:
+        """Returns what is served, told by token sequences. Raises: EngineError."""
+        limit_s = self._settings.env_runners.episode_timeout_s
+        return self._loop.run(prove(self._engine, sequences, limit_s))
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays the groups and returns those that are whole, in order.

@@ -19,3 +19,7 @@ class CheckpointError(RuntimeError):
 
 class TrainingError(RuntimeError):
     """Learning cannot go on, as after too many updates with a non-finite loss."""
+
+
+class WorkerLostError(TrainingError):
+    """A process of the runners or the learner is gone, or does not answer."""

@@ -6,16 +6,23 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 
 from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Probe
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner
+from agentpeft.policies.lora import LoraPolicy
+from agentpeft.policies.models import choose_dtype, uses_autocast
 from agentpeft.policies.oracle import oracle_groups, warm_start_batches
-from agentpeft.policies.samples import TokenRecord
+from agentpeft.policies.samples import AdapterAck, AdapterVersion, Floats, TokenRecord
+from agentpeft.policies.scoring import score_sequences
 from agentpeft.policies.token_records import to_token_record
 
 ADAPTER, STATE = "adapter", "learner.pt"
+_MAX_PROBE_TOKENS = 64
+_EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
 
 
 def imitate(learner: Learner, first: int, num_groups: int) -> dict[str, float]:
@@ -39,6 +46,40 @@ def read_token_records(learner: Learner) -> list[TokenRecord]:
     """Returns the records of the few episodes that pulled hardest at the last update."""
     tokenizer = learner.policy.base.tokenizer
     return [to_token_record(group, s, tokenizer) for group, s in learner.score_extremes()]
+
+
+def ship(learner: Learner) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
+    """Returns the present adapter, and what a runner must answer to it: receipt and probe."""
+    adapter, interval = learner.adapter(), learner.settings.fault_tolerance.probe_interval
+    is_scripted = learner.settings.env_runners.engine == "scripted"
+    is_due = interval > 0 and adapter.version % interval == 0 and not is_scripted
+    receipt = AdapterAck(adapter.version, adapter.sha256)
+    return adapter, receipt, _make_probe(learner) if is_due else None
+
+
+def _make_probe(learner: Learner) -> Probe:
+    policy, settings = learner.policy, learner.settings
+    model, config = policy.model.train(False), policy.base.model.config.get_text_config()
+    limits = settings.env_runners.max_context_tokens, config.max_position_embeddings
+    room = min(limit for limit in limits if limit is not None) - NUM_CONTINUED
+    encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
+    sequences = tuple(np.array(ids[: max(min(room, _MAX_PROBE_TOKENS), 2)]) for ids in encoded)
+    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    dtypes = {choose_dtype(settings.model, device) for device in devices}
+    casts = uses_autocast(settings, model, model.device)
+    default = _BFLOAT16_LIMIT if casts or torch.bfloat16 in dtypes else _EXACT_LIMIT
+
+    def score() -> Floats:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=casts):
+            return np.concatenate(score_sequences(model, config.vocab_size, sequences))
+
+    logprobs, base_logprobs = score(), None
+    if isinstance(policy, LoraPolicy):
+        with policy.model.disable_adapter():
+            base_logprobs = score()
+    limit = settings.fault_tolerance.max_probe_difference or default
+    return Probe(sequences, logprobs, base_logprobs, limit)
 
 
 def learner_to_files(learner: Learner) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agentpeft.policies.batches import Sample
-from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.errors import TrainingError, WorkerLostError
 
 _MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
 """For learners that cannot be reached, or hang: of a dead one the others, and Ray, hear at once."""
@@ -64,7 +64,7 @@ class Peers:
     """The learners of a run, as learner `rank` sees them; one alone has no process group.
 
     Every method but `shares` waits for all: each learner must call the same ones in the same
-    order. They raise TrainingError where a learner is gone.
+    order. They raise WorkerLostError where a learner is gone.
     """
 
     rank: int = 0
@@ -135,7 +135,7 @@ class Peers:
             yield
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            raise TrainingError(
+            raise WorkerLostError(
                 f"learner {self.rank} has lost the other learners: one of them is gone, hangs or "
                 f"cannot be reached ({reason})"
             ) from None

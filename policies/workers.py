@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util import get_current_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentpeft.policies.config import Settings
-from agentpeft.policies.errors import PlacementError, TrainingError
+from agentpeft.policies.errors import DeliveryError, EngineError, PlacementError, WorkerLostError
 
 Ref: TypeAlias = Any
 """A Ray object reference; in one process the object itself."""
 T = TypeVar("T")
 _STOP_S = 5.0
+_HEALTH = "health"
+"""The group of calls that an actor answers beside its work."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Else every actor shows bars of its own, transformers' of loading and saving among them."""
@@ -55,7 +58,11 @@ class Workers(Protocol):
         ...
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        """Returns the objects themselves. Raises: what was raised there; TrainingError."""
+        """Returns the objects themselves. Raises: what was raised there; WorkerLostError."""
+        ...
+
+    def restart(self, index: int) -> None:
+        """Puts a new worker in one's place. Raises: WorkerLostError, and what making it raises."""
         ...
 
     def close(self) -> None:
@@ -75,6 +82,10 @@ class _Host:
     def call(self, function: Callable[..., T], *args: Any) -> T:
         return function(self._worker, *args)
 
+    @ray.method(concurrency_group=_HEALTH)
+    def ping(self) -> None:
+        """Returns, even while a call is under way."""
+
 
 class _LocalWorkers:
     """One worker in this process; a call is over when it returns."""
@@ -82,7 +93,7 @@ class _LocalWorkers:
     num_workers = 1
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        self._job, self._host = job, _Host()
+        self._job, self._settings, self._host = job, settings, _Host()
         self._host.start(job, settings)
 
     def call(
@@ -90,12 +101,22 @@ class _LocalWorkers:
         index: int,  # noqa: ARG002
         function: Callable[..., Any],
         *args: Ref,
-        num_returns: int = 1,  # noqa: ARG002
+        num_returns: int = 1,
     ) -> Ref:
-        return self._host.call(function, *args)
+        try:
+            return self._host.call(function, *args)
+        except (DeliveryError, EngineError) as error:  # what a runner may be begun anew for
+            return error if num_returns == 1 else [error] * num_returns
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        for ref in refs:
+            if isinstance(ref, DeliveryError | EngineError):
+                raise ref
         return list(refs)
+
+    def restart(self, index: int) -> None:  # noqa: ARG002
+        self.close()
+        self._host.start(self._job, self._settings)
 
     def close(self) -> None:
         if self._job.close is not None:
@@ -106,21 +127,23 @@ class _RayWorkers:
     """Actors in a placement group of their own; what one of them raises is raised here.
 
     Placement is waited for apart from the start, which may take long: models are loaded there.
+    Within a placement group, as in a trial of Ray Tune, they are placed in that.
     """
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        """Raises: PlacementError, and what making a worker raises."""
-        self._job, self.num_workers = job, job.num_workers
+        """Raises: PlacementError, WorkerLostError, and what making a worker raises."""
+        self._job, self._settings, self.num_workers = job, settings, job.num_workers
+        self._limits = settings.fault_tolerance
         self._actors: list[Any] = []
         self._group: PlacementGroup | None = None
         if not ray.is_initialized():
             ray.init()
         try:
-            if job.bundle:
+            if job.bundle and get_current_placement_group() is None:
                 self._group = placement_group([job.bundle] * job.num_workers)
-                self._await_placement(settings.fault_tolerance.placement_timeout_s)
+                self._await_placement(self._limits.placement_timeout_s)
             self._actors = [self._start_actor(index) for index in range(job.num_workers)]
-            self.fetch([actor.start.remote(job, settings) for actor in self._actors])
+            self._await_start(self._actors)
         except BaseException:
             self.close()
             raise
@@ -132,26 +155,57 @@ class _RayWorkers:
         return method.remote(function, *args)
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        try:
-            return list(ray.get(list(refs)))
-        except RayTaskError as error:
-            raise error.cause from error
-        except RayActorError as error:
-            reason = " ".join(str(error).split())
-            raise TrainingError(f"a process of {self._job.name} is gone: {reason}") from None
+        while True:
+            try:
+                return self._get(refs, self._limits.env_runner_health_probe_timeout_s)
+            except GetTimeoutError:
+                self._end_silent()
+
+    def restart(self, index: int) -> None:
+        self._end(self._actors[index : index + 1])
+        self._actors[index] = self._start_actor(index)
+        self._await_start(self._actors[index : index + 1])
 
     def close(self) -> None:
         actors, self._actors = self._actors, []
         group, self._group = self._group, None
         if not ray.is_initialized():
             return
+        self._end(actors)
+        if group is not None:
+            remove_placement_group(group)
+
+    def _await_start(self, actors: Sequence[Any]) -> None:
+        limit_s = self._limits.env_runner_restore_timeout_s
+        try:
+            self._get([actor.start.remote(self._job, self._settings) for actor in actors], limit_s)
+        except GetTimeoutError:
+            raise WorkerLostError(f"{self._job.name} did not start within {limit_s:g} s") from None
+
+    def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:
+        try:
+            return list(ray.get(list(refs), timeout=timeout_s))
+        except RayTaskError as error:
+            raise error.cause from error
+        except RayActorError as error:
+            reason = " ".join(str(error).split())
+            raise WorkerLostError(f"a process of {self._job.name} is gone: {reason}") from None
+
+    def _end_silent(self) -> None:
+        """Ends actors that do not answer; what they were asked for is then an error."""
+        pings = [actor.ping.remote() for actor in self._actors]
+        limit_s = self._limits.env_runner_health_probe_timeout_s
+        _, late = ray.wait(pings, num_returns=len(pings), timeout=limit_s)
+        for actor, ping in zip(self._actors, pings, strict=True):
+            if ping in late:
+                ray.kill(actor)
+
+    def _end(self, actors: Sequence[Any]) -> None:
         if self._job.close is not None and actors:
             closed = [actor.call.remote(self._job.close) for actor in actors]
             ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
         for actor in actors:
             ray.kill(actor)
-        if group is not None:
-            remove_placement_group(group)
 
     def _await_placement(self, timeout_s: float) -> None:
         if self._group is None or self._group.wait(timeout_s):
@@ -176,7 +230,8 @@ class _RayWorkers:
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
-        return ray.remote(_Host).options(**options).remote()
+        actor = ray.remote(concurrency_groups={_HEALTH: 1})(_Host)  # type: ignore[call-overload]
+        return actor.options(**options).remote()
 
 
 def node_address() -> str:

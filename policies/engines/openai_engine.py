@@ -18,6 +18,7 @@ from agentpeft.policies.samples import (
     AdapterAck,
     AdapterVersion,
     Completion,
+    Floats,
     GenerationRequest,
     Ids,
     StopReason,
@@ -99,6 +100,10 @@ class OpenAIEngine:
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Raises: EngineError: a server's adapters are models of its own."""
         raise EngineError(f"{adapter.name} cannot be sent to the endpoint {self._endpoint.url}")
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Raises: EngineError: an endpoint does not say what it serves."""
+        raise EngineError(f"{self._endpoint.url} cannot score {len(sequences)} sequences")
 
     def close(self) -> None:
         """Does nothing: connections end with the event loop that they belong to."""

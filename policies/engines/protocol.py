@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from agentpeft.policies.samples import AdapterAck, AdapterVersion, Completion, GenerationRequest
+from agentpeft.policies.samples import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+)
 
 
 class Engine(Protocol):
@@ -29,6 +36,17 @@ class Engine(Protocol):
 
         Only called while no request is under way; what was kept for older versions is dropped.
         Raises: EngineError where names or shapes do not fit the model.
+        """
+        ...
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Returns the log-probabilities of each sequence's tokens but the first, float32, (T - 1,).
+
+        At temperature 1, under the very weights that `generate` samples from (an adapter's slot,
+        or fused weights as they lie in memory), but computed anew: no keys and values that were
+        kept from earlier requests. Sequences have at least 2 tokens; no session is opened for
+        them. Only called while no request is under way. Raises: EngineError where no adapter is
+        served, or the engine has no weights of its own.
         """
         ...
 

@@ -12,7 +12,9 @@ from agentpeft.policies.samples import (
     AdapterAck,
     AdapterVersion,
     Completion,
+    Floats,
     GenerationRequest,
+    Ids,
     StopReason,
 )
 
@@ -61,6 +63,10 @@ class ScriptedEngine:
         """Takes the adapter's version for its own."""
         self._version = adapter.version
         return ack_of(adapter)
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Raises: EngineError: a script has no weights."""
+        raise EngineError(f"a script cannot score {len(sequences)} sequences")
 
     def close(self) -> None:
         """Forgets everything."""

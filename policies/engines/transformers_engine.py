@@ -23,6 +23,7 @@ from agentpeft.policies.samples import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.scoring import score_sequences
 
 QUIET_S = 0.0005
 """An idle engine begins when no request has come for so long."""
@@ -30,8 +31,6 @@ MAX_STEPS_WAITED = 4
 """For how many steps a few requests wait for others to be prefilled with."""
 State = Mapping[str, torch.Tensor]
 Fuse = Callable[[State, AdapterVersion], dict[str, torch.Tensor]]
-
-
 Result = tuple[Job, Completion | EngineError]
 
 
@@ -129,14 +128,18 @@ class TransformersEngine:
         Raises: EngineError where it does not fit, or requests are under way.
         """
         with self._wake:
-            if self._jobs:
-                raise EngineError("an adapter cannot be loaded while requests are under way")
-            self._wake.wait_for(lambda: self._fault or (self._is_idle and not self._dropped))
-            self._check_alive()
+            self._await_idle(is_loading=True)
             self._replace_weights(adapter)
             self._batch.clear()
             self._version = adapter.version
             return ack_of(adapter)
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Returns log-probabilities (T - 1,). Raises: EngineError, as `generate` does."""
+        with self._wake:
+            self._await_idle()
+            size = self._model.config.get_text_config().vocab_size
+            return score_sequences(self._model, size, sequences)
 
     def close(self) -> None:
         """Ends the thread; requests under way fail."""
@@ -149,16 +152,21 @@ class TransformersEngine:
     def _check(self, request: GenerationRequest) -> Row:
         self._check_alive()
         row = self._rows.get(request.session)
-        if self._version is None:
-            raise EngineError("no adapter was loaded, and the base alone is not to be served")
         if row is None or request.session in self._jobs or len(request.prompt_ids) == 0:
             reason = "is not open" if row is None else "has a request under way, or no prompt"
             raise EngineError(f"session {request.session!r} {reason}")
         return row
 
-    def _check_alive(self) -> None:
-        if self._fault:
-            raise EngineError(self._fault)
+    def _check_alive(self, is_loading: bool = False) -> None:
+        if self._fault or (self._version is None and not is_loading):
+            none = "no adapter was loaded, and the base alone is not to be served"
+            raise EngineError(self._fault or none)
+
+    def _await_idle(self, is_loading: bool = False) -> None:
+        if self._jobs:
+            raise EngineError("weights are neither loaded nor scored while requests are under way")
+        self._wake.wait_for(lambda: self._fault or (self._is_idle and not self._dropped))
+        self._check_alive(is_loading)
 
     def _replace_weights(self, adapter: AdapterVersion) -> None:
         state = self._model.state_dict()

@@ -18,6 +18,7 @@ from agentpeft.policies.samples import (
     AdapterVersion,
     Completion,
     EpisodeRecord,
+    Floats,
     GenerationRequest,
     Ids,
 )
@@ -109,6 +110,10 @@ class VotingEngine:
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Hands the adapter on."""
         return self._engine.load_adapter(adapter)
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Hands the sequences on."""
+        return await self._engine.score(sequences)
 
     def close(self) -> None:
         """Closes the engine."""

@@ -62,16 +62,30 @@ def test_a_resumed_run_of_two_learners_equals_an_uninterrupted_one(config, tmp_p
     assert len(set(learnt(whole)[1])) > 3
 
 
-def test_a_killed_learner_ends_the_run_in_seconds_with_one_line(config, monkeypatch, capsys):
+@pytest.fixture
+def killed_s(monkeypatch):
+    """The second learner is killed at the first update; the list has when."""
     update, killed_s = LearnerGroup.update, []
 
     def kill_second(self, groups):
-        os.kill(self.call_all(lambda one: one.peers.gather(os.getpid())[1]), signal.SIGKILL)
-        killed_s.append(time.monotonic())
+        if not killed_s:
+            os.kill(self.call_all(lambda one: one.peers.gather(os.getpid())[1]), signal.SIGKILL)
+            killed_s.append(time.monotonic())
         return update(self, groups)
 
     monkeypatch.setattr(LearnerGroup, "update", kill_second)
-    assert main([config]) == 1
+    return killed_s
+
+
+def test_a_killed_learner_is_replaced(config, tmp_path, killed_s):
+    assert main([config]) == 0
+    assert len(killed_s) == 1
+    (run_dir,) = (tmp_path / "out" / "tiny").iterdir()
+    assert read_metrics(run_dir)[-1]["fault/num_learner_restarts"] == 1
+
+
+def test_a_killed_learner_ends_the_run_in_seconds_with_one_line(config, killed_s, capsys):
+    assert main([config, "fault_tolerance.max_num_learner_restarts=0"]) == 1
     assert time.monotonic() - killed_s[0] < 15
     (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error")]
     assert "of the learners is gone" in line or "lost the other learners" in line

@@ -1,0 +1,25 @@
+"""The settings of what happens when a part fails; RLlib's names where it has one."""
+
+from pydantic import Field
+from pydantic.types import NonNegativeInt
+
+from agentpeft.policies.section import Section
+
+
+class FaultToleranceSettings(Section):
+    """How often what may be tried again, when to give up, and what proves a delivery.
+
+    Restarts are counted over the whole run. `env_runner_health_probe_timeout_s` holds for the
+    learner too. `probe_interval` 0 never compares learner and engine; `max_probe_difference` is
+    the limit of the mean |difference| of their log-probabilities, None: by the base's type.
+    """
+
+    max_episode_retries: NonNegativeInt = 3
+    max_skipped_updates: NonNegativeInt = 5
+    placement_timeout_s: float = Field(default=30.0, gt=0)
+    max_num_env_runner_restarts: NonNegativeInt = 20
+    env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
+    env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
+    max_num_learner_restarts: NonNegativeInt = 3
+    probe_interval: NonNegativeInt = 1
+    max_probe_difference: float | None = Field(default=None, gt=0)

@@ -1,0 +1,219 @@
+"""`EnvRunnerGroup`: the env runners, proven to serve what was sent, and replaced when they fail."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentpeft.policies.adapter_store import ack_of
+from agentpeft.policies.config import Settings
+from agentpeft.policies.delivery import Probe, Proof, compute_delivery_metrics, find_problem
+from agentpeft.policies.env_runner import EnvRunner
+from agentpeft.policies.episodes import GroupRequest, SampleReport
+from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError, WorkerLostError
+from agentpeft.policies.samples import AdapterAck, AdapterVersion, Ids
+from agentpeft.policies.workers import Job, Ref, start_workers
+
+logger = logging.getLogger(__name__)
+_Answer = tuple[AdapterAck, Proof | None]
+_FAILURES = (DeliveryError, EngineError, WorkerLostError)
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """An adapter under way, and what a runner must answer to it; `probe` None is a hash alone."""
+
+    adapter: Ref
+    receipt: AdapterAck
+    probe: Probe | None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one runner was asked, as which of those that had its place, and what it will return."""
+
+    runner: int
+    life: int
+    requests: Sequence[GroupRequest]
+    returned: list[Ref]
+
+
+class PendingSamples:
+    """Samples under way."""
+
+    def __init__(self, runners: "EnvRunnerGroup", requests: Sequence[GroupRequest]) -> None:
+        """Deals the requests out in turn."""
+        self._runners, self._requests, self._step = runners, requests, runners.num_runners
+        self._parts = [
+            runners.begin(runner, requests[runner :: self._step])
+            for runner in range(min(self._step, len(requests)))
+        ]
+
+    def result(self) -> tuple[list[Ref], SampleReport]:
+        """Waits, and returns the whole groups in the requests' order, and one report.
+
+        `adapter_versions` of the report are in the groups' order. Raises: TrainingError,
+        DeliveryError, and what playing raises.
+        """
+        reports: list[SampleReport] = []
+        found: dict[int, tuple[Ref, int]] = {}
+        for runner, asked in enumerate(self._parts):
+            report, groups = self._runners.finish(asked)
+            reports.append(report)
+            versions, dropped = iter(report.adapter_versions), set(report.dropped_group_ids)
+            for index, group in zip(
+                range(runner, len(self._requests), self._step), groups, strict=True
+            ):
+                if self._requests[index].group_id not in dropped:
+                    found[index] = group, next(versions)
+        ordered = [found[index] for index in sorted(found)]
+        versions_in_order = tuple(version for _, version in ordered)
+        report = replace(SampleReport.merge(reports), adapter_versions=versions_in_order)
+        return [group for group, _ in ordered], report
+
+
+class EnvRunnerGroup:
+    """The env runners. Requests are dealt out in turn, so the same runner plays the same ones.
+
+    A runner that dies, whose engine fails, or that cannot prove what it serves is replaced, given
+    the present adapter, and asked again for what it owed; a second failure ends the run. Since
+    samples follow from seed and position, they are what they would have been.
+    """
+
+    def __init__(self, settings: Settings, counts: Counter[str] | None = None) -> None:
+        """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
+        own = settings.env_runners
+        self._max_restarts = settings.fault_tolerance.max_num_env_runner_restarts
+        self._workers = start_workers(
+            Job(
+                name="the env runners",
+                num_workers=own.num_env_runners,
+                num_cpus=own.num_cpus_per_env_runner,
+                num_gpus=own.num_gpus_per_env_runner,
+                num_threads=own.num_threads,
+                make=EnvRunner,
+                close=EnvRunner.close,
+            ),
+            settings,
+        )
+        self.num_runners = self._workers.num_workers
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        self._lives = [0] * self.num_runners
+        self._shipment: Shipment | None = None
+
+    def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
+        """Begins to play; the runners take up what they are asked in the order of asking."""
+        return PendingSamples(self, requests)
+
+    def load_adapter(self, shipment: Shipment) -> dict[str, float]:
+        """Delivers an adapter to all runners; returns what proves it, of the worst runner.
+
+        Raises: DeliveryError where a runner fails twice, TrainingError where none may be replaced.
+        """
+        self._shipment = shipment
+        answers = [self._deliver(runner, shipment) for runner in range(self.num_runners)]
+        found = []
+        for runner, answer in enumerate(answers):
+            try:
+                found.append(self._check(answer, shipment))
+            except _FAILURES as error:
+                self.counts["num_failed_deliveries"] += 1
+                found.append(self._replace(runner, error))
+        return {
+            name: min(worst) if name in _HIGHER_IS_BETTER else max(worst)
+            for name in found[0]
+            if (worst := [own[name] for own in found if name in own])
+        }
+
+    def begin(self, runner: int, requests: Sequence[GroupRequest]) -> _Part:
+        """Asks one runner."""
+        num_returns = 1 + len(requests)
+        returned = self._workers.call(runner, _sample, requests, num_returns=num_returns)
+        return _Part(runner, self._lives[runner], requests, returned)
+
+    def finish(self, part: _Part) -> tuple[SampleReport, list[Ref]]:
+        """Waits for a part's report and groups; where its runner fails, another one plays it."""
+        is_last_try = False
+        while True:
+            try:
+                (report,) = self._workers.fetch(part.returned[:1])
+            except (EngineError, WorkerLostError) as error:
+                if is_last_try and isinstance(error, EngineError):
+                    raise
+                failure = error
+            else:
+                return report, part.returned[1:]
+            if part.life == self._lives[part.runner]:
+                is_last_try = isinstance(failure, EngineError)
+                self._replace(part.runner, failure)
+            part = self.begin(part.runner, part.requests)
+
+    def close(self) -> None:
+        """Ends the runners; idempotent."""
+        self._workers.close()
+
+    def _deliver(self, runner: int, shipment: Shipment) -> Ref:
+        sequences = None if shipment.probe is None else shipment.probe.sequences
+        return self._workers.call(runner, _load_and_prove, shipment.adapter, sequences)
+
+    def _check(self, returned: Ref, shipment: Shipment) -> dict[str, float]:
+        """Returns what a runner's answer tells. Raises: DeliveryError, EngineError, ..."""
+        answer: _Answer = self._workers.fetch([returned])[0]
+        (ack, proof), receipt = answer, shipment.receipt
+        if ack != receipt:
+            sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
+            raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
+        if shipment.probe is None or proof is None:
+            return {}
+        metrics = compute_delivery_metrics(shipment.probe, proof)
+        problem = find_problem(metrics, shipment.probe.limit)
+        if problem is not None:
+            raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
+        return metrics
+
+    def _replace(self, runner: int, reason: Exception) -> dict[str, float]:
+        """Puts a new runner in one's place, and delivers the present adapter to it."""
+        self._count_restart(runner, reason)
+        try:
+            self._workers.restart(runner)
+        except WorkerLostError as error:
+            return self._replace(runner, error)
+        if self._shipment is None:
+            return {}
+        try:
+            return self._check(self._deliver(runner, self._shipment), self._shipment)
+        except _FAILURES as error:
+            raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
+
+    def _count_restart(self, runner: int, reason: Exception) -> None:
+        limit = self._max_restarts
+        if self.counts["num_env_runner_restarts"] >= limit:
+            kind = DeliveryError if isinstance(reason, DeliveryError) else TrainingError
+            name = "fault_tolerance.max_num_env_runner_restarts"
+            raise kind(f"env runner {runner}: {reason} ({name} {limit} is reached)") from reason
+        self.counts["num_env_runner_restarts"] += 1
+        self._lives[runner] += 1
+        logger.warning("env runner %d is begun anew: %s", runner, reason)
+
+
+_HIGHER_IS_BETTER = ("canary", "engine_effect")
+
+
+def _load_and_prove(
+    runner: EnvRunner, adapter: AdapterVersion, sequences: Sequence[Ids] | None
+) -> _Answer:
+    received = ack_of(adapter).sha256
+    if received != adapter.sha256:
+        sent = f"{received:.12}, sent was {adapter.sha256:.12}"
+        raise DeliveryError(f"adapter {adapter.version} arrived damaged ({sent})")
+    ack = runner.load_adapter(adapter)
+    return ack, None if sequences is None else runner.prove(sequences)
+
+
+def _sample(runner: EnvRunner, requests: Sequence[GroupRequest]) -> list[Any]:
+    """Returns the report, then for each request its group, None where it was dropped."""
+    groups, report = runner.sample(requests)
+    whole = iter(groups)
+    dropped = set(report.dropped_group_ids)
+    return [report, *(None if r.group_id in dropped else next(whole) for r in requests)]

@@ -1,0 +1,235 @@
+"""Faults on the way of an adapter, in one process: each is caught at the delivery."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agentpeft.policies import runner_group
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.adapter_store import ack_of
+from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.engines.transformers_engine import TransformersEngine
+from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
+
+TINY = (
+    "tiny.hidden_size=32",
+    "tiny.num_layers=2",
+    "tiny.num_heads=2",
+    "tiny.intermediate_size=64",
+    "tiny.vocab_size=300",
+    "tiny.max_context_tokens=256",
+    "lora.rank=2",
+    "env_runners.num_env_runners=0",
+    "env_runners.max_new_tokens=4",
+    "env_runners.num_threads=1",
+    "learners.num_threads=1",
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def start():
+    """Returns a learner and runners that have its first adapter; closed at the end."""
+    started = []
+
+    def make(*overrides):
+        settings = Settings(**with_overrides({}, (*TINY, *overrides)))
+        learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+        started.extend([learner, runners])
+        assert "canary" not in runners.load_adapter(learner.adapter())  # B is zero
+        return learner, runners
+
+    yield make
+    for group in started:
+        group.close()
+
+
+def next_version(learner):
+    """Random steps in all weights: B is no longer zero, and the version is one more."""
+    rng = np.random.default_rng(learner.version)
+    weights = learner.policy.adapter_weights()
+    steps = {n: (0.05 * rng.normal(size=w.shape)).astype("f4") for n, w in weights.items()}
+    learner.policy.load_weights({name: weights[name] + steps[name] for name in weights})
+    learner.version += 1
+
+
+def changed(adapter, change, part="lora_B"):
+    weights = {n: change(w) if part in n else w for n, w in adapter.weights.items()}
+    return replace(adapter, weights=weights)
+
+
+DAMAGES = {
+    "truncated": lambda a: changed(a, lambda w: w[:-1]),
+    "incomplete": lambda a: replace(a, weights=dict(list(a.weights.items())[:-1])),
+    "a bit flipped": lambda a: changed(a, lambda w: (w.view("u4") ^ 1).view("f4"), "0.self_attn.q"),
+    "B zeroed": lambda a: changed(a, np.zeros_like),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, monkeypatch, damage):
+    learner, runners = start()
+    learner.call(next_version)
+    load, num_calls = runner_group._load_and_prove, []
+
+    def damage_first(runner, adapter, sequences):
+        num_calls.append(1)
+        return load(runner, DAMAGES[damage](adapter) if len(num_calls) == 1 else adapter, sequences)
+
+    monkeypatch.setattr(runner_group, "_load_and_prove", damage_first)
+    assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
+    assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
+    sent = learner.adapter()
+    shipment = replace(sent, adapter=DAMAGES[damage](sent.adapter))
+    with pytest.raises(DeliveryError, match="begun anew: adapter 1 arrived damaged"):
+        runners.load_adapter(shipment)
+
+
+def load_older(engine, adapter):
+    """The weights of other steps under the right name."""
+    return TransformersEngine.load_adapter(engine, changed(adapter, lambda w: w / 2))
+
+
+MISTAKES = {
+    "skipped": lambda engine, adapter: None,
+    "wrong version": load_older,
+    "B zeroed": lambda engine, a: TransformersEngine.load_adapter(
+        engine, changed(a, np.zeros_like)
+    ),
+    "one layer forgotten": lambda engine, a: TransformersEngine.load_adapter(
+        engine, changed(a, np.zeros_like, "layers.1.mlp")
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_lying_acknowledgement_is_found_by_the_probe(start, mistake):
+    def inject(runner):
+        def load(adapter):
+            MISTAKES[mistake](runner._engine, adapter)
+            runner._engine._version = adapter.version
+            return ack_of(adapter)
+
+        runner._engine.load_adapter = load
+
+    learner, runners = start()
+    learner.call(next_version)
+    runners._workers.call(0, inject)
+    metrics = runners.load_adapter(learner.adapter())
+    assert metrics["probe_max"] < 1e-5 and metrics["canary"] == pytest.approx(1)
+    assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
+
+
+def test_a_runner_that_fails_twice_ends_the_run(start, monkeypatch):
+    learner, runners = start()
+    learner.call(next_version)
+
+    def forget(engine, adapter):
+        with engine._wake:
+            engine._version = adapter.version
+        return ack_of(adapter)
+
+    monkeypatch.setattr(TransformersEngine, "load_adapter", forget)
+    with pytest.raises(DeliveryError, match=r"runner 0, begun anew: .* but probe_mean is 0\.\d+ "):
+        runners.load_adapter(learner.adapter())
+
+
+def test_without_restarts_the_first_failure_ends_the_run(start):
+    learner, runners = start("fault_tolerance.max_num_env_runner_restarts=0")
+    shipment = learner.adapter()
+    damaged = replace(shipment, adapter=changed(shipment.adapter, lambda w: w + 1))
+    with pytest.raises(DeliveryError, match=r"arrived damaged .*restarts 0 is reached"):
+        runners.load_adapter(damaged)
+
+
+class StaleEngine(TransformersEngine):
+    """Keeps the keys and values of closed sessions, and takes them up under another adapter."""
+
+    def update_sessions(self, opened=(), closed=()):
+        with self._wake:
+            kept = {name: self._rows[name] for name in closed if name.startswith("probe")}
+            self.__dict__.setdefault("_kept", {}).update(kept)
+            for name in kept:
+                del self._rows[name]
+            self._rows.update({name: self._kept[name] for name in opened if name in self._kept})
+        super().update_sessions(opened, [name for name in closed if name not in kept])
+
+    def load_adapter(self, adapter):
+        self._batch.clear = lambda: None
+        return super().load_adapter(adapter)
+
+
+def test_stale_keys_and_values_are_found_by_sampling(start, caplog):
+    def inject(runner):
+        runner._engine.__class__ = StaleEngine
+
+    learner, runners = start()
+    runners._workers.call(0, inject)
+    runners.load_adapter(learner.adapter())
+    learner.call(next_version)
+    metrics = runners.load_adapter(learner.adapter())
+    assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
+    assert metrics["sampling_mean"] < 1e-5
+    assert "but sampling_mean is" in caplog.text
+
+
+def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
+    learner, runners = start("fault_tolerance.probe_interval=2")
+    found = []
+    for _ in range(2):
+        learner.call(next_version)
+        found.append(runners.load_adapter(learner.adapter()))
+    assert found[0] == {} and "probe_mean" in found[1]
+    learner, runners = start("fault_tolerance.probe_interval=0")
+    assert runners.load_adapter(learner.adapter()) == {}
+    with pytest.raises(DeliveryError, match=r"probe_mean is .* \(limit 1e-12\)"):
+        start("fault_tolerance.max_probe_difference=1e-12", "lora.rank=3")
+
+
+def test_a_script_and_all_weights_have_what_proof_they_can(start):
+    learner, runners = start("env_runners.engine=scripted")
+    assert runners.load_adapter(learner.adapter()) == {}
+    learner, runners = start("training.algorithm=sft", "lora.use_lora=false")
+    learner.call(next_version)
+    metrics = runners.load_adapter(learner.adapter())
+    assert set(metrics) == {"probe_mean", "probe_max", "sampling_mean"}
+    assert metrics["probe_max"] < 1e-5
+
+
+def test_a_failed_engine_is_replaced_and_its_groups_are_drawn_again(start):
+    def fail(runner):
+        runner._engine._fault = "the engine failed: test"
+
+    requests = [GroupRequest(position, 2) for position in range(3)]
+    _, runners = start()
+    expected, _ = runners.sample(requests).result()
+    runners._workers.call(0, fail)
+    groups, report = runners.sample(requests).result()
+    assert [g.trajectories[0].token_ids.tolist() for g in groups] == [
+        g.trajectories[0].token_ids.tolist() for g in expected
+    ]
+    assert report.adapter_versions == (0, 0, 0)
+    assert runners.counts == {"num_env_runner_restarts": 1}
+
+
+def test_an_engine_that_fails_again_ends_the_run(start, monkeypatch):
+    def fail(engine, request):
+        raise EngineError("out of order")
+
+    requests = [GroupRequest(0, 1)]
+    _, runners = start("fault_tolerance.probe_interval=0")
+    monkeypatch.setattr(TransformersEngine, "generate", fail)
+    with pytest.raises(EngineError, match="out of order"):
+        runners.sample(requests).result()
+    assert runners.counts == {"num_env_runner_restarts": 1}
+    _, runners = start(
+        "fault_tolerance.probe_interval=0", "fault_tolerance.max_num_env_runner_restarts=0"
+    )
+    with pytest.raises(TrainingError, match=r"out of order \(.*restarts 0 is reached\)"):
+        runners.sample(requests).result()
