@@ -80,7 +80,7 @@ def killed_s(monkeypatch):
 def test_a_killed_learner_is_replaced(config, tmp_path, killed_s):
     assert main([config]) == 0
     assert len(killed_s) == 1
-    (run_dir,) = (tmp_path / "out" / "tiny").iterdir()
+    (run_dir,) = (tmp_path / "outputs" / "tiny").iterdir()
     assert read_metrics(run_dir)[-1]["fault/num_learner_restarts"] == 1
 
 
