@@ -3,7 +3,6 @@
 Sections are one level deep, so that every setting has one dotted name (`training.lr`).
 """
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.policies.toml_values import parse_value, to_toml_value
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "sft"]
 Normalization = Literal["token", "sequence", "constant"]
@@ -89,14 +89,17 @@ class EnvRunnerSettings(Section):
     """Who plays the episodes. 0 runners play in the driver's process, for debugging.
 
     `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
-    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy.
+    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` and `kv_cache_gib`
+    are vLLM's: "auto" is "native" on a GPU in bfloat16, else "fused"; None is 1 on a CPU.
     """
 
     num_env_runners: NonNegativeInt = 1
     num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
     num_threads: PositiveInt = 2
-    engine: Literal["transformers", "scripted"] = "transformers"
+    engine: Literal["transformers", "vllm", "scripted"] = "transformers"
+    serving: Literal["auto", "native", "fused"] = "auto"
+    kv_cache_gib: float | None = Field(default=None, gt=0)
     max_concurrent_episodes: PositiveInt = 256
     max_new_tokens: PositiveInt = 256
     max_context_tokens: PositiveInt | None = None
@@ -222,7 +225,7 @@ class Settings(Section):
         for name, value in self.model_dump(exclude_none=True).items():
             lines += ["", f"[{name}]"] if isinstance(value, dict) else []
             section = value if isinstance(value, dict) else {name: value}
-            lines += [f"{key} = {_toml_value(item)}" for key, item in section.items()]
+            lines += [f"{key} = {to_toml_value(item)}" for key, item in section.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -267,17 +270,10 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             section = section.setdefault(part, {}) if isinstance(section, dict) else None
         if ".".join(parts[:2]) not in setting_names() or not isinstance(section, dict):
             raise unknown_setting(name.strip())
-        section[leaf] = _parse_value(text.strip())
+        section[leaf] = parse_value(text.strip())
         if not text.strip():
             del section[leaf]
     return result
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _message(error: ValidationError) -> str:
@@ -288,13 +284,3 @@ def _message(error: ValidationError) -> str:
     known = [n for n in setting_names() if path[: n.count(".") + 1] == n.split(".")]
     reason = first["msg"][0].lower() + first["msg"][1:]
     return f"{(known or path)[0]}: {reason}, got {first['input']!r:.60}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
-        )
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -127,6 +127,10 @@ class EnvRunner:
 
     def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
         settings = self._settings
+        if base is None and settings.env_runners.engine == "vllm":
+            from agentpeft.policies.engines.vllm_start import start_vllm
+
+            return Player(*start_vllm(settings))
         if base is None:
             from agentpeft.policies.models import load_base
 
