@@ -37,7 +37,8 @@ def owned_children(variables: Mapping[str, str], cores: Collection[int] = ()) ->
     finally:
         os.sched_setaffinity(0, own_cores)
         sys.modules["__main__"] = main
-        os.environ.clear()
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
         os.environ.update(environment)
 
 

@@ -209,9 +209,7 @@ class VllmEngine:
         """Returns vLLM's one output; `salt` names the prefixes that may be shared."""
         self._num_asked += 1
         prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
-        outputs = self._llm.generate(
-            prompt, params, str(self._num_asked), lora_request=self._lora
-        )
+        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=self._lora)
         try:
             (output,) = [output async for output in outputs]
         except (EngineDeadError, EngineGenerateError, ValueError) as error:

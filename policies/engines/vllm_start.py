@@ -14,12 +14,13 @@ from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm_settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.models import find_base
 
-_VARIABLES = {
+VARIABLES = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU, else: a third process
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+"""What vLLM's process has in its environment, unless the user has set it."""
 
 
 def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
@@ -38,7 +39,7 @@ def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSett
 
     On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
     """
-    variables = {name: os.environ.get(name, value) for name, value in _VARIABLES.items()}
+    variables = {name: os.environ.get(name, value) for name, value in VARIABLES.items()}
     variables["OMP_NUM_THREADS"] = str(settings.num_threads)
     claim = CoreClaim(0 if settings.gpu_share else settings.num_threads)
     try:

@@ -1,19 +1,9 @@
 """vLLM's engines, one for each way of serving: a start takes tens of seconds."""
 
-import os
-from importlib.util import find_spec
-
 import pytest
 from vllm_parts import BOTH, SETTINGS, STOP, make_model
 
 from agentpeft.policies.engines.vllm_start import start_engine
-
-
-@pytest.fixture(scope="session")
-def vllm() -> None:
-    """vLLM is installed; missing only outside CI."""
-    if find_spec("vllm") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no vllm (make vllm)")
 
 
 @pytest.fixture(scope="session")

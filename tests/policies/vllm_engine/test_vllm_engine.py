@@ -86,7 +86,6 @@ def test_a_killed_process_of_vllm_is_an_error_and_not_a_hang(fused):
 
 def test_nothing_is_left_of_an_engine_whose_owner_was_killed(vllm, folder):
     """SIGKILL gives the owner no moment to end anything."""
-    before = set(os.listdir("/dev/shm"))
     command = [sys.executable, "-c", OWNER, str(folder)]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
@@ -94,13 +93,14 @@ def test_nothing_is_left_of_an_engine_whose_owner_was_killed(vllm, folder):
         while (line := owner.stdout.readline()) != b"up\n":
             assert line
         children = children_of(owner.pid)
+        shared = [path for pid in (owner.pid, *children) for path in shared_files(pid)]
         assert children
         owner.kill()
     deadline_s = time.monotonic() + 5
     while any(map(is_running, children)):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not [path for path in shared if Path(path).exists()]
 
 
 def children_of(pid):
@@ -111,10 +111,14 @@ def children_of(pid):
     return own + [each for child in own for each in children_of(child)]
 
 
+def shared_files(pid):
+    """Files in shared memory that a process has mapped."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [line.split()[5] for line in lines if "/dev/shm/" in line]
+
+
 def is_running(pid):
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-
-

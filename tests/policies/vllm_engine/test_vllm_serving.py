@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_and_then_nothing_is_served(engine, change)
         weights = {n: w[:-1] if n.endswith("lora_B.weight") else w for n, w in weights.items()}
     else:
         weights.pop(next(name for name in weights if name.endswith("lora_B.weight")))
-    with pytest.raises(EngineError, match="fit together|_proj"):
+    with pytest.raises(EngineError, match=r"fit together|_proj"):
         engine.load_adapter(make_version(6, "run", weights, 2.0))
     with pytest.raises(EngineError, match="no adapter"):
         ask(engine, request_of())
