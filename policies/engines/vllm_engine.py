@@ -77,7 +77,10 @@ class VllmEngine:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings.engine_args(folder)))
         except (RuntimeError, ValueError, OSError) as error:
             reason = " ".join(str(error).split())
-            raise SettingsError(f"vLLM does not start with {folder}: {reason:.400}") from None
+            raise SettingsError(
+                f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "
+                "env_runners.kv_cache_gib or take fewer env runners)"
+            ) from None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()

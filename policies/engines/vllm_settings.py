@@ -80,7 +80,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     """Returns what a run's settings mean for a saved model.
 
     Raises: SettingsError where the memory for keys and values is less than a conversation needs,
-    or more than there is.
+    or more than there is, or the model's heads do not fit.
     """
     own = settings.env_runners
     device = choose_device(own.num_gpus_per_env_runner)
@@ -100,15 +100,20 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         gpu_share=own.num_gpus_per_env_runner,
         num_threads=own.num_threads,
     )
-    _check_memory(result, shape.to_dict())
+    _check_shape(result, shape.to_dict())
     return result
 
 
-def _check_memory(settings: VllmSettings, shape: dict[str, Any]) -> None:
+def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
     if settings.kv_cache_bytes is None:
         return
     num_heads = shape["num_attention_heads"]
     head_size = shape.get("head_dim") or shape["hidden_size"] // num_heads
+    if settings.gpu_share == 0 and head_size % 16:
+        raise SettingsError(
+            f"vLLM on a CPU needs heads of a multiple of 16, the model's have {head_size} (the tiny "
+            "model's: tiny.hidden_size / tiny.num_heads)"
+        )
     width = head_size * (shape.get("num_key_value_heads") or num_heads)
     size = 4 if settings.dtype == "float32" else 2
     token_bytes = 2 * shape["num_hidden_layers"] * width * size

@@ -1,6 +1,8 @@
 """What a run's settings mean for vLLM, without starting it."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -45,6 +47,14 @@ def test_a_cache_for_less_than_one_conversation_is_refused(folder):
         read(folder, kv_cache_gib=262143 / 2**30)
     with pytest.raises(SettingsError, match="GiB of memory that are free: lower it"):
         read(folder, kv_cache_gib=1e6)
+
+
+def test_heads_of_another_size_than_the_cpu_kernels_take_are_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "odd")
+    config = json.loads((folder / "config.json").read_text()) | {"head_dim": 24}
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingsError, match=r"heads of a multiple of 16, the model's have 24"):
+        read(tmp_path / "odd")
 
 
 def test_a_rank_without_a_slot_is_refused(folder):
