@@ -111,8 +111,8 @@ def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
     head_size = shape.get("head_dim") or shape["hidden_size"] // num_heads
     if settings.gpu_share == 0 and head_size % 16:
         raise SettingsError(
-            f"vLLM on a CPU needs heads of a multiple of 16, the model's have {head_size} (the tiny "
-            "model's: tiny.hidden_size / tiny.num_heads)"
+            f"vLLM on a CPU needs heads of a multiple of 16, the model's have {head_size} (the "
+            "tiny model's: tiny.hidden_size / tiny.num_heads)"
         )
     width = head_size * (shape.get("num_key_value_heads") or num_heads)
     size = 4 if settings.dtype == "float32" else 2
