@@ -89,8 +89,9 @@ class EnvRunnerSettings(Section):
     """Who plays the episodes. 0 runners play in the driver's process, for debugging.
 
     `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
-    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` and `kv_cache_gib`
-    are vLLM's: "auto" is "native" on a GPU in bfloat16, else "fused"; None is 1 on a CPU.
+    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` "auto" is
+    "native" with vLLM on a GPU in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on
+    a CPU.
     """
 
     num_env_runners: NonNegativeInt = 1

@@ -79,10 +79,11 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     ),
     "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
     "env_runners.num_gpus_per_env_runner must be 0": lambda s: s.deterministic and _asks_gpus(s),
-    "env_runners.serving and kv_cache_gib have no effect with engine {s.env_runners.engine!r}, "
-    "only with 'vllm'": lambda s: (
-        s.env_runners.engine != "vllm"
-        and (s.env_runners.serving, s.env_runners.kv_cache_gib) != ("auto", None)
+    "env_runners.kv_cache_gib has no effect with engine {s.env_runners.engine!r}": (
+        lambda s: s.env_runners.engine != "vllm" and s.env_runners.kv_cache_gib is not None
+    ),
+    "env_runners.serving {s.env_runners.serving!r} has no effect with engine 'scripted'": (
+        lambda s: s.env_runners.engine == "scripted" and s.env_runners.serving != "auto"
     ),
     "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding depends on what "
     "else is in a batch": lambda s: s.deterministic and s.env_runners.engine == "vllm",

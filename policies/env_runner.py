@@ -142,17 +142,9 @@ class EnvRunner:
         limits = settings.env_runners
         if limits.engine == "scripted":
             return ScriptedEngine(chat, self._oracle, limits.max_context_tokens)
-        from agentpeft.policies.engines.transformers_engine import (
-            EngineSettings,
-            TransformersEngine,
-        )
+        from agentpeft.policies.engines.transformers_start import start_transformers
 
-        own = EngineSettings(
-            max_concurrent=limits.max_concurrent_episodes,
-            max_context_tokens=limits.max_context_tokens,
-            deterministic=settings.deterministic,
-        )
-        return TransformersEngine(base.model, chat.stop_token_ids, own)
+        return start_transformers(settings, base, chat)
 
     async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
         seats = [Seat(g, sample) for g in groups for sample in range(g.request.num_episodes)]

@@ -22,6 +22,26 @@ def merged_state(
     return {name: merged_weight(base_state[name], name, adapter) for name in target_names(adapter)}
 
 
+def slot_state(
+    state: Mapping[str, torch.Tensor], adapter: AdapterVersion, scaling: float
+) -> dict[str, torch.Tensor]:
+    """Returns an adapter's weights by the names that they have in a model with PEFT's layers.
+
+    `scaling` is the layers' own. Raises: EngineError where names, shapes or scaling do not fit.
+    """
+    slots = {_slot_name(name): weight for name, weight in adapter.weights.items()}
+    for name, weight in slots.items():
+        shape = tuple(state[name].shape) if name in state else None
+        if shape != weight.shape or scaling != adapter.scaling:
+            own = f"{weight.shape}, scaled by {adapter.scaling:g}"
+            raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {own}")
+    return {name: torch.tensor(weight).to(state[name]) for name, weight in slots.items()}
+
+
+def _slot_name(name: str) -> str:
+    return name.removeprefix(_PREFIX).removesuffix(".weight") + ".default.weight"
+
+
 def target_names(adapter: AdapterVersion) -> Iterator[str]:
     """Yields the base's names for the weights that an adapter changes."""
     for name in adapter.weights:

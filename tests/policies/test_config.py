@@ -93,7 +93,7 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("max_adapter_lag=1 deterministic=true", "deterministic runs"),
         ("max_adapter_lag=1 training.algorithm=sft", "algorithm 'sft' cannot"),
         ("deterministic=true learners.num_gpus_per_learner=1", "on CPUs"),
-        ("env_runners.serving=native", "no effect with engine 'transformers'"),
+        ("env_runners.serving=native env_runners.engine=scripted", "effect with engine 'scripted'"),
         ("env_runners.kv_cache_gib=2", "no effect with engine 'transformers'"),
         ("env_runners.engine=vllm deterministic=true", "need env_runners.engine = 'transformers'"),
         (
