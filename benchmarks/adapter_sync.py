@@ -11,6 +11,7 @@ million weights), "0.5b" Qwen2.5-0.5B's, both with random weights in float32 on 
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -88,14 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.models:
         with TemporaryDirectory() as folder:
             shapes = save_model(name, Path(folder))
-            for serving in args.serving:
-                for rank in args.ranks:
-                    own = VllmSettings(serving, "float32", 256, 8, rank)
-                    milliseconds = 1e3 * np.array(measure(Path(folder), shapes, own, args.repeats))
-                    line = {"model": name, "serving": serving, "rank": rank}
-                    line |= {"median_ms": round(float(np.median(milliseconds)), 1)}
-                    line |= {"p95_ms": round(float(np.percentile(milliseconds, 95)), 1)}
-                    print(json.dumps(line | {"repeats": args.repeats}), flush=True)
+            for serving, rank in itertools.product(args.serving, args.ranks):
+                own = VllmSettings(serving, "float32", 256, 8, rank)
+                milliseconds = 1e3 * np.array(measure(Path(folder), shapes, own, args.repeats))
+                line = {"model": name, "serving": serving, "rank": rank}
+                line |= {"median_ms": round(float(np.median(milliseconds)), 1)}
+                line |= {"p95_ms": round(float(np.percentile(milliseconds, 95)), 1)}
+                print(json.dumps(line | {"repeats": args.repeats}), flush=True)
     return 0
 
 

@@ -147,6 +147,7 @@ class VllmEngine:
         self._fault = "the engine is closed"
         self._submit(self._stop()).result()
         self._llm.shutdown(timeout=_CLOSE_S)
+        del self._llm  # at the interpreter's end it would look for modules that are gone
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
