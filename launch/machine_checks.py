@@ -67,7 +67,8 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
     except PackageNotFoundError:
         needed = []  # used from its folder
     for need in needed:
-        version, marker = has.get(canonicalize_name(need.name)), need.marker
+        name, marker = canonicalize_name(need.name), need.marker
+        version = has.get(name) or has.get(f"{name}-cpu")  # vLLM's build for CPUs
         if marker is not None and not any(marker.evaluate({"extra": each}) for each in extras):
             continue
         if version is None or not need.specifier.contains(version, prereleases=True):
@@ -75,6 +76,7 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
             at_least = [part for part in need.specifier if part.operator.startswith(">")]
             is_old = version is None or not all(part.contains(version) for part in at_least)
             remedy = f"pip install 'agentpeft[{','.join(extras)}]'"
+            remedy += " (without a GPU: make vllm)" if name == "vllm" else ""
             yield Finding("packages", text, remedy, is_old)
     for other in _WHEELS_OF_TORCH:
         pair = has.get("torch", ""), has.get(other, "")

@@ -45,8 +45,12 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         "activations": _activation_bytes(config, settings, size),
     }
     mib = {name: number / _MIB for name, number in parts.items()}
+    is_vllm, kv_cache_gib = settings.env_runners.engine == "vllm", settings.env_runners.kv_cache_gib
+    if is_vllm and (kv_cache_gib or not is_gpu):
+        mib["kv_cache"] = 1024 * (kv_cache_gib or 1.0)
     mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
-    pristine = 2 * mib["base_weights"]  # the fused engine rebuilds its weights from a second copy
+    # The transformers engine rebuilds its weights from a second copy, vLLM's from the files
+    pristine = (1 if is_vllm else 2) * mib["base_weights"]
     mib["env_runner"] = pristine + mib["adapter"] + mib["kv_cache"]
     return mib
 

@@ -86,14 +86,18 @@ class EnvRunnerSettings(Section):
     """Who plays the episodes. 0 runners play in the driver's process, for debugging.
 
     `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
-    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy.
+    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` "auto" is
+    "native" with vLLM on a GPU in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on
+    a CPU.
     """
 
     num_env_runners: NonNegativeInt = 1
     num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
     num_threads: PositiveInt = 2
-    engine: Literal["transformers", "scripted"] = "transformers"
+    engine: Literal["transformers", "vllm", "scripted"] = "transformers"
+    serving: Literal["auto", "native", "fused"] = "auto"
+    kv_cache_gib: float | None = Field(default=None, gt=0)
     max_concurrent_episodes: PositiveInt = 256
     max_new_tokens: PositiveInt = 256
     max_context_tokens: PositiveInt | None = None

@@ -95,6 +95,27 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     ),
     "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
     "env_runners.num_gpus_per_env_runner must be 0": lambda s: s.deterministic and _asks_gpus(s),
+    "env_runners.kv_cache_gib has no effect with engine {s.env_runners.engine!r}": (
+        lambda s: s.env_runners.engine != "vllm" and s.env_runners.kv_cache_gib is not None
+    ),
+    "env_runners.serving {s.env_runners.serving!r} has no effect with engine 'scripted'": (
+        lambda s: s.env_runners.engine == "scripted" and s.env_runners.serving != "auto"
+    ),
+    "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding depends on what "
+    "else is in a batch": lambda s: s.deterministic and s.env_runners.engine == "vllm",
+    "model.load_in_4bit cannot be served by env_runners.engine 'vllm': set it to false": (
+        lambda s: s.model.load_in_4bit and s.env_runners.engine == "vllm"
+    ),
+    "env_runners.num_gpus_per_env_runner {s.env_runners.num_gpus_per_env_runner:g}: a vLLM engine "
+    "has one GPU or a share of it; take more env runners instead": lambda s: (
+        s.env_runners.engine == "vllm" and s.env_runners.num_gpus_per_env_runner > 1
+    ),
+    "env_runners.serving = 'native' serves adapters: it needs lora.use_lora = true": (
+        lambda s: s.env_runners.serving == "native" and not s.lora.use_lora
+    ),
+    "env_runners.temperature {s.env_runners.temperature:g} is taken for 0.01 by vLLM: raise it": (
+        lambda s: s.env_runners.engine == "vllm" and 0 < s.env_runners.temperature < 0.01
+    ),
     "lora.dropout {s.lora.dropout} is for algorithm 'sft': with RL the learner's probabilities "
     "would differ from those that were sampled; set it to 0": (
         lambda s: s.lora.dropout > 0 and _is_rl(s)

@@ -134,6 +134,10 @@ class EnvRunner:
 
     def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
         settings = self._settings
+        if base is None and settings.env_runners.engine == "vllm":
+            from agentpeft.policies.engines.vllm_start import start_vllm
+
+            return Player(*start_vllm(settings))
         if base is None:
             from agentpeft.policies.models import load_base
 
@@ -145,17 +149,9 @@ class EnvRunner:
         limits = settings.env_runners
         if limits.engine == "scripted":
             return ScriptedEngine(chat, self._oracle, limits.max_context_tokens)
-        from agentpeft.policies.engines.transformers_engine import (
-            EngineSettings,
-            TransformersEngine,
-        )
+        from agentpeft.policies.engines.transformers_start import start_transformers
 
-        own = EngineSettings(
-            max_concurrent=limits.max_concurrent_episodes,
-            max_context_tokens=limits.max_context_tokens,
-            deterministic=settings.deterministic,
-        )
-        return TransformersEngine(base.model, chat.stop_token_ids, own)
+        return start_transformers(settings, base, chat)
 
     async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
         seats = [Seat(g, sample) for g in groups for sample in range(g.request.num_episodes)]

@@ -16,13 +16,12 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.config import LoraSettings
-from agentpeft.policies.errors import CheckpointError, EngineError
+from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.policy_base import PolicyBase
-from agentpeft.policies.samples import AdapterVersion, Floats
+from agentpeft.policies.samples import Floats
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TRAINED, _REFERENCE = "default", "reference"
-_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 
 
 class _Trained:
@@ -202,34 +201,6 @@ def weights_and_updates(model: PeftModel) -> Iterator[tuple[str, torch.Tensor, t
             yield f"{module}.weight", weight, layers[module].get_delta_weight(_TRAINED)
         else:
             yield name.replace(".base_layer.", "."), weight, torch.zeros(())
-
-
-def merged_state(
-    base_state: Mapping[str, torch.Tensor], adapter: AdapterVersion
-) -> dict[str, torch.Tensor]:
-    """Returns the weights that an adapter changes, W + scaling * B A, by the base's names.
-
-    Computed in float32, then of the base's type. A version of all weights is returned as it is.
-    Raises: EngineError where names or shapes do not fit.
-    """
-    merged = {}
-    for name, array in adapter.weights.items():
-        if name.endswith(_B):
-            continue
-        module = name.removeprefix(_PREFIX).removesuffix(_A)
-        target = f"{module}.weight" if name.endswith(_A) else name
-        old = base_state.get(target)
-        update = torch.tensor(array)
-        if name.endswith(_A):
-            update = torch.tensor(adapter.weights[name.replace(_A, _B)]) @ update
-        if old is None or old.shape != update.shape:
-            got = None if old is None else tuple(old.shape)
-            raise EngineError(f"{adapter.name}: {target} is {got}, not {tuple(update.shape)}")
-        update = update.to(old.device)
-        if name.endswith(_A):
-            update = torch.add(old.float(), update, alpha=adapter.scaling)
-        merged[target] = update.to(old.dtype)
-    return merged
 
 
 def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:

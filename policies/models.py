@@ -32,6 +32,7 @@ __all__ = [
     "Progress",
     "choose_device",
     "choose_dtype",
+    "find_base",
     "load_base",
     "uses_autocast",
 ]
@@ -124,9 +125,7 @@ def _load(
     if model.load_in_4bit:
         options["quantization_config"] = _four_bit(device)
         options["device_map"] = {"": device}
-    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
-    if not (folder / "config.json").is_file():
-        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+    folder = _find_folder(name)
     try:
         network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
         tokenizer = _load_tokenizer(folder)
@@ -138,6 +137,31 @@ def _load(
         tokenizer.pad_token = tokenizer.eos_token
     source = str(folder) if _is_path(name) else name
     return PolicyBase(network.train(False), tokenizer, source, adapter_path)
+
+
+def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
+    """Returns the base's folder and its tokenizer, without loading weights.
+
+    But for the tiny model, which is made where it is not in the cache. Raises: SettingsError.
+    """
+    if settings.model.name == "tiny":
+        base = load_tiny(settings)
+        return Path(base.name), base.tokenizer
+    name = _import_own_classes(settings.model.name)
+    if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
+        name = _base_of_adapter(Path(name).expanduser())
+    folder = _find_folder(name)
+    try:
+        return folder, _load_tokenizer(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+
+
+def _find_folder(name: str) -> Path:
+    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+    return folder
 
 
 def _fetch(name: str) -> Path:

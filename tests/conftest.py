@@ -5,6 +5,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def trl_python() -> Path:
     path = Path(__file__).parents[1] / ".venv-trl" / "bin" / "python"
     _require(path.exists(), "no .venv-trl (make it with make venv-trl)")
     return path
+
+
+@pytest.fixture(scope="session")
+def vllm() -> None:
+    """vLLM is installed."""
+    _require(find_spec("vllm"), "no vllm (make vllm)")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.engines.batching import NO_IDS, Batch, Ended, Job, Row
 from agentpeft.policies.engines.slots import check_attention
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.lora import merged_state
+from agentpeft.policies.fusing import merged_state
 from agentpeft.policies.samples import (
     AdapterAck,
     AdapterVersion,

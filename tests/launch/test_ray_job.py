@@ -10,7 +10,8 @@ import pytest
 from ray_cluster import make_python, ray_head
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = [
+QUICKSTART = [
+    "quickstart",
     "warm_start.num_steps=2",
     "warm_start.batch_size=2",
     "training.num_iterations=1",
@@ -22,6 +23,21 @@ SETTINGS = [
     "tiny.num_layers=1",
     "tiny.intermediate_size=32",
 ]
+
+VLLM = """
+environment = {kwargs = {num_digits = 1, reward = {preset = "exact_match", length_cost = 0.01}}}
+tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+training = {num_iterations = 3, num_groups = 2, group_size = 2, lr = 1e-2}
+evaluation = {num_tasks = 2}
+
+[env_runners]
+engine = "vllm"
+num_env_runners = 2
+num_threads = 1
+kv_cache_gib = 0.25
+max_new_tokens = 8
+"""
+"""An answer's length alone decides its reward, so B does not stay zero."""
 
 
 @pytest.fixture(params=["installed", "uploaded"])
@@ -39,11 +55,11 @@ def working_dir(tmp_path):
     return tmp_path / "tree"
 
 
-def submit(python, env, working_dir, outputs):
+def submit(python, env, working_dir, outputs, arguments=QUICKSTART):
     runtime_env = json.dumps({"env_vars": {"AGENTPEFT_OUTPUT_DIR": str(outputs)}})
     command = [str(python), "-m", "ray.scripts.scripts", "job", "submit"]
     command += ["--working-dir", str(working_dir), "--runtime-env-json", runtime_env]
-    command += ["--", "python", "launch/train.py", "quickstart", *SETTINGS]
+    command += ["--", "python", "launch/train.py", *arguments]
     return subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, timeout=240
     )
@@ -58,3 +74,17 @@ def test_a_submitted_job_trains_and_its_outputs_stay(python, working_dir, tmp_pa
     adapter = Path(json.loads(summary)["adapter"])
     assert adapter.is_relative_to(outputs)
     assert (adapter / "adapter_config.json").is_file()
+
+
+@pytest.mark.parametrize("python", ["uploaded"], indirect=True)
+def test_a_submitted_job_plays_on_two_engines_of_vllm(vllm, python, working_dir, tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("runs")
+    (working_dir / "vllm.toml").write_text(VLLM, encoding="utf-8")
+    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
+        done = submit(python, env, working_dir, outputs, ["vllm.toml"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (metrics,) = outputs.rglob("metrics.jsonl")
+    steps = [json.loads(line) for line in metrics.read_text().splitlines()][1:]
+    assert [step["train/step"] for step in steps] == [1, 2, 3]
+    assert max(step["train/mismatch_mean"] for step in steps) < 1e-4
+    assert steps[0]["train/grad_norm"] > 0

@@ -93,6 +93,21 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("max_adapter_lag=1 deterministic=true", "deterministic runs"),
         ("max_adapter_lag=1 training.algorithm=sft", "algorithm 'sft' cannot"),
         ("deterministic=true learners.num_gpus_per_learner=1", "on CPUs"),
+        ("env_runners.serving=native env_runners.engine=scripted", "effect with engine 'scripted'"),
+        ("env_runners.kv_cache_gib=2", "no effect with engine 'transformers'"),
+        ("env_runners.engine=vllm deterministic=true", "need env_runners.engine = 'transformers'"),
+        (
+            "env_runners.engine=vllm model.load_in_4bit=true model.name=a/b "
+            "learners.num_gpus_per_learner=1",
+            "cannot be served by env_runners.engine 'vllm'",
+        ),
+        ("env_runners.engine=vllm env_runners.num_gpus_per_env_runner=2", "one GPU or a share"),
+        (
+            "env_runners.engine=vllm env_runners.serving=native lora.use_lora=false "
+            "training.algorithm=sft",
+            "needs lora.use_lora = true",
+        ),
+        ("env_runners.engine=vllm env_runners.temperature=0.005", "taken for 0.01 by vLLM"),
         ("lora.dropout=0.1", "is for algorithm 'sft'"),
         ("lora.use_lora=false", "with algorithm 'sft' only"),
         ("model.load_in_4bit=true model.name=a/b", "needs a GPU"),

@@ -9,7 +9,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.adapter_store import make_version
 from agentpeft.policies.config import LoraSettings, TinySettings
 from agentpeft.policies.errors import CheckpointError, EngineError
-from agentpeft.policies.lora import FullPolicy, attach_lora, merged_state
+from agentpeft.policies.fusing import merged_state
+from agentpeft.policies.lora import FullPolicy, attach_lora
 from agentpeft.policies.policy_base import FINGERPRINT_KEY, PolicyBase
 from agentpeft.policies.tiny import build_tiny
 

@@ -1,0 +1,25 @@
+"""Starting the transformers engine as a run's settings ask for it."""
+
+from functools import partial
+
+from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import Settings
+from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
+from agentpeft.policies.fusing import merged_state, slot_state
+from agentpeft.policies.lora import attach_lora
+from agentpeft.policies.policy_base import PolicyBase
+
+
+def start_transformers(
+    settings: Settings, base: PolicyBase, chat: ChatFormat
+) -> TransformersEngine:
+    """Returns an engine over `base`, which is its own from then on. Raises: SettingsError."""
+    limits, fuse = settings.env_runners, merged_state
+    if limits.serving == "native":
+        fuse = partial(slot_state, scaling=attach_lora(base, settings.lora).scaling)
+    own = EngineSettings(
+        max_concurrent=limits.max_concurrent_episodes,
+        max_context_tokens=limits.max_context_tokens,
+        deterministic=settings.deterministic,
+    )
+    return TransformersEngine(base.model, chat.stop_token_ids, own, fuse)

@@ -1,0 +1,267 @@
+"""`VllmEngine`: vLLM's `AsyncLLM` behind the engines' protocol (the only door to vllm).
+
+vLLM's own part runs in one process beside this one, on CPUs too: a second one for its worker would
+share memory with it by polling, on cores that the model needs. That process ends with this one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+from vllm import SamplingParams, TokensPrompt
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from agentpeft.envs.errors import SettingsError
+from agentpeft.policies.engines.adapter_files import lora_rank, write_adapter
+from agentpeft.policies.engines.cores import CoreClaim
+from agentpeft.policies.engines.vllm_settings import VllmSettings
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.samples import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+    StopReason,
+)
+
+T = TypeVar("T")
+_CLOSE_S = 5.0
+
+
+class VllmEngine:
+    """Serves many sessions at once, from an event loop in a thread of its own.
+
+    What is kept of prompts is known by the adapter's version, and dropped with it. Adapters come
+    while nobody is being served, so a completion has one version. Not deterministic: the tokens
+    follow from their seeds, but rounding follows from what else is in the batch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stop_token_ids: Iterable[int],
+        settings: VllmSettings,
+        claim: CoreClaim,
+    ) -> None:
+        """Starts vLLM on a saved model. `claim` is closed with the engine.
+
+        Raises: SettingsError where it does not start.
+        """
+        self._settings, self._stops, self._claim = settings, sorted(stop_token_ids), claim
+        self._version: int | None = None if settings.needs_adapter else 0
+        self._lora: LoRARequest | None = None
+        self._num_loaded = self._num_asked = 0
+        self._sessions: dict[str, Future[Completion] | None] = {}
+        self._fault: str | None = None
+        is_on_gpu = settings.gpu_share > 0
+        if current_platform.is_cpu() == is_on_gpu:
+            build, where = ("CPUs", "a GPU") if is_on_gpu else ("GPUs", "none")
+            raise SettingsError(
+                f"the vllm that is installed is built for {build}, and "
+                f"env_runners.num_gpus_per_env_runner asks for {where}"
+            )
+        try:
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings.engine_args(folder)))
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise SettingsError(
+                f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "
+                "env_runners.kv_cache_gib or take fewer env runners)"
+            ) from None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._thread.start()
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Announces and forgets sessions; what a closed one asked for is cancelled."""
+        for session in closed:
+            if asked := self._sessions.pop(session, None):
+                asked.cancel()
+        for session in opened:
+            self._sessions.setdefault(session, None)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Samples one turn.
+
+        Raises: EngineError where the session is not open or has asked already, where an adapter
+        is needed and none was loaded, and where the engine is closed or its process is gone.
+        """
+        self._check(request)
+        room = self._settings.max_context_tokens - len(request.prompt_ids)
+        limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
+        if room < limit:
+            limit, reason = max(room, 0), StopReason.CONTEXT_FULL
+        if limit == 0:
+            empty = np.empty(0, np.int64), np.empty(0, np.float32)
+            return Completion(*empty, reason, self._version or 0)
+        asked = self._submit(self._sample(request, limit, reason))
+        self._sessions[request.session] = asked
+        try:
+            return await asyncio.wrap_future(asked)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            closed = f"session {request.session!r} was closed"
+            raise EngineError(self._fault or closed) from None
+        finally:
+            if self._sessions.get(request.session) is asked:
+                self._sessions[request.session] = None
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Returns log-probabilities (T - 1,), computed anew. Raises: EngineError, as `generate`."""
+        self._check_alive()
+        return await asyncio.wrap_future(self._submit(self._score_all(sequences)))
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Serves an adapter, and answers what the worker has read.
+
+        Raises: EngineError where it does not fit, or requests are under way; then nothing is
+        served until another one is loaded.
+        """
+        self._check_alive(is_loading=True)
+        if any(self._sessions.values()):
+            raise EngineError("an adapter cannot be loaded while requests are under way")
+        self._version = None
+        ack = self._submit(self._load(adapter)).result()
+        self._version = ack.version
+        return ack
+
+    def close(self) -> None:
+        """Ends vLLM's process; requests under way fail."""
+        if self._fault:
+            return
+        self._fault = "the engine is closed"
+        self._submit(self._stop()).result()
+        self._llm.shutdown(timeout=_CLOSE_S)
+        del self._llm  # at the interpreter's end it would look for modules that are gone
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._claim.close()
+
+    def _check(self, request: GenerationRequest) -> None:
+        self._check_alive()
+        session = request.session
+        if session not in self._sessions:
+            raise EngineError(f"session {session!r} is not open")
+        if self._sessions[session] or not len(request.prompt_ids):
+            raise EngineError(f"session {session!r} has a request under way, or no prompt")
+
+    def _check_alive(self, is_loading: bool = False) -> None:
+        if self._fault or (self._version is None and not is_loading):
+            none = "no adapter was loaded, and the base alone is not to be served"
+            raise EngineError(self._fault or none)
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def _sample(
+        self, request: GenerationRequest, limit: int, reason: StopReason
+    ) -> Completion:
+        version = self._version
+        params = SamplingParams(
+            temperature=request.temperature,
+            seed=int(np.random.SeedSequence(request.seed).generate_state(1)[0]),
+            max_tokens=limit,
+            stop_token_ids=self._stops,
+            ignore_eos=True,  # what stops is said above
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        (sampled,) = (await self._ask(request.prompt_ids, params, f"v{version}")).outputs
+        ids = np.array(sampled.token_ids, np.int64)
+        logprobs = np.array(sampled.logprobs.logprobs, np.float32)
+        if len(logprobs) != len(ids) or not np.isfinite(logprobs).all():
+            raise EngineError("the model's log-probabilities are not finite")
+        if len(ids) and int(ids[-1]) in self._stops:
+            reason = StopReason.STOP_TOKEN
+        return Completion(ids, logprobs, reason, version or 0)
+
+    async def _score_all(self, sequences: Sequence[Ids]) -> list[Floats]:
+        return list(await asyncio.gather(*map(self._score, sequences)))
+
+    async def _score(self, ids: Ids) -> Floats:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        # Keys and values under a name of their own are nobody's older ones
+        output = await self._ask(ids, params, f"score-{self._num_asked}")
+        return np.array(output.prompt_logprobs.logprobs[: len(ids) - 1], np.float32)
+
+    async def _ask(self, ids: Ids, params: SamplingParams, salt: str) -> RequestOutput:
+        """Returns vLLM's one output; `salt` names the prefixes that may be shared."""
+        self._num_asked += 1
+        prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
+        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=self._lora)
+        try:
+            (output,) = [output async for output in outputs]
+        except (EngineDeadError, EngineGenerateError, ValueError) as error:
+            raise EngineError(f"vLLM failed: {type(error).__name__}: {error}") from None
+        return output
+
+    async def _load(self, adapter: AdapterVersion) -> AdapterAck:
+        is_fused = self._settings.serving == "fused"
+        if not is_fused and (lora_rank(adapter) or 1 << 30) > self._settings.max_rank:
+            raise EngineError(
+                f"{adapter.name} has rank {lora_rank(adapter)}, and LoRA slots are for adapters up "
+                f"to rank {self._settings.max_rank}"
+            )
+        with TemporaryDirectory(prefix="agentpeft-adapter-") as folder:
+            write_adapter(adapter, Path(folder))
+            (answer,) = await self._call(
+                lambda: self._llm.collective_rpc("receive_adapter", args=(folder, is_fused))
+            )
+            if "error" in answer:
+                raise EngineError(answer["error"])
+            if not is_fused:
+                await self._exchange_lora(adapter, folder)
+        if not await self._call(self._llm.reset_prefix_cache):
+            raise EngineError(f"{adapter.name}: vLLM kept keys and values of older weights")
+        return AdapterAck(**answer)
+
+    async def _exchange_lora(self, adapter: AdapterVersion, folder: str) -> None:
+        """Fills a slot under a name and id never used before, and empties the last one's."""
+        self._num_loaded += 1
+        old, name = self._lora, f"{adapter.name}-{self._num_loaded}"
+        new = LoRARequest(name, self._num_loaded, folder)
+        await self._call(lambda: self._llm.add_lora(new))
+        if old is not None:
+            await self._call(lambda: self._llm.remove_lora(old.lora_int_id))
+        served = await self._call(self._llm.list_loras)
+        if set(served) != {new.lora_int_id}:
+            raise EngineError(f"vLLM serves the adapters {served}, not {new.lora_int_id}")
+        self._lora = new
+
+    async def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await function()
+        except EngineDeadError as error:
+            raise EngineError(f"vLLM's process is gone: {error}") from None
+
+    async def _stop(self) -> None:
+        """Ends what runs in the loop, this apart."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,107 @@
+"""What a run's settings mean for vLLM, without starting it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from vllm_parts import CONTEXT, make_adapter
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.adapter_store import compute_hash
+from agentpeft.policies.config import Settings
+from agentpeft.policies.engines.adapter_files import read_adapter, write_adapter
+from agentpeft.policies.engines.cores import CoreClaim
+from agentpeft.policies.engines.vllm_settings import VllmSettings, read_vllm_settings
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.models import find_base, load_base
+
+HOLD = """
+import sys
+from agentpeft.policies.engines.cores import CoreClaim
+claim = CoreClaim(2, [90001, 90002, 90003])
+print(sorted(claim.cores), flush=True)
+sys.stdin.read()
+"""
+
+
+def read(folder, **own):
+    limits = {"engine": "vllm", "max_new_tokens": 8, **own}
+    return read_vllm_settings(Settings(env_runners=limits, lora={"rank": 24}), folder)
+
+
+def test_on_a_cpu_adapters_are_fused_into_float32_and_the_cache_is_small(folder):
+    expected = VllmSettings("fused", "float32", CONTEXT, 256, 24, 1 << 30, 0.0, 2)
+    assert read(folder) == expected
+    own = read(folder, serving="native", kv_cache_gib=0.5, max_context_tokens=64, num_threads=1)
+    assert own == VllmSettings("native", "float32", 64, 256, 24, 1 << 29, 0.0, 1)
+    assert own.engine_args(folder)["max_lora_rank"] == 32
+
+
+def test_a_cache_for_less_than_one_conversation_is_refused(folder):
+    # 2 layers, 2 heads of 32, keys and values in float32: 1024 bytes for each of 2 blocks of 128
+    assert read(folder, kv_cache_gib=262144 / 2**30)
+    with pytest.raises(SettingsError, match="less than one conversation of 128 tokens"):
+        read(folder, kv_cache_gib=262143 / 2**30)
+    with pytest.raises(SettingsError, match="GiB of memory that are free: lower it"):
+        read(folder, kv_cache_gib=1e6)
+
+
+def test_heads_of_another_size_than_the_cpu_kernels_take_are_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "odd")
+    config = json.loads((folder / "config.json").read_text()) | {"head_dim": 24}
+    (tmp_path / "odd" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingsError, match=r"heads of a multiple of 16, the model's have 24"):
+        read(tmp_path / "odd")
+
+
+def test_a_rank_without_a_slot_is_refused(folder):
+    too_high = VllmSettings("native", "float32", CONTEXT, max_rank=513)
+    with pytest.raises(SettingsError, match=r"up to 512, got 513.*'fused'"):
+        too_high.engine_args(folder)
+    fused = VllmSettings("fused", "float32", CONTEXT, max_rank=513)
+    assert "max_lora_rank" not in fused.engine_args(folder)
+
+
+def test_adapter_files_carry_the_version_and_every_bit(tmp_path):
+    adapter = make_adapter(7)
+    write_adapter(adapter, tmp_path)
+    found = read_adapter(tmp_path)
+    assert (found.version, found.name, found.scaling) == (7, adapter.name, 2.0)
+    assert compute_hash(found.weights) == found.sha256 == adapter.sha256
+
+
+def test_a_truncated_adapter_file_is_an_error(tmp_path):
+    write_adapter(make_adapter(7), tmp_path)
+    weights = tmp_path / "adapter_model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    with pytest.raises(EngineError, match="cannot be read"):
+        read_adapter(tmp_path)
+
+
+def test_cores_have_one_owner_until_it_is_killed():
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"[90001, 90002]\n"
+        with CoreClaim(1, [90001, 90002, 90003]) as claim:
+            assert claim.cores == {90003}
+            assert CoreClaim(1, [90003]).cores == set()
+        assert CoreClaim(2, [90001, 90002, 90003]).cores == set()  # too few: none at all
+        other.kill()
+        other.wait()
+    with CoreClaim(3, [90001, 90002, 90003]) as claim:
+        assert claim.cores == {90001, 90002, 90003}
+
+
+def test_a_base_is_found_without_its_weights(folder, tmp_path):
+    settings = Settings(
+        tiny={"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 32},
+        env_runners={"max_new_tokens": 8},
+    )
+    base = load_base(settings)
+    path, tokenizer = find_base(settings)
+    assert str(path) == base.name and tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    with pytest.raises(SettingsError, match="no folder of a model"):
+        find_base(Settings(model={"name": str(tmp_path)}))
