@@ -26,7 +26,7 @@ Curve = dict[int, float]
 
 def main() -> None:
     """Runs the command."""
-    args = make_parser().parse_args()
+    args = make_parser().parse_intermixed_args()
     name, _, values = args.vary.partition("=")
     with tempfile.TemporaryDirectory() as folder:
         runs = {

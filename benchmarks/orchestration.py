@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("config")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--iterations", type=int, default=8)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         lines = run(args.config, args.settings, args.iterations, Path(folder))
     seconds = {part: [line[f"time/{part}_s"] for line in lines] for part in PARTS}
