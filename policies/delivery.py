@@ -15,7 +15,7 @@ from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.samples import Floats, GenerationRequest, Ids
 
-NUM_CONTINUED = 6
+NUM_CONTINUED = 4
 """How many greedy tokens an engine adds to each sequence."""
 MIN_EFFECT = 0.1
 """In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""

@@ -21,7 +21,7 @@ from agentpeft.policies.scoring import score_sequences
 from agentpeft.policies.token_records import to_token_record
 
 ADAPTER, STATE = "adapter", "learner.pt"
-_MAX_PROBE_TOKENS = 64
+_MAX_PROBE_TOKENS = 32
 _EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
 
 
