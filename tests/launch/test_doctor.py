@@ -111,6 +111,35 @@ def test_a_missing_driver_is_named(install, tmp_path):
     assert faults(machine_checks.check_gpu, search=search, proc=tmp_path) == ("", False)
 
 
+def driver(proc, version, num_gpus):
+    """Writes what a driver says of itself."""
+    folder = proc / "driver" / "nvidia"
+    for number in range(num_gpus):
+        (folder / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
+    (folder / "version").write_text(text, "utf-8")
+
+
+def test_a_driver_that_is_too_old_for_torch_is_named(install, tmp_path):
+    search = install(cuda="'13.0'", torch="2.13.0")
+    driver(tmp_path, "570.86.15", num_gpus=1)
+    text, is_fault = faults(machine_checks.check_gpu, *GPU, search=search, proc=tmp_path)
+    assert text == "gpu: the NVIDIA driver is 570, and torch's CUDA 13.0 needs 580 or later"
+    assert is_fault
+
+
+def test_too_few_gpus_are_named_unless_a_cluster_has_them(install, tmp_path, monkeypatch):
+    search = install(cuda="'12.8'", torch="2.13.0")
+    driver(tmp_path, "580.65.06", num_gpus=2)
+    two = ("env_runners.num_env_runners=2", "env_runners.num_gpus_per_env_runner=1.0", *GPU)
+    changes = {"search": search, "proc": tmp_path}
+    text, is_fault = faults(machine_checks.check_gpu, *two, **changes)
+    assert text == "gpu: the config asks for 3 GPUs, and there are 2" and is_fault
+    assert faults(machine_checks.check_gpu, *two[1:], **changes) == ("", False)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert faults(machine_checks.check_gpu, *two, **changes) == ("", False)
+
+
 def test_full_disks_are_named(tmp_path):
     changes = {"output": tmp_path / "new", "min_free_mib": 1 << 40}
     text, is_fault = faults(machine_checks.check_disk, **changes)
@@ -125,6 +154,7 @@ def test_full_disks_are_named(tmp_path):
         ({"RAY_AUTH_MODE": "tokens"}, "RAY_AUTH_MODE is 'tokens'"),
         ({"RAY_AUTH_MODE": "token", "RAY_ADDRESS": "auto"}, "RAY_AUTH_MODE is token"),
         ({"RAY_ADDRESS": "ray://127.0.0.1:9"}, "no cluster answers at RAY_ADDRESS=ray://"),
+        ({"RAY_ADDRESS": "head"}, "RAY_ADDRESS=head has no port"),
     ],
 )
 def test_rays_faults_are_named(monkeypatch, tmp_path, variables, expected):
@@ -140,6 +170,47 @@ def test_a_cluster_that_answers_is_no_fault(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
         assert faults(machine_checks.check_ray) == ("", False)
+
+
+def test_ports_that_a_cluster_would_take_are_named(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(machine_checks, "_HEAD_PORTS", {port: "--dashboard-port", 9: "--port"})
+        found = list(machine_checks.check_ray(Machine(settings_of())))
+    (taken,) = [finding for finding in found if finding.remedy]
+    assert taken.text == f"in use: {port}, which `ray start --head` would take"
+    assert taken.remedy.endswith("--dashboard-port") and not taken.is_fault
+
+
+HUB_MODEL = "model.name=nobody/nothing"
+
+
+def test_a_model_that_cannot_be_fetched_is_named(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
+    assert text == "model: nobody/nothing is not in the cache, and HF_HUB_OFFLINE is set"
+    assert is_fault
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
+    assert text.endswith("and no hub answers") and is_fault
+
+
+def test_a_name_that_no_hub_has_is_named():
+    text, is_fault = faults(machine_checks.check_model, "model.name=a/b/c")
+    assert text == "model: model.name 'a/b/c' is no folder, nor a hub id" and is_fault
+
+
+def test_a_model_in_the_cache_is_no_fault(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--nobody--nothing"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc", "utf-8")
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "snapshots" / "abc" / "config.json").write_text("{}", "utf-8")
+    assert faults(machine_checks.check_model, HUB_MODEL) == ("", False)
 
 
 @pytest.mark.parametrize("missing", ["weights", "config", "tokenizer"])
