@@ -21,13 +21,17 @@ from agentpeft.launch.run_folder import read_start
 
 RUN = "outputs/quickstart/20260101-120000"
 """The run that the pages speak of."""
+QUICKSTART = "make quickstart\n"
+"""The README's block that everything here begins with."""
 ROOMS = ("envs", "policies", "launch")
 SHORT = [
     "tiny.hidden_size=32", "tiny.num_layers=1", "tiny.intermediate_size=32",
     "warm_start.num_steps=2", "warm_start.target_success=", "warm_start.batch_size=2",
     "env_runners.max_new_tokens=8", "training.num_iterations=2", "training.num_groups=2",
     "training.group_size=2", "evaluation.num_tasks=4", "evaluation.interval=0",
+    "training.entropy_coeff=0.01",
 ]  # fmt: skip
+"""With an entropy bonus there is something to learn where all returns are equal."""
 SHIM = '#!/bin/sh\nexec {python} {words} "$@"\n'
 COMMANDS = {
     "bin/python": "",
@@ -93,7 +97,7 @@ class Newcomer:
 
     def run_quickstart(self) -> None:
         """Runs the README's first command, and puts what the pages name where they look."""
-        done = self.run("make quickstart")
+        done = self.run(QUICKSTART)
         assert done.returncode == 0, done.stdout + done.stderr
         (run,) = (self.tree / "outputs/quickstart").iterdir()
         run.rename(self.tree / RUN)

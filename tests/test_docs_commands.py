@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from docs_blocks import BLOCKS, PAGES, ROOT, SHELL
 from known_commands import problem_of
-from newcomer import RUN
+from newcomer import QUICKSTART, RUN
 from ray_cluster import ray_head
 
 TAGS = {
@@ -42,7 +42,7 @@ INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip instal
 
 
 def tagged(*tags):
-    chosen = [block for block in SHELL if block.needs in tags]
+    chosen = [block for block in SHELL if block.needs in tags and block.text != QUICKSTART]
     return pytest.mark.parametrize("block", chosen, ids=str)
 
 
@@ -133,19 +133,17 @@ def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path)
 def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
     (block,) = [block for block in SHELL if block.needs == "network"]
     script = block.text.replace("<this repository>", str(ROOT)).replace("<its folder>", ROOT.name)
-    script += "python examples.py\n"
-    code = [each for each in BLOCKS if each.page == block.page and each.language == "python"]
-    example = next(each for each in code if each.line > block.line)
-    command = f"cat > {tmp_path}/examples.py <<'CODE'\n{example.text}CODE\n"
-    script = script.replace("python examples.py", f"python {tmp_path}/examples.py")
+    python = [each for each in BLOCKS if each.page == block.page and each.language == "python"]
+    (tmp_path / "first.py").write_text(python[0].text, "utf-8")
+    command = ["bash", "-euc", f"{script}\npython ../first.py"]
     env = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(
-        ["bash", "-euc", command + script], cwd=tmp_path, env=env, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("success 1.0\n")
 
 
-def test_the_run_of_the_pages_is_the_quickstarts(newcomer):
+def test_the_quickstart_leaves_the_run_that_the_pages_speak_of(newcomer):
+    assert QUICKSTART in [block.text for block in SHELL if block.page.name == "README.md"]
     assert (newcomer.tree / RUN / "checkpoints/checkpoint-000002/adapter").is_dir()
