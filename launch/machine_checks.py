@@ -11,10 +11,13 @@ from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
+from agentpeft.envs.hub import is_hub_reachable
 from agentpeft.policies.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -24,6 +27,10 @@ _SWITCHES = {
     "kernel/apparmor_restrict_unprivileged_userns": "1",
 }
 """What the kernel says where unprivileged user namespaces are off."""
+_OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
+"""The first driver of each CUDA. Source: NVIDIA, "CUDA Compatibility", minor versions."""
+_HEAD_PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
+"""What `ray start --head` takes unless it is told otherwise."""
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
 
 
@@ -90,7 +97,9 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
 def check_gpu(machine: Machine) -> Iterator[Finding]:
     """CUDA's torch and a driver, if the config asks for GPUs."""
     settings = machine.settings
-    asked = settings.env_runners.num_gpus_per_env_runner + settings.learners.num_gpus_per_learner
+    runners = settings.env_runners
+    asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
+    asked += settings.learners.num_gpus_per_learner
     files = [Path(folder) / "torch" / "version.py" for folder in machine.search]
     texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
     cuda = re.search(r"^cuda\b.*'([\d.]+)'", texts[0] if texts else "", re.M)
@@ -98,11 +107,26 @@ def check_gpu(machine: Machine) -> Iterator[Finding]:
     if asked and cuda is None:
         text = "the config asks for a GPU, and this torch is built without CUDA"
         yield Finding("gpu", text, f"install PyTorch's CUDA build, {without}", True)
-    elif asked and not (machine.proc / "driver" / "nvidia" / "version").is_file():
-        text = "the config asks for a GPU, and no NVIDIA driver is loaded"
-        yield Finding("gpu", text, f"install the driver, {without}", True)
+    elif asked and cuda is not None and (text := _driver_fault(machine, cuda[1], asked)):
+        yield Finding("gpu", text, f"mend that, {without}", True)
     else:
         yield Finding("gpu", f"asked for: {asked:g}; torch's CUDA: {cuda[1] if cuda else 'none'}")
+
+
+def _driver_fault(machine: Machine, cuda: str, asked: float) -> str:
+    """Returns what is wrong with the driver, or with the number of GPUs of this machine alone."""
+    driver = machine.proc / "driver" / "nvidia"
+    if not (driver / "version").is_file():
+        return "the config asks for a GPU, and no NVIDIA driver is loaded"
+    found = re.search(r"\s(\d{3})\.\d", (driver / "version").read_text(encoding="utf-8"))
+    oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0], 0)
+    if found and int(found[1]) < oldest:
+        return f"the NVIDIA driver is {found[1]}, and torch's CUDA {cuda} needs {oldest} or later"
+    gpus = driver / "gpus"
+    num_gpus = len(list(gpus.iterdir())) if gpus.is_dir() else asked
+    if num_gpus < asked and not os.environ.get("RAY_ADDRESS"):
+        return f"the config asks for {asked:g} GPUs, and there are {num_gpus:g}"
+    return ""
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
@@ -132,6 +156,14 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
         text = "RAY_AUTH_MODE is token, and there is none"
         yield Finding("ray", text, "ray get-auth-token --generate, the same on all nodes", True)
     host, _, port = address.rpartition("/")[2].rpartition(":")
+    if address not in ("", "auto", "local") and not port.isdigit():
+        text = f"RAY_ADDRESS={address} has no port"
+        yield Finding("ray", text, f"RAY_ADDRESS={address}:6379, or unset it", True)
+    taken = [] if address else [port for port in _HEAD_PORTS if _answers("127.0.0.1", port)]
+    if taken:
+        text = f"in use: {', '.join(map(str, taken))}, which `ray start --head` would take"
+        options = " ".join(_HEAD_PORTS[port] for port in taken)
+        yield Finding("ray ports", text, f"join that cluster by RAY_ADDRESS, or give it {options}")
     if port.isdigit() and not _answers(host, int(port)):
         text = f"no cluster answers at RAY_ADDRESS={address}"
         yield Finding("ray", text, "start it, or unset RAY_ADDRESS for a local one", True)
@@ -152,14 +184,14 @@ def _answers(host: str, port: int) -> bool:
 
 
 def check_model(machine: Machine) -> Iterator[Finding]:
-    """A local model or adapter is whole; of one on the hub only that it may be fetched."""
+    """A local model or adapter is whole; one of the hub is in the cache, or may be fetched."""
     name = machine.settings.model.name
     if name == "tiny":
         yield Finding("model", "built in")
         return
     folder = Path(name.partition(":")[2] or name).expanduser()
     if not (folder.exists() or name.startswith(("/", ".", "~"))):
-        yield Finding("model", f"{name}, from cache or hub")
+        yield _find_on_hub(name.partition(":")[2] or name)
         return
     wanted = {"weights": "*.safetensors"}
     if not (folder / "adapter_config.json").is_file():
@@ -170,6 +202,20 @@ def check_model(machine: Machine) -> Iterator[Finding]:
         yield Finding("model", text, "name a hub id, or the folder of a whole model", True)
     else:
         yield Finding("model", name)
+
+
+def _find_on_hub(name: str) -> Finding:
+    """Returns whether a hub's model is in the cache, or may be fetched."""
+    remedy = f"fetch it where there is a network (hf download {name}), or name a folder"
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return Finding("model", f"{name}, from the cache")
+    except HFValidationError:
+        return Finding("model", f"model.name {name!r} is no folder, nor a hub id", remedy, True)
+    if is_hub_reachable():
+        return Finding("model", f"{name}, from the hub")
+    reason = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "no hub answers"
+    return Finding("model", f"{name} is not in the cache, and {reason}", remedy, True)
 
 
 def check_bubblewrap(machine: Machine) -> Iterator[Finding]:

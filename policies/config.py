@@ -44,7 +44,7 @@ class ModelSettings(Section):
 
 
 class TinySettings(Section):
-    """The architecture (Qwen2's) of the built-in model; used where `model.name` is "tiny"."""
+    """The architecture (Llama's) of the built-in model; used where `model.name` is "tiny"."""
 
     hidden_size: PositiveInt = 192
     num_layers: PositiveInt = 4

@@ -1,13 +1,15 @@
-"""The built-in model: Qwen2's architecture with 1-4 M parameters, and its own tokenizer.
+"""The built-in model: Llama's architecture with 1-4 M parameters, and its own tokenizer.
 
-Both are untrained in the policy's sense; `warm_start` teaches the model.
+Both are untrained in the policy's sense; `warm_start` teaches the model. The architecture must be
+one whose saved tokenizer `AutoTokenizer`, and so vLLM, reads as it is: of Qwen2's, say, it would
+take the vocabulary with Qwen2's own rules, and give the model other tokens than it has learnt.
 """
 
 from collections.abc import Iterable
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.config import TinySettings
@@ -55,9 +57,9 @@ def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedToke
     )
 
 
-def make_tiny_config(tiny: TinySettings) -> Qwen2Config:
+def make_tiny_config(tiny: TinySettings) -> LlamaConfig:
     """Returns the architecture, without the tokenizer's ids."""
-    return Qwen2Config(
+    return LlamaConfig(
         vocab_size=tiny.vocab_size,
         hidden_size=tiny.hidden_size,
         intermediate_size=tiny.intermediate_size,
@@ -65,6 +67,7 @@ def make_tiny_config(tiny: TinySettings) -> Qwen2Config:
         num_attention_heads=tiny.num_heads,
         num_key_value_heads=tiny.num_heads,
         max_position_embeddings=tiny.max_context_tokens,
+        attention_bias=True,
         tie_word_embeddings=True,
         dtype=torch.float32,
     )
@@ -87,5 +90,5 @@ def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> Poli
     config.pad_token_id = tokenizer.pad_token_id
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+        model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     return PolicyBase(model.train(False), tokenizer, "tiny")

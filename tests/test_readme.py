@@ -49,6 +49,6 @@ def test_the_documentation_runs_and_prints_what_it_says(path, tmp_path):
 def test_links_and_named_files_exist(path):
     text = path.read_text("utf-8")
     names = re.findall(r"\]\((?!http)([^)#]+)\)", text)
-    names += re.findall(r"`((?:docs|benchmarks|tests|launch|\.ci)/[\w./-]+)`", text)
+    names += re.findall(r"`((?:docs|benchmarks|examples|tests|launch|\.ci)/[\w./-]+)`", text)
     missing = [n for n in names if not ((ROOT / n).exists() or (path.parent / n).exists())]
     assert not missing

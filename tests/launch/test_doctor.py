@@ -7,41 +7,12 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from doctor_parts import GPU, faults, settings_of
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch import machine_checks
 from agentpeft.launch.doctor import main
 from agentpeft.launch.machine_checks import Machine, find_faults
-from agentpeft.policies.config import Settings, with_overrides
-
-CPU_TORCH = {"torch": "2.13.0+cpu"}
-
-
-def settings_of(*overrides):
-    return Settings(**with_overrides({}, overrides))
-
-
-def faults(check, *overrides, **changes):
-    """Returns what is wrong, in one text, and whether the config cannot run."""
-    found = list(check(Machine(settings_of(*overrides), **changes)))
-    wrong = [f for f in found if f.remedy]
-    return "\n".join(f"{f.name}: {f.text}" for f in wrong), any(f.is_fault for f in wrong)
-
-
-@pytest.fixture
-def install(tmp_path):
-    """Returns a folder with the metadata of packages, and torch's note of its CUDA."""
-
-    def make(cuda="None", **versions):
-        for name, version in versions.items():
-            info = tmp_path / f"{name}-{version}.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n", "utf-8")
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch" / "version.py").write_text(f"cuda: Optional[str] = {cuda}\n", "utf-8")
-        return [str(tmp_path)]
-
-    return make
 
 
 def test_a_sound_machine_runs_the_tiny_model(tmp_path, monkeypatch, capsys):
@@ -63,54 +34,6 @@ def test_a_config_that_cannot_run_has_status_1_and_a_remedy(capsys, tmp_path):
     assert json.loads(lines[-1])["faults"] == ["model"]
 
 
-@pytest.mark.parametrize(
-    ("versions", "text", "is_fault"),
-    [
-        ({"torch": "2.1.0"}, "packages: torch 2.1.0, needed is >=2.9", True),
-        ({"torch": "2.13.0"}, "packages: peft is missing, needed is >=0.18", True),
-        ({"transformers": "6.0"}, "packages: transformers 6.0, needed is <5.20,>=5", False),
-        (
-            CPU_TORCH | {"torchvision": "0.28.0"},
-            "torchvision 0.28.0 beside torch 2.13.0+cpu: transformers cannot be imported",
-            True,
-        ),
-    ],
-)
-def test_packages_that_do_not_fit_are_named(install, versions, text, is_fault):
-    search = install(**versions)
-    found = list(machine_checks.check_packages(Machine(settings_of(), search)))
-    (own,) = [f for f in found if text in f"{f.name}: {f.text}"]
-    assert own.is_fault == is_fault and "pip" in own.remedy
-
-
-def test_wheels_of_one_kind_are_no_bad_pair(install):
-    search = install(torchvision="0.28.0+cpu", **CPU_TORCH)
-    assert "beside" not in faults(machine_checks.check_packages, search=search)[0]
-
-
-def test_vllm_that_is_missing_is_named(install):
-    limits = settings_of().env_runners.model_copy(update={"engine": "vllm"})
-    machine = Machine(settings_of().model_copy(update={"env_runners": limits}), install())
-    texts = [f.text for f in machine_checks.check_packages(machine) if f.is_fault]
-    assert any(text.startswith("vllm is missing") for text in texts)
-
-
-GPU = ("learners.num_gpus_per_learner=1",)
-
-
-def test_a_gpu_that_torch_cannot_use_is_named(install):
-    search = install(**CPU_TORCH)
-    text, is_fault = faults(machine_checks.check_gpu, *GPU, search=search)
-    assert "this torch is built without CUDA" in text and is_fault
-
-
-def test_a_missing_driver_is_named(install, tmp_path):
-    search = install(cuda="'12.8'", torch="2.13.0")
-    text, is_fault = faults(machine_checks.check_gpu, *GPU, search=search, proc=tmp_path)
-    assert "no NVIDIA driver is loaded" in text and is_fault
-    assert faults(machine_checks.check_gpu, search=search, proc=tmp_path) == ("", False)
-
-
 def test_full_disks_are_named(tmp_path):
     changes = {"output": tmp_path / "new", "min_free_mib": 1 << 40}
     text, is_fault = faults(machine_checks.check_disk, **changes)
@@ -125,6 +48,7 @@ def test_full_disks_are_named(tmp_path):
         ({"RAY_AUTH_MODE": "tokens"}, "RAY_AUTH_MODE is 'tokens'"),
         ({"RAY_AUTH_MODE": "token", "RAY_ADDRESS": "auto"}, "RAY_AUTH_MODE is token"),
         ({"RAY_ADDRESS": "ray://127.0.0.1:9"}, "no cluster answers at RAY_ADDRESS=ray://"),
+        ({"RAY_ADDRESS": "head"}, "RAY_ADDRESS=head has no port"),
     ],
 )
 def test_rays_faults_are_named(monkeypatch, tmp_path, variables, expected):
@@ -140,6 +64,47 @@ def test_a_cluster_that_answers_is_no_fault(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
         assert faults(machine_checks.check_ray) == ("", False)
+
+
+def test_ports_that_a_cluster_would_take_are_named(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(machine_checks, "_HEAD_PORTS", {port: "--dashboard-port", 9: "--port"})
+        found = list(machine_checks.check_ray(Machine(settings_of())))
+    (taken,) = [finding for finding in found if finding.remedy]
+    assert taken.text == f"in use: {port}, which `ray start --head` would take"
+    assert taken.remedy.endswith("--dashboard-port") and not taken.is_fault
+
+
+HUB_MODEL = "model.name=nobody/nothing"
+
+
+def test_a_model_that_cannot_be_fetched_is_named(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
+    assert text == "model: nobody/nothing is not in the cache, and HF_HUB_OFFLINE is set"
+    assert is_fault
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
+    assert text.endswith("and no hub answers") and is_fault
+
+
+def test_a_name_that_no_hub_has_is_named():
+    text, is_fault = faults(machine_checks.check_model, "model.name=a/b/c")
+    assert text == "model: model.name 'a/b/c' is no folder, nor a hub id" and is_fault
+
+
+def test_a_model_in_the_cache_is_no_fault(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--nobody--nothing"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc", "utf-8")
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "snapshots" / "abc" / "config.json").write_text("{}", "utf-8")
+    assert faults(machine_checks.check_model, HUB_MODEL) == ("", False)
 
 
 @pytest.mark.parametrize("missing", ["weights", "config", "tokenizer"])

@@ -1,9 +1,11 @@
-"""`ray job submit` works with the package installed, and with the working directory alone."""
+"""`ray job submit` works with the working directory alone.
+
+With the package on the nodes test_docs_commands.py has it.
+"""
 
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,11 +42,10 @@ max_new_tokens = 8
 """An answer's length alone decides its reward, so B does not stay zero."""
 
 
-@pytest.fixture(params=["installed", "uploaded"])
-def python(request, tmp_path):
-    """The interpreter of the nodes, with or without the package."""
-    own = Path(sys.executable)
-    return own if request.param == "installed" else make_python(tmp_path / "venv")
+@pytest.fixture
+def python(tmp_path):
+    """The interpreter of nodes that have the dependencies alone."""
+    return make_python(tmp_path / "venv")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from newcomer import RUN
 from playwright.sync_api import sync_playwright
 
 from agentpeft.launch.plots import smooth
@@ -78,6 +79,12 @@ def colour_of(page, text):
     return span.first.evaluate("node => getComputedStyle(node).backgroundColor")
 
 
+def assert_plots_are_seen(page):
+    for name in ("success", "loss", "seconds", "skills", "timing"):
+        box = page.locator(f"#plot-{name} svg").bounding_box()
+        assert box["width"] > 200 and box["height"] > 50
+
+
 def test_running_means_do_not_start_at_zero():
     assert smooth([1.0, 2.0], 0.5) == [1.0, pytest.approx(2.5 / 1.5)]
     assert smooth([3.0, 1.0, 2.0], 0.0) == [3.0, 1.0, 2.0]
@@ -135,12 +142,25 @@ def test_a_run_is_shown_whole_in_a_browser_without_a_network(finished, open_page
     assert written["bytes"] < 5_000_000
     page = open_page(finished / "report.html")
     assert f"finished/{finished.name}" in page.title()
-    for name in ("success", "loss", "seconds", "skills", "timing"):
-        box = page.locator(f"#plot-{name} svg").bounding_box()
-        assert box["width"] > 200 and box["height"] > 50
+    assert_plots_are_seen(page)
     assert page.locator("#episode .tokens span").first.is_visible()
     assert page.locator("#list button").count() == 12
     assert page.locator("#settings", has_text="training.group_size").is_visible()
+
+
+def test_the_quickstarts_report_shows_curves_and_episodes(newcomer, open_page, tmp_path, capsys):
+    path = tmp_path / "report.html"
+    assert main([str(newcomer.tree / RUN), "--output", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["bytes"] < 5_000_000
+    page = open_page(path)
+    assert_plots_are_seen(page)
+    assert page.locator("#episode .tokens span").first.is_visible()
+    assert page.locator("#list button").count() == 2 * 4
+    for when in ("before", "after"):
+        page.select_option("#set", when)
+        assert page.locator("#list button").count() == 4
+        assert page.locator("#episode .assistant").first.is_visible()
+    assert page.locator("#settings", has_text="environment.kwargs").is_visible()
 
 
 def test_tokens_are_coloured_by_what_is_chosen(run_dir, open_page):

@@ -112,7 +112,7 @@ def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, 
 def test_the_memory_of_a_tiny_model_is_counted_by_hand():
     tiny = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64}
     settings = Settings(tiny={**tiny, "vocab_size": 300}, lora={"rank": 2})
-    attention, mlp = 4 * 32 * 32 + 3 * 32, 3 * 32 * 64
+    attention, mlp = 4 * 32 * 32 + 4 * 32, 3 * 32 * 64
     weights = 300 * 32 + attention + mlp + 3 * 32
     adapter = 2 * (4 * (32 + 32) + 3 * (32 + 64))
     estimate = estimate_memory(settings)

@@ -1,6 +1,7 @@
 """A run of seconds with the tiny model, for the commands that use what a run leaves."""
 
 import json
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -25,13 +26,13 @@ output = {tensorboard = false}
 """
 
 
-def make_run(folder: Path) -> Path:
+def make_run(folder: Path, overrides: Sequence[str] = ()) -> Path:
     """Trains in `folder` and returns the run's folder; its adapter's B is then far from zero."""
     config = folder / "tiny.toml"
     config.write_text(TINY, encoding="utf-8")
     printed = StringIO()
     with redirect_stdout(printed):
-        assert main([str(config), f"output.dir={folder}"]) == 0
+        assert main([str(config), f"output.dir={folder}", *overrides]) == 0
     adapter = Path(json.loads(printed.getvalue().splitlines()[-1])["adapter"]).absolute()
     path, rng = adapter / "adapter_model.safetensors", np.random.default_rng(0)
     weights = {n: w + 0.05 * rng.normal(size=w.shape) for n, w in load_file(path).items()}

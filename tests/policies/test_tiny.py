@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.config import ModelSettings, Settings, TinySettings
@@ -77,3 +77,13 @@ def test_saved_model_and_tokenizer_load_as_they_were(tmp_path):
     assert compute_fingerprint(AutoModelForCausalLM.from_pretrained(tmp_path)) == (
         compute_fingerprint(base.model)
     )
+
+
+def test_plain_transformers_reads_the_saved_tokens_alike(tmp_path):
+    base = build_tiny(SMALL, CORPUS)
+    base.model.save_pretrained(tmp_path)
+    base.tokenizer.save_pretrained(tmp_path)
+    found = AutoTokenizer.from_pretrained(tmp_path)
+    for text in (*CORPUS, " a  b\n\n", "é 12+3=", "SELECT * FROM `pets`;"):
+        assert found.encode(text) == base.tokenizer.encode(text)
+        assert found.decode(found.encode(text)) == text

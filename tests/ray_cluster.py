@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,10 +34,15 @@ def make_python(folder: Path) -> Path:
 
 
 @contextmanager
-def ray_head(python: Path, temp_dir: Path) -> Iterator[dict[str, str]]:
-    """Yields the environment that `ray job submit` needs for a head that runs on `python`."""
+def ray_head(
+    python: Path, temp_dir: Path, changes: Mapping[str, str] | None = None
+) -> Iterator[dict[str, str]]:
+    """Yields the environment that `ray job submit` needs for a head that runs on `python`.
+
+    `changes` are of the head's own; it has no authentication otherwise.
+    """
     port, dashboard, agent, client = free_ports(4)
-    env = os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"} | dict(changes or {})
     env.pop("RAY_ADDRESS", None)
     env["PATH"] = f"{python.parent}{os.pathsep}{env['PATH']}"
     command = [str(python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
@@ -58,8 +63,12 @@ def ray_head(python: Path, temp_dir: Path) -> Iterator[dict[str, str]]:
 def _wait_for(url: str, head: "subprocess.Popen[bytes]") -> None:
     for _ in range(120):
         assert head.poll() is None, "the head has ended"
-        with suppress(urllib.error.URLError, ConnectionError):
-            urllib.request.urlopen(url, timeout=1)
+        try:
+            urllib.request.urlopen(url, timeout=1).close()
+        except urllib.error.HTTPError:
+            return  # it asks for a token
+        except (OSError, ConnectionError):
+            time.sleep(0.5)
+        else:
             return
-        time.sleep(0.5)
     raise TimeoutError(url)

@@ -1,0 +1,56 @@
+"""The fenced blocks of the documentation, and what its commands are made of."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1 *$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block in a language; `needs` says what a newcomer's machine may lack to run it."""
+
+    page: Path
+    line: int
+    language: str
+    needs: str
+    text: str
+
+    def __str__(self) -> str:
+        """The page and the line, with what it needs."""
+        place = f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{place}-needs-{self.needs}" if self.needs else place
+
+    def commands(self) -> Iterator[list[str]]:
+        """Yields the words of every command, without comments."""
+        for line in self.text.replace("\\\n", " ").splitlines():
+            words = shlex.split(re.sub(r"<[^>]*>", "PLACEHOLDER", line), comments=True)
+            yield from split_commands(words)
+
+
+def read_blocks(page: Path) -> Iterator[Block]:
+    """Yields a page's outermost blocks."""
+    text = page.read_text("utf-8")
+    for match in _FENCE.finditer(text):
+        language, _, needs = match[2].strip().partition(" needs:")
+        yield Block(page, text.count("\n", 0, match.start()) + 1, language, needs, match[3])
+
+
+def split_commands(words: list[str]) -> Iterator[list[str]]:
+    """Yields what stands between `&&`, without assignments before it."""
+    command: list[str] = []
+    for word in [*words, "&&"]:
+        if word != "&&":
+            command.append(word)
+        elif command:
+            yield command
+            command = []
+
+
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
+SHELL = [block for block in BLOCKS if block.language in {"sh", "bash", "console"}]

@@ -1,0 +1,89 @@
+"""What there is to a command: the script, its options, the target, the extra."""
+
+import argparse
+import re
+import tomllib
+from importlib import import_module
+
+import click
+from docs_blocks import ROOT, split_commands
+from ray.scripts.scripts import cli as ray_cli
+
+from agentpeft.launch.cli import COMMANDS
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]
+TARGETS = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+FOREIGN = {"cd", "docker", "export", "git", "kubectl", "vllm", "."}
+"""Of these only the files that they name are looked at here."""
+_IN_TREE = re.compile(r"^(?:benchmarks|docs|examples|launch|\.ci)/[\w./-]+$")
+
+
+def problem_of(words: list[str]) -> str:
+    """Returns what no newcomer could run of a command; of a sound one an empty text."""
+    missing = [word for word in words if _IN_TREE.match(word) and not (ROOT / word).exists()]
+    if missing:
+        return f"no file {missing}"
+    name, *rest = words
+    if name in {"python", "python3"}:
+        return _python(rest)
+    if name == "agentpeft":
+        return _own(rest[0], rest[1:]) if rest[0] != "completion" else ""
+    known = {"make": _make, "pip": _pip, "ray": _ray}
+    if name in known:
+        return known[name](rest)
+    return "" if name in FOREIGN or (ROOT / name).is_file() else f"unknown command {name}"
+
+
+def _python(words: list[str]) -> str:
+    if words[0] != "-m":
+        stem = words[0].removeprefix("launch/").removesuffix(".py")
+        return _own(stem.replace("_", "-"), words[1:]) if words[0].startswith("launch/") else ""
+    module = words[1]
+    if module.startswith("agentpeft.launch."):
+        return _own(module.rpartition(".")[2].replace("_", "-"), words[2:])
+    return "" if module in {"venv", "vllm.entrypoints.openai.api_server"} else f"unknown {module}"
+
+
+def _own(name: str, words: list[str]) -> str:
+    if name not in COMMANDS:
+        return f"agentpeft has no command {name}"
+    parser = import_module(f"agentpeft.launch.{name.replace('-', '_')}").make_parser()
+    return _unknown(words, _options(parser))
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*(_options(each) for each in action.choices.values()))
+    return found
+
+
+def _unknown(words: list[str], options: set[str]) -> str:
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return "".join(f"no option {option} " for option in given if option not in options)
+
+
+def _make(words: list[str]) -> str:
+    return "".join(f"no target {word} " for word in words if word not in TARGETS)
+
+
+def _pip(words: list[str]) -> str:
+    named = re.findall(r"(?:agentpeft|\.)\[([\w,]+)\]", " ".join(words))
+    extras = {extra for names in named for extra in names.split(",")}
+    return "".join(f"no extra {extra} " for extra in sorted(extras - set(EXTRAS)))
+
+
+def _ray(words: list[str]) -> str:
+    """A command of Ray's, and the one of ours that it submits."""
+    command: click.Command = ray_cli
+    while isinstance(command, click.Group):
+        if not words or words[0] not in command.commands:
+            return f"ray has no command {words[:1]}"
+        command, words = command.commands[words[0]], words[1:]
+    own, _, theirs = " ".join(words).partition(" -- ")
+    options = {opt for each in command.params for opt in (*each.opts, *each.secondary_opts)}
+    problem = _unknown(own.split(), options)
+    return problem + "".join(problem_of(each) for each in split_commands(theirs.split()))

@@ -1,0 +1,133 @@
+"""Real vLLM servers play as the same weights do here: base, adapter and merged model."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from tiny_run import make_run
+from transformers import AutoModelForCausalLM
+from vllm_server import vllm_servers
+
+from agentpeft.launch import evaluate, merge
+
+ROOT = Path(__file__).parents[2]
+LEARNT = ["tiny.hidden_size=64", "warm_start.num_steps=150"]
+"""Attention heads as wide as vLLM takes on CPUs; some answers are right, others wrong."""
+IDS = list(range(4, 40))
+PARSE = """
+import sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+print(make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:]).lora_modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield make_run(tmp_path_factory.mktemp("run"), LEARNT)
+
+
+@pytest.fixture(scope="module")
+def models(run_dir, tmp_path_factory):
+    """Folders by the names under which they are served."""
+    adapter, merged = merge.find_adapter(run_dir), tmp_path_factory.mktemp("merged") / "model"
+    assert merge.main([str(run_dir), "--output", str(merged)]) == 0
+    base = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    return {"plain": base["base_model_name_or_path"], "trained": adapter, "whole": merged}
+
+
+@pytest.fixture(scope="module")
+def urls(vllm, models, tmp_path_factory):
+    """The servers' URLs by the names of what they serve: one for the merged model, one for both."""
+    lora = ["--enable-lora", "--lora-modules", f"trained={models['trained']}"]
+    plain, whole = str(models["plain"]), str(models["whole"])
+    options = {
+        plain: ["--served-model-name", "plain", *lora],
+        whole: ["--served-model-name", "whole"],
+    }
+    with vllm_servers(options, tmp_path_factory.mktemp("servers")) as found:
+        yield {"plain": found[plain], "trained": found[plain], "whole": found[whole]}
+
+
+@pytest.fixture(scope="module")
+def played(run_dir, urls, tmp_path_factory):
+    """Positions, outcomes and messages of all episodes, by player."""
+    output = tmp_path_factory.mktemp("played")
+    for name, url in urls.items():
+        words = [str(run_dir), "--modes", "both", "--policy", "base", "--output", str(output)]
+        assert evaluate.main([*words, "--endpoint", url, "--endpoint-model", name]) == 0
+    texts = {path.stem: path.read_text("utf-8") for path in (output / "sessions").iterdir()}
+    rows = {name: map(json.loads, text.splitlines()) for name, text in texts.items()}
+    wanted = ("group_id", "outcome", "messages")
+    return {name: sorted([row[key] for key in wanted] for row in rows[name]) for name in rows}
+
+
+def success_rate(episodes):
+    return sum(outcome == "success" for _, outcome, _ in episodes) / len(episodes)
+
+
+@pytest.mark.parametrize(
+    ("served", "here"),
+    [
+        ("plain", "base"),
+        ("trained", "checkpoint-000002"),
+        ("whole", "checkpoint-000002-merged"),
+    ],
+)
+def test_a_served_model_plays_as_it_does_here(played, served, here):
+    assert len(played[served]) == 20
+    assert success_rate(played[served]) == success_rate(played[here]) > 0
+    assert played[served] == played[here]
+
+
+def test_base_and_adapter_are_served_apart(played):
+    assert played["trained"] == played["whole"] != played["plain"]
+    assert 0 < success_rate(played["plain"]) < 1
+
+
+def ask(url, body):
+    data = json.dumps(body | {"prompt": IDS, "max_tokens": 1, "temperature": 0}).encode()
+    request = urllib.request.Request(
+        f"{url}/completions", data, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["choices"][0]
+
+
+@torch.no_grad()
+def compute_logprobs(models, name):
+    """Returns plain transformers' log-probabilities of IDS, less the first."""
+    folder = models["plain"] if name == "trained" else models[name]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    if name == "trained":
+        model = PeftModel.from_pretrained(model, models["trained"])
+    rows = model(torch.tensor([IDS])).logits[0, :-1].log_softmax(-1)
+    return rows.gather(-1, torch.tensor(IDS[1:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("name", ["plain", "trained", "whole"])
+def test_served_probabilities_are_those_of_plain_transformers(urls, models, name):
+    found = ask(urls[name], {"model": name, "prompt_logprobs": 0})["prompt_logprobs"][1:]
+    served = [row[str(token)]["logprob"] for row, token in zip(found, IDS[1:], strict=True)]
+    assert torch.allclose(torch.tensor(served), compute_logprobs(models, name), atol=1e-3)
+
+
+@pytest.mark.parametrize("page", ["merge", "evaluate"])
+def test_the_pages_commands_have_vllms_own_options(vllm, page):
+    text = (ROOT / "docs" / "training" / f"{page}.md").read_text("utf-8")
+    commands = re.findall(r"^vllm serve (.+)$", text, re.M)
+    assert commands
+    for command in commands:
+        model, *options = command.split()
+        words = [sys.executable, "-c", PARSE, "--model", model, *options]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert ("trained" in done.stdout) == ("--lora-modules" in options)

@@ -1,0 +1,149 @@
+"""Every command of the README and of docs/ runs as a newcomer would run it, or is looked at.
+
+Blocks without `needs:` run as they stand, each page's in a tree of its own in which the quickstart
+has been run. A tag says why one does not, and what is done instead:
+
+* cluster: they run, on a Ray head with token authentication;
+* gpu: its `launch/train.py` runs with `--dry-run`;
+* docker, hub, kubernetes, machines, vllm: their words are checked alone, the files that they name
+  in test_examples.py, and what vLLM makes of them in test_vllm_endpoint.py;
+* minutes: `make` says what it would do, scripts are parsed;
+* network: it runs where packages can be had (this is the README's first one).
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs_blocks import BLOCKS, PAGES, ROOT, SHELL
+from known_commands import problem_of
+from newcomer import QUICKSTART, RUN
+from ray_cluster import ray_head
+
+TAGS = {
+    "",
+    "cluster",
+    "docker",
+    "gpu",
+    "hub",
+    "kubernetes",
+    "machines",
+    "minutes",
+    "network",
+    "vllm",
+}
+LANGUAGES = {"", "python", "sh", "bash", "text", "sql", "toml"}
+COMMAND = re.compile(r"^\s*(?:python3?|agentpeft|make|pip|ray|git|docker|vllm|\.ci/\w+) ", re.M)
+INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip install|vllm) [^`]+)`")
+
+
+def tagged(*tags):
+    chosen = [block for block in SHELL if block.needs in tags and block.text != QUICKSTART]
+    return pytest.mark.parametrize("block", chosen, ids=str)
+
+
+@pytest.fixture(scope="module")
+def trees(newcomer, tmp_path_factory):
+    """Returns a page's own copy of the newcomer's tree."""
+    made = {}
+
+    def tree_of(page):
+        if page not in made:
+            made[page] = newcomer.copy(tmp_path_factory.mktemp(page.stem) / "tree")
+        return made[page]
+
+    return tree_of
+
+
+def run(newcomer, script, changes=None):
+    done = newcomer.run(script, changes)
+    assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def test_every_block_is_of_a_known_language_and_tag():
+    assert {block.language for block in BLOCKS} <= LANGUAGES
+    assert {block.needs for block in SHELL} <= TAGS
+    python = {block.needs for block in BLOCKS if block.language == "python"}
+    assert python == {"", "trl", "torchrl"}  # test_readme, test_export and test_drivers run them
+    assert not [str(b) for b in BLOCKS if b.language == "" and COMMAND.search(b.text)]
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_the_words_of_every_command_are_known(block):
+    problems = [problem for words in block.commands() if (problem := problem_of(words))]
+    assert not problems
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_inside_of_sentences_are_known(page):
+    found = INLINE.findall(page.read_text("utf-8"))
+    assert not [problem for text in found if (problem := problem_of(shlex.split(text)))]
+
+
+@tagged("")
+def test_a_block_runs_as_it_stands(block, trees):
+    newcomer = trees(block.page)
+    newcomer.add_late_episodes()
+    run(newcomer, block.text)
+
+
+@tagged("gpu")
+def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
+    train = re.compile(r"^(python launch/train\.py .*?) *(#.*)?$", re.M)
+    script = train.sub(r"\1 --dry-run", block.text)
+    assert "--dry-run" in script and "num_gpus_per_learner" in run(trees(block.page), script)
+
+
+@tagged("minutes")
+def test_what_takes_minutes_is_parsed(block, trees):
+    for words in block.commands():
+        command = ["make", "-n", *words[1:]] if words[0] == "make" else ["bash", "-n", *words]
+        run(trees(block.page), shlex.join(command))
+
+
+@pytest.fixture(scope="module")
+def cluster(newcomer, tmp_path_factory):
+    """The environment of a Ray head that asks for the newcomer's token, with the package."""
+    run(newcomer, "RAY_AUTH_MODE=token ray get-auth-token --generate")
+    changes = {
+        "RAY_AUTH_MODE": "token",
+        "HOME": str(newcomer.home),
+        "PYTHONPATH": str(newcomer.tree / "packages"),
+    }
+    with ray_head(Path(sys.executable), tmp_path_factory.mktemp("ray"), changes) as env:
+        yield {k: v for k, v in env.items() if k.startswith("RAY_")} | {"HOME": changes["HOME"]}
+
+
+@tagged("cluster")
+def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path):
+    outputs, address = str(tmp_path / "runs"), cluster["RAY_API_SERVER_ADDRESS"]
+    script = block.text.replace("/mnt/runs", outputs).replace("http://head:8265", address)
+    changes = dict(cluster)
+    if "AGENTPEFT_OUTPUT_DIR" not in script:
+        outputs = f"{changes['HOME']}/outputs"
+    assert '{"before"' in run(trees(block.page), script, changes)
+    assert list(Path(outputs).rglob("adapter_config.json"))
+
+
+def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
+    (block,) = [block for block in SHELL if block.needs == "network"]
+    script = block.text.replace("<this repository>", str(ROOT)).replace("<its folder>", ROOT.name)
+    python = [each for each in BLOCKS if each.page == block.page and each.language == "python"]
+    (tmp_path / "first.py").write_text(python[0].text, "utf-8")
+    command = ["bash", "-euc", f"{script}\npython ../first.py"]
+    env = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("success 1.0\n")
+
+
+def test_the_quickstart_leaves_the_run_that_the_pages_speak_of(newcomer):
+    assert QUICKSTART in [block.text for block in SHELL if block.page.name == "README.md"]
+    assert (newcomer.tree / RUN / "checkpoints/checkpoint-000002/adapter").is_dir()
