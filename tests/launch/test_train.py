@@ -118,6 +118,9 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
     estimate = estimate_memory(settings)
     assert estimate["base_weights"] == pytest.approx(weights * 4 / 2**20)
     assert estimate["optimizer"] == pytest.approx(adapter * 12 / 2**20)
+    critic = {"training": {"algorithm": "ppo", "critic": "separate"}}
+    more = estimate_memory(Settings(**{**settings.model_dump(), **critic}))["learner"]
+    assert more - estimate["learner"] == pytest.approx(adapter * 16 / 2**20)
 
 
 @pytest.mark.parametrize(
