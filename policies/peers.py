@@ -6,8 +6,8 @@ totals are summed over the learners, and all take the same step from the same we
 
 Not by DistributedDataParallel: its hooks want as many backward passes in every learner, one
 forward pass for each. Here a share may be empty, memory settles how finely it is cut, and a shared
-prompt runs apart from its continuations. What it would hide, the sum of a LoRA's gradients, takes
-3 ms of an update of 1.2 s (the tiny model of `quickstart`, two learners on two cores).
+prompt runs apart from its continuations. What it would hide, the sum of a LoRA's gradients,
+takes 2 ms of processor time beside an update's 5 s (`benchmarks/several_learners.py`'s shapes).
 """
 
 from collections.abc import Callable, Iterator, Sequence

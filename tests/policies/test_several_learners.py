@@ -52,7 +52,7 @@ def cluster(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
         load_base(make_settings())
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
         for module in (learner_parts, sys.modules[__name__]):  # which workers cannot import
             ray.cloudpickle.register_pickle_by_value(module)
         yield
