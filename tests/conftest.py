@@ -14,6 +14,8 @@ from newcomer import Newcomer
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
 
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a loaded machine's node comes late
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

@@ -77,15 +77,20 @@ def test_a_submitted_job_trains_and_its_outputs_stay(python, working_dir, tmp_pa
     assert (adapter / "adapter_config.json").is_file()
 
 
-@pytest.mark.parametrize("python", ["uploaded"], indirect=True)
-def test_a_submitted_job_plays_on_two_engines_of_vllm(vllm, python, working_dir, tmp_path_factory):
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_a_submitted_job_plays_on_two_engines_of_vllm(
+    num_learners, python, working_dir, tmp_path_factory
+):
     outputs = tmp_path_factory.mktemp("runs")
     (working_dir / "vllm.toml").write_text(VLLM, encoding="utf-8")
+    arguments = ["vllm.toml", f"learners.num_learners={num_learners}"]
     with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
-        done = submit(python, env, working_dir, outputs, ["vllm.toml"])
+        done = submit(python, env, working_dir, outputs, arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     (metrics,) = outputs.rglob("metrics.jsonl")
     steps = [json.loads(line) for line in metrics.read_text().splitlines()][1:]
     assert [step["train/step"] for step in steps] == [1, 2, 3]
     assert max(step["train/mismatch_mean"] for step in steps) < 1e-4
     assert steps[0]["train/grad_norm"] > 0
+    assert 0 < steps[-1]["delivery/probe_max"] < 1e-3
