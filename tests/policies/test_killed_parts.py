@@ -113,6 +113,16 @@ def kill_while_sampling(runner):
     runner._engine.generate = generate_or_die
 
 
+def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path):
+    settings = make_settings("deterministic=false", "max_adapter_lag=1")
+    with Algorithm(settings, tmp_path) as algorithm:
+        algorithm._runners._workers.call(1, kill_while_sampling)
+        metrics = [algorithm.train() for _ in range(3)]
+    assert [m["sample/num_episodes"] for m in metrics] == [12, 12, 12]
+    assert [m["sample/num_stale_groups"] for m in metrics] == [0, 0, 0]
+    assert metrics[-1]["fault/num_env_runner_restarts"] == 1
+
+
 def kill_at_update(learner):
     learner.update = lambda groups: os.kill(os.getpid(), signal.SIGKILL)
 
