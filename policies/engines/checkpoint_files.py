@@ -20,7 +20,8 @@ class CheckpointFiles(Mapping[str, torch.Tensor]):
         """Tensors come as `dtype`, on `device`. Raises: SettingsError where there are none."""
         self._dtype = dtype
         try:
-            files = [safe_open(path, "pt", device) for path in folder.glob("*.safetensors")]
+            paths = folder.glob("*.safetensors")
+            files: list[Any] = [safe_open(path, "pt", device) for path in paths]
         except (OSError, SafetensorError) as error:
             raise SettingsError(f"the weights in {folder} cannot be read: {error}") from None
         self._files: dict[str, Any] = {name: file for file in files for name in _names(file)}

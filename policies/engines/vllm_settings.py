@@ -12,6 +12,7 @@ from agentpeft.policies.models import choose_device, choose_dtype
 
 MAX_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM has LoRA slots for."""
+Serving = Literal["native", "fused"]
 _GIB = 1 << 30
 _CPU_CACHE_BYTES = _GIB
 _BLOCK_TOKENS = 128
@@ -28,7 +29,7 @@ class VllmSettings:
     Without an adapter nothing is served if `needs_adapter`.
     """
 
-    serving: Literal["native", "fused"]
+    serving: Serving
     dtype: Literal["float32", "bfloat16"]
     max_context_tokens: int
     max_concurrent: int = 256
@@ -88,7 +89,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     limit = int(shape.max_position_embeddings)
     is_native = device.type == "cuda" and dtype == "bfloat16" and settings.lora.use_lora
-    auto: Literal["native", "fused"] = "native" if is_native else "fused"
+    auto: Serving = "native" if is_native else "fused"
     given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
     result = VllmSettings(
         serving=auto if own.serving == "auto" else own.serving,
