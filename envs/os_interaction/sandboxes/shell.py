@@ -17,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
+
 BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
 ENVIRONMENT = {
     "HOME": "/root",
@@ -47,31 +49,6 @@ class Host(Protocol):
 
     def kill_all(self) -> None:
         """Kills the episode's processes, and returns once they are gone."""
-
-
-class Children:
-    """How this process's children have ended; reaps them as they do."""
-
-    def __init__(self) -> None:
-        self.exit_codes: dict[int, int] = {}
-        signal.signal(signal.SIGCHLD, lambda *_: self.reap())
-
-    def reap(self) -> None:
-        """Reaps whoever has ended."""
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(ended[1])
-                self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
-
-    def kill(self, pid: int) -> None:
-        """Kills a process, -1 for all that can be, and returns once there is no child any more."""
-        with suppress(ChildProcessError):
-            while True:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    time.sleep(0.0005)
-        self.exit_codes.clear()
 
 
 class PersistentShell:
@@ -248,13 +225,6 @@ def _add_descendants(pids: list[int]) -> list[int]:
     for pid in pids:  # which grows on the way
         pids += list_children(pid)
     return pids
-
-
-def list_children(pid: int) -> list[int]:
-    """Returns a process's children, the oldest first."""
-    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-    return []
 
 
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
