@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 
 class Children:
@@ -17,6 +16,8 @@ class Children:
 
     def __init__(self) -> None:
         self.exit_codes: dict[int, int] = {}
+        self.roots: set[int] = set()
+        """Those that `end` leaves alone, being the roots of others."""
         signal.signal(signal.SIGCHLD, lambda *_: self.reap())
 
     def reap(self) -> None:
@@ -36,10 +37,32 @@ class Children:
                     time.sleep(0.0005)
         self.exit_codes.clear()
 
+    def end(self, root: int) -> None:
+        """Kills a child and the orphans it leaves, and returns once no child but `roots` is left.
+
+        Its orphans are children of this process by the time that it can be waited for. Raises:
+        OSError.
+        """
+        self.roots.discard(root)
+        victims = [root]
+        while victims:
+            for pid in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+            victims = [pid for pid in _read_children(os.getpid()) if pid not in self.roots]
+        kept = self.roots & self.exit_codes.keys()
+        self.exit_codes = {pid: self.exit_codes[pid] for pid in kept}
+
 
 def list_children(pid: int) -> list[int]:
     """Returns a process's children, the oldest first."""
     with suppress(OSError):
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(child) for child in text.split()]
+        return _read_children(pid)
     return []
+
+
+def _read_children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
