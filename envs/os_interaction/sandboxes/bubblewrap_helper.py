@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.envs.os_interaction.sandboxes import kernel, root_files, served_files, shell
-from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
 _FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -27,24 +26,18 @@ _ISOLATION = (  # noqa: SIM905 (as one types it)
 _NUM_IDS = 65_536
 _OWN_PROCESSES = 6
 _NAMESPACE = 99
-"""The descriptor by which a shell enters its user namespace; it closes it."""
-_SPARE_TIMEOUT_S = 30.0
-_SPARE_OOM_SCORE = 500
-"""Below an episode's 1000: who fills memory loses its own shell, not the next episode's."""
+"""The descriptor of the shells' user namespace; a shell closes it."""
 
 
-class _Machine:
-    """Overlays on size-limited memory, and the shell that lives in one of them (its `Host`)."""
+class _Episode:
+    """Overlays on size-limited memory, and where in them shells live (a `Host`)."""
 
-    def __init__(self, config: dict[str, Any], children: Children, namespace: int) -> None:
+    def __init__(self, config: dict[str, Any], children: shell.Children) -> None:
         self._config = config
         self._children = children
-        self._namespace = namespace
         self._outer = 0
         self._filter = kernel.build_filter()
         self.root = f"{_BASE}/episode/root"
-        self.oom_score = 1000
-        self.shell = shell.PersistentShell(self, children)
 
     def mount(self, name: str, lower: str) -> None:
         """Mounts a writable overlay with a memory of its own at `_BASE/name/root`."""
@@ -64,30 +57,18 @@ class _Machine:
         os.write(program, self._filter)
         os.lseek(program, 0, os.SEEK_SET)
         os.set_inheritable(program, True)
-        os.dup2(self._namespace, _NAMESPACE)
         try:
-            command = self._compose_command(program)
-            self._outer = shell.spawn(command, stdin, output, self.oom_score)
+            self._outer = shell.spawn(self._compose_command(program), stdin, output)
         finally:
             os.close(program)
-        self._children.roots.add(self._outer)
         return self._outer
 
-    def take_over(self) -> None:
-        """Becomes the episode's machine, having been the spare."""
-        kernel.mount(f"{_BASE}/spare", f"{_BASE}/episode", "none", kernel.MS_MOVE)
-        self.root = f"{_BASE}/episode/root"
-        self.oom_score = 1000
-        init = self.find_init(self._outer)
-        for pid in (self._outer, init, *list_children(init)):
-            shell.set_oom_score(pid, self.oom_score)
-
     def find_init(self, pid: int) -> int:
-        return next(iter(list_children(pid)), 0)
+        return next(iter(shell.list_children(pid)), 0)
 
     def kill_all(self) -> None:
         if self._outer:  # the namespace's first process dies with it, and all below with that
-            self._children.end(self._outer)
+            self._children.kill(self._outer)
         self._outer = 0
 
     def _compose_command(self, program: int) -> tuple[str, ...]:
@@ -106,12 +87,13 @@ class _Machine:
 class _Server:
     """What `bubblewrap.py` may ask for."""
 
-    def __init__(self, config: dict[str, Any], layers: str, namespaces: list[int]) -> None:
-        self._image = f"{layers}/root"
-        self._guard = f"{layers}/guard"
+    def __init__(self, config: dict[str, Any], image: str, guard: str) -> None:
+        self._image = image
+        self._guard = guard
         self._max_chars = config["max_output_chars"]
-        children = Children()
-        self._machine, self._spare = (_Machine(config, children, n) for n in namespaces)
+        children = shell.Children()
+        self._episode = _Episode(config, children)
+        self._shell = shell.PersistentShell(self._episode, children)
 
     def serve(self) -> None:
         shell.serve(
@@ -127,53 +109,30 @@ class _Server:
         )
 
     def _reset(self) -> None:
-        self._end()
+        self._shell.end()
         for name in ("frozen", "episode/root", "episode"):
             _unmount_if_there(f"{_BASE}/{name}")
-        if not self._spare.shell.is_started:
-            self._machine.mount("episode", self._image)
-            return
-        self._machine, self._spare = self._spare, self._machine
-        self._machine.take_over()
+        self._episode.mount("episode", self._image)
 
     def _run(self, command: str, timeout_s: float) -> dict[str, object]:
-        return self._machine.shell.run(command, timeout_s, self._max_chars, self._make_spare)
+        return self._shell.run(command, timeout_s, self._max_chars)
 
-    def _make_spare(self) -> None:
-        """Mounts the next episode's files and starts its shell, if that has not been done."""
-        if self._spare.shell.is_started:
-            return
-        for name in ("spare/root", "spare"):
-            _unmount_if_there(f"{_BASE}/{name}")
-        with suppress(OSError):  # the next episode then starts its own
-            self._spare.mount("spare", self._image)
-            self._spare.oom_score = _SPARE_OOM_SCORE
-            self._spare.shell.start()
-
-    def _end(self) -> None:
-        """Kills the episode's processes; whatever they did, a spare then answers, or is none."""
-        self._machine.shell.end()
-        spare = self._spare.shell
-        if spare.is_started and spare.run(":", _SPARE_TIMEOUT_S, 1)["exit_code"] != 0:
-            spare.end()
-
-    def _freeze(self) -> object:
-        self._end()
+    def _freeze(self) -> None:
+        self._shell.end()
         for name in ("episode/root", "frozen"):
             _unmount_if_there(f"{_BASE}/{name}")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
-        return self._in_frozen(served_files.read_accounts)()
 
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
         for name in ("check/root", "check"):
             _unmount_if_there(f"{_BASE}/{name}")
-        self._machine.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+        self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
         try:
             return self._run(command, timeout_s)
         finally:
-            self._machine.shell.end()
+            self._shell.end()
 
     def _in_frozen(self, read: Callable[..., object]) -> Callable[..., object]:
         def read_frozen(*arguments: object) -> object:
@@ -221,17 +180,18 @@ def main() -> None:
             _tell("ready")
             return
         kernel.mount("tmpfs", _BASE, "tmpfs", _FLAGS, "size=1m")
-        namespaces = [_make_inner_namespace(config["num_processes"]) for _ in range(2)]
+        _make_inner_namespace(config["num_processes"])
         os.mkdir(f"{_BASE}/probe")
         _need_overlays()
     except OSError as error:
         _tell(str(error))
         return
+    layers = f"/proc/self/fd/{folder}"
     _tell("ready")
-    _supervise(config, f"/proc/self/fd/{folder}", namespaces)
+    _supervise(config, f"{layers}/root", f"{layers}/guard")
 
 
-def _make_inner_namespace(num_processes: int) -> int:
+def _make_inner_namespace(num_processes: int) -> None:
     """Opens a user namespace for shells: as many processes in all, no namespaces inside of it."""
     is_made, tell = os.pipe()
     wait, is_mapped = os.pipe()
@@ -250,13 +210,13 @@ def _make_inner_namespace(num_processes: int) -> int:
     for name in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{name}").write_text(f"0 0 {_NUM_IDS}")
     namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
-    for descriptor in (is_made, wait, is_mapped):
+    os.dup2(namespace, _NAMESPACE, inheritable=True)
+    for descriptor in (is_made, wait, is_mapped, namespace):
         os.close(descriptor)
     os.waitpid(pid, 0)
-    return namespace
 
 
-def _supervise(config: dict[str, Any], layers: str, namespaces: list[int]) -> None:
+def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
     """Keeps a worker in the sandbox's cgroups, and the mounts where it is killed for memory."""
     while True:
         worker = os.fork()
@@ -265,7 +225,7 @@ def _supervise(config: dict[str, Any], layers: str, namespaces: list[int]) -> No
             for descriptor in config["cgroups"]:
                 os.write(descriptor, b"0")
                 os.close(descriptor)
-            _Server(config, layers, namespaces).serve()
+            _Server(config, image, guard).serve()
             os._exit(0)
         if not os.waitpid(worker, 0)[1]:
             return

@@ -15,8 +15,7 @@ from agentpeft.envs.processes import identify_process
 _PREFIX = "agentpeft-os-"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD_US = 100_000
-_OWN_PROCESSES = 12
-"""The server, and what it takes to start a shell, for the episode and its spare."""
+_OWN_PROCESSES = 8
 _counter = itertools.count()
 
 

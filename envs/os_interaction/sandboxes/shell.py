@@ -17,8 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
-
 BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
 ENVIRONMENT = {
     "HOME": "/root",
@@ -51,6 +49,31 @@ class Host(Protocol):
         """Kills the episode's processes, and returns once they are gone."""
 
 
+class Children:
+    """How this process's children have ended; reaps them as they do."""
+
+    def __init__(self) -> None:
+        self.exit_codes: dict[int, int] = {}
+        signal.signal(signal.SIGCHLD, lambda *_: self.reap())
+
+    def reap(self) -> None:
+        """Reaps whoever has ended."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                code = os.waitstatus_to_exitcode(ended[1])
+                self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
+
+    def kill(self, pid: int) -> None:
+        """Kills a process, -1 for all that can be, and returns once there is no child any more."""
+        with suppress(ChildProcessError):
+            while True:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.0005)
+        self.exit_codes.clear()
+
+
 class PersistentShell:
     """Runs commands in one bash, which comes back after a command that hung or ended it."""
 
@@ -60,51 +83,14 @@ class PersistentShell:
         self._pid = 0
         self._buffer = b""
 
-    @property
-    def is_started(self) -> bool:
-        """Whether there is a shell, which may have died without anybody having noticed."""
-        return bool(self._pid)
-
-    def start(self) -> None:
-        """Starts the shell, which gets ready while this process does other things.
-
-        Raises: OSError.
-        """
-        stdin, self._stdin = os.pipe()
-        self._output, output = os.pipe()
-        os.set_blocking(self._stdin, False)
-        os.set_blocking(self._output, False)
-        try:
-            pid = self._host.start(stdin, output)
-            self._pidfd = os.pidfd_open(pid)
-        except OSError:
-            self._host.kill_all()
-            os.close(self._stdin)
-            os.close(self._output)
-            raise
-        finally:
-            os.close(stdin)
-            os.close(output)
-        self._pid = pid
-        self._write(_PREAMBLE)
-
-    def run(
-        self,
-        command: str,
-        timeout_s: float,
-        max_chars: int,
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> dict[str, object]:
-        """Returns the fields of a `CommandResult`; calls `meanwhile` as the command begins."""
+    def run(self, command: str, timeout_s: float, max_chars: int) -> dict[str, object]:
+        """Returns the fields of a `CommandResult`."""
         nonce = os.urandom(12).hex()
         output = _TwoEnds(max_chars)
         before = self._list_jobs()[1] if self._pid else []
         deadline_s = time.monotonic() + timeout_s
-        if not self._pid:
-            self.start()
-        lines = _quote_command(command) + _mark_end(nonce)
-        lines = lines[self._write(lines) :]
-        meanwhile()
+        lines = b"" if self._pid else self._start()
+        lines += _quote_command(command) + _mark_end(nonce)
         pattern = re.compile(b"\x1e" + nonce.encode() + b" ([0-9]{1,3})\x1e")
         exit_code = self._read(lines, output, pattern, deadline_s)
         is_timeout = exit_code is None and self._children.exit_codes.get(self._pid) is None
@@ -125,6 +111,19 @@ class PersistentShell:
                 os.close(descriptor)
         self._pid = 0
         self._buffer = b""
+
+    def _start(self) -> bytes:
+        stdin, self._stdin = os.pipe()
+        self._output, output = os.pipe()
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._output, False)
+        try:
+            self._pid = self._host.start(stdin, output)
+            self._pidfd = os.pidfd_open(self._pid)
+        finally:
+            os.close(stdin)
+            os.close(output)
+        return _PREAMBLE
 
     def _read(
         self, lines: bytes, output: _TwoEnds, pattern: re.Pattern[bytes], deadline_s: float
@@ -251,9 +250,17 @@ def _add_descendants(pids: list[int]) -> list[int]:
     return pids
 
 
-def spawn(command: tuple[str, ...], stdin: int, output: int, oom_score: int = 1000) -> int:
+def list_children(pid: int) -> list[int]:
+    """Returns a process's children, the oldest first."""
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+    return []
+
+
+def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
     """Starts a command, the first to go where memory runs out; its stderr is lost."""
-    set_oom_score("self", oom_score)
+    score = "/proc/self/oom_score_adj"
+    _write_text(score, "1000")
     try:
         return os.posix_spawn(
             command[0],
@@ -269,13 +276,12 @@ def spawn(command: tuple[str, ...], stdin: int, output: int, oom_score: int = 10
             setsigmask=[],
         )
     finally:
-        set_oom_score("self", 0)
+        _write_text(score, "0")
 
 
-def set_oom_score(pid: int | str, score: int) -> None:
-    """Says how soon a process, and what it starts, goes where memory runs out; 1000 is first."""
-    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-        file.write(str(score))
+def _write_text(path: str, text: str) -> None:
+    with suppress(OSError), open(path, "w") as file:
+        file.write(text)
 
 
 def serve(operations: dict[str, Callable[..., object]]) -> None:
