@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = {"envs": 17_700, "policies": 8_000, "launch": 3_500}
+ROOMS = {"envs": 17_600, "policies": 8_000, "launch": 3_500}
 """The rooms and how many lines of Python each may have; CONTRIBUTING.md says what for."""
 MAY_IMPORT = {"envs": {"envs"}, "policies": {"envs", "policies"}, "launch": set(ROOMS)}
 DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 2, "peft": 1}
