@@ -38,7 +38,7 @@ class AlgorithmTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        """Returns bundles for the trial's process, its runners and its learner."""
+        """Returns bundles for the trial's process, its runners and its learners."""
         settings = cls.to_settings(config)
         own, learners = settings.env_runners, settings.learners
         runner = {"CPU": own.num_cpus_per_env_runner, "GPU": own.num_gpus_per_env_runner}
@@ -46,7 +46,8 @@ class AlgorithmTrainable(tune.Trainable):
         if own.num_env_runners == 0:
             bundles = [{name: runner[name] + learner[name] for name in runner}]
         else:
-            bundles = [{"CPU": 0.1}, *[runner] * own.num_env_runners, learner]
+            learning = [learner] * learners.num_learners
+            bundles = [{"CPU": 0.1}, *[runner] * own.num_env_runners, *learning]
         return tune.PlacementGroupFactory([b for b in bundles if any(b.values())])
 
     def setup(self, config: dict[str, Any]) -> None:
