@@ -44,7 +44,7 @@ def run(config: str, settings: list[str], iterations: int, folder: Path) -> list
     """Returns the metrics of all iterations but the first."""
     command = [sys.executable, str(ROOT / "launch" / "train.py"), config, *settings]
     command += [f"training.num_iterations={iterations}", f"output.dir={folder}"]
-    command += ["evaluation.num_tasks=0", "output.tensorboard=false"]
+    command += ["evaluation.interval=0", "evaluation.num_tasks=0"]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")

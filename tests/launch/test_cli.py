@@ -11,6 +11,7 @@ import pytest
 from agentpeft.launch.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
+NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
 RUN = "import sys\n{before}\nfrom agentpeft.launch.cli import main\nsys.exit(main({words!r}))"
 
 
@@ -45,7 +46,7 @@ def test_every_command_has_its_own_help(name, capsys, monkeypatch):
     [
         (["train", "quickstrat"], "error: unknown config 'quickstrat'; did you mean"),
         (["merge", "nowhere"], "error: nowhere is no adapter"),
-        (["evaluate", "quickstart", "evaluation.num_tasks=0"], "nothing to play"),
+        (["evaluate", "quickstart", *NO_TASKS], "nothing to play"),
         (["report", "nowhere"], "error: no run in 'nowhere'"),
         (["doctor", "--what"], "error: unrecognized arguments: --what"),
         (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),

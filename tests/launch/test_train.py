@@ -243,7 +243,7 @@ main(sys.argv[2:])
     "moment",
     [
         "agentpeft.policies.objective:Objective:compute:3",  # before the gradients
-        "agentpeft.policies.engines.batching:Batch:step:10",  # among the tokens of episodes
+        "agentpeft.policies.engines.batching:Batch:step:22",  # among the tokens of episodes
         "agentpeft.policies.checkpoints::_write_synced:12",  # among a checkpoint's files
     ],
     ids=["update", "rollout", "checkpoint"],
