@@ -1,5 +1,6 @@
 """Training runs as trials of Ray Tune: `ray.tune.Trainable` over `Algorithm` (extra `tune`)."""
 
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -52,16 +53,18 @@ class AlgorithmTrainable(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Starts the run."""
+        self._evaluated = {"eval/success_rate": math.nan}
         self._algorithm = Algorithm(self.to_settings(config), Path(self.logdir))
 
     def step(self) -> dict[str, Any]:
-        """Returns the metrics of one iteration."""
+        """Returns the metrics of one iteration, with the last evaluation's (none yet: NaN)."""
         metrics, settings = self._algorithm.train(), self._algorithm.settings
         step, interval = self._algorithm.iteration, settings.evaluation.interval
         is_last = step >= settings.training.num_iterations
         if settings.evaluation.num_tasks and (is_last or (interval and step % interval == 0)):
-            metrics |= {f"eval/{n}": value for n, value in self._algorithm.evaluate().items()}
-        return {**metrics, "done": is_last}
+            found = self._algorithm.evaluate()
+            self._evaluated = {f"eval/{name}": value for name, value in found.items()}
+        return {**metrics, **self._evaluated, "done": is_last}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes a checkpoint of the run."""

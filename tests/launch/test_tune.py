@@ -1,5 +1,11 @@
 """A small sweep with Ray Tune."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import ray
 from ray import tune
@@ -7,6 +13,9 @@ from ray import tune
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpoints import read_state
+from agentpeft.policies.config import Settings
+
+ROOT = Path(__file__).parents[2]
 
 VALUES = {
     "tiny": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
@@ -41,6 +50,19 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
         assert result.metrics["eval/num_episodes"] == 4
         with result.checkpoint.as_directory() as folder:
             assert read_state(tmp_path / folder / "checkpoint")["iteration"] == 2
+
+
+def test_the_pages_sweep_runs(tmp_path):
+    page = (ROOT / "docs" / "training" / "tune.md").read_text("utf-8")
+    (block,) = re.findall(r"^```python needs:tune\n(.*?)^```$", page, re.M | re.S)
+    config = tmp_path / "tiny.toml"
+    config.write_text(Settings(**VALUES).to_toml(), encoding="utf-8")
+    script = tmp_path / "sweep.py"
+    script.write_text(block.replace("launch/configs/arithmetic_add.toml", str(config)), "utf-8")
+    env = {**os.environ, "HOME": str(tmp_path), "AGENTPEFT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert b"'training.lr'" in done.stdout.splitlines()[-1]
 
 
 def test_a_trial_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
