@@ -97,9 +97,9 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
 def check_gpu(machine: Machine) -> Iterator[Finding]:
     """CUDA's torch and a driver, if the config asks for GPUs."""
     settings = machine.settings
-    runners = settings.env_runners
+    runners, learners = settings.env_runners, settings.learners
     asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
-    asked += settings.learners.num_gpus_per_learner
+    asked += learners.num_gpus_per_learner * learners.num_learners
     files = [Path(folder) / "torch" / "version.py" for folder in machine.search]
     texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
     cuda = re.search(r"^cuda\b.*'([\d.]+)'", texts[0] if texts else "", re.M)

@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from newcomer import Newcomer
 
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+
+if TYPE_CHECKING:
+    from newcomer import Newcomer
 
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a loaded machine's node comes late
 
@@ -63,8 +66,10 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> "Newcomer":
     """A newcomer who has run the quickstart; others work on copies of the tree."""
+    from newcomer import Newcomer  # here: it needs packages that the envs alone do not have
+
     folder = tmp_path_factory.mktemp("newcomer")
     made = Newcomer(folder / "tree", folder / "home")
     made.unpack()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import ray
+from small_model import SMALL
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, Shipment
@@ -18,12 +19,7 @@ from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingErr
 from agentpeft.policies.samples import AdapterAck
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "lora.rank=2",
     "training.algorithm=reinforce",
     "env_runners.max_new_tokens=4",

@@ -3,6 +3,7 @@ import math
 from hashlib import sha256
 
 import pytest
+from small_model import SMALL
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
@@ -10,12 +11,7 @@ from agentpeft.policies.config import Settings, with_overrides
 from agentpeft.policies.errors import CheckpointError
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "lora.rank=2",
     "env_runners.num_env_runners=0",
     "env_runners.max_new_tokens=4",

@@ -4,6 +4,7 @@ import time
 import numpy as np
 import pytest
 import word_env
+from small_model import SMALL
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.adapter_store import make_version
@@ -15,12 +16,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models import load_base
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "env_runners.max_new_tokens=30",
     "environment.id=Tests/Word-v0",
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_model import SMALL
 
 from agentpeft.policies import runner_group
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
@@ -14,12 +15,7 @@ from agentpeft.policies.env_runner import GroupRequest
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "lora.rank=2",
     "env_runners.num_env_runners=0",
     "env_runners.max_new_tokens=4",

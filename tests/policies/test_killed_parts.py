@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from small_model import SMALL
 
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.adapter_store import ack_of
@@ -20,12 +21,7 @@ from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.workers import Job, start_workers
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "lora.rank=2",
     "env_runners.num_env_runners=2",
     "env_runners.num_threads=1",

@@ -16,6 +16,7 @@ import ray
 import ray.cloudpickle
 import torch
 from learner_parts import flat_weights, make_group, make_trajectory, random_groups
+from small_model import SMALL
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies import learner_calls
@@ -30,12 +31,7 @@ from agentpeft.policies.models import load_base
 from agentpeft.policies.peers import Peers, cut_into_shares
 
 TINY = (
-    "tiny.hidden_size=32",
-    "tiny.num_layers=2",
-    "tiny.num_heads=2",
-    "tiny.intermediate_size=64",
-    "tiny.vocab_size=300",
-    "tiny.max_context_tokens=256",
+    *SMALL,
     "lora.rank=4",
     "env_runners.max_new_tokens=8",
     "learners.num_threads=1",
