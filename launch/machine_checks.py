@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -194,7 +195,7 @@ def check_model(machine: Machine) -> Iterator[Finding]:
         yield _find_on_hub(name.partition(":")[2] or name)
         return
     wanted = {"weights": "*.safetensors"}
-    if not (folder / "adapter_config.json").is_file():
+    if not (folder / ADAPTER_CONFIG).is_file():
         wanted |= {"config": "config.json", "tokenizer": "tokenizer*"}
     missing = [part for part, pattern in wanted.items() if not any(folder.glob(pattern))]
     if missing:

@@ -29,6 +29,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command, size_mib
 from agentpeft.launch.resources import read_model_config
 from agentpeft.launch.run_folder import shown
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.checkpoints import latest_checkpoint
 from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import CheckpointError
@@ -64,9 +65,9 @@ def find_adapter(path: Path) -> Path:
     """
     runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
     for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
-        if (folder / "adapter_config.json").is_file():
+        if (folder / ADAPTER_CONFIG).is_file():
             return folder.resolve()
-    raise SettingsError(f"{path} is no adapter, checkpoint or run (no adapter_config.json)")
+    raise SettingsError(f"{path} is no adapter, checkpoint or run (no {ADAPTER_CONFIG})")
 
 
 def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Settings:

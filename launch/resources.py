@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import Settings
 from agentpeft.policies.tiny import make_tiny_config
 
@@ -63,7 +64,7 @@ def read_model_config(settings: Settings) -> PreTrainedConfig:
     name = settings.model.name
     if name == "tiny":
         return make_tiny_config(settings.tiny)
-    adapter = Path(name).expanduser() / "adapter_config.json"
+    adapter = Path(name).expanduser() / ADAPTER_CONFIG
     if adapter.is_file():
         name = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
     is_local = Path(name).expanduser().is_dir() or not is_hub_reachable()

@@ -23,6 +23,7 @@ from agentpeft.launch.command_line import FAILURES, WRONG, say
 from agentpeft.launch.run_data import write_file
 from agentpeft.launch.run_folder import Start, log_to, make_run_dir, output_base
 from agentpeft.launch.task_files import with_task_files
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import AlgorithmName, EnvironmentSettings, Settings, with_overrides
 from agentpeft.policies.oracle import make_text_env
 
@@ -139,7 +140,7 @@ def _to_settings(request: ToolRequest) -> Settings:
 
 def _shape(request: ToolRequest) -> Json:
     """Returns the settings of an adapter directory's LoRA; of any other model none."""
-    path = Path(request.model).expanduser() / "adapter_config.json"
+    path = Path(request.model).expanduser() / ADAPTER_CONFIG
     if not path.is_file():
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))

@@ -10,6 +10,11 @@ import numpy as np
 
 from agentpeft.policies.samples import AdapterAck, AdapterVersion, Floats
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of PEFT's format."""
+LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
+"""How the names of its weights end."""
+
 
 def compute_hash(weights: Mapping[str, Floats]) -> str:
     """Returns the SHA-256 over names, shapes, dtypes and bytes, independent of the order."""

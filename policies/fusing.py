@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from agentpeft.policies.adapter_store import LORA_A, LORA_B
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.samples import AdapterVersion
 
-_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_PREFIX = "base_model.model."
 
 
 def merged_state(
@@ -45,9 +46,9 @@ def _slot_name(name: str) -> str:
 def target_names(adapter: AdapterVersion) -> Iterator[str]:
     """Yields the base's names for the weights that an adapter changes."""
     for name in adapter.weights:
-        if name.endswith(_A):
-            yield f"{name.removeprefix(_PREFIX).removesuffix(_A)}.weight"
-        elif not name.endswith(_B):
+        if name.endswith(LORA_A):
+            yield f"{name.removeprefix(_PREFIX).removesuffix(LORA_A)}.weight"
+        elif not name.endswith(LORA_B):
             yield name
 
 
@@ -79,4 +80,4 @@ def _updated_shape(name: str, adapter: AdapterVersion) -> tuple[int, ...]:
 
 def _pair(name: str) -> tuple[str, str]:
     module = _PREFIX + name.removesuffix(".weight")
-    return module + _A, module + _B
+    return module + LORA_A, module + LORA_B

@@ -15,12 +15,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.config import LoraSettings
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import Floats
 
-_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TRAINED, _REFERENCE = "default", "reference"
 
 
@@ -93,7 +93,7 @@ class LoraPolicy(_Trained):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._config.save_pretrained(str(folder))
-            save_file(self.adapter_weights(), folder / _WEIGHTS, {"format": "pt"})
+            save_file(self.adapter_weights(), folder / ADAPTER_WEIGHTS, {"format": "pt"})
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"the adapter cannot be written to {folder}: {error}") from None
 
@@ -103,7 +103,7 @@ class LoraPolicy(_Trained):
         Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
         """
         _check_fits(Path(path), _read_config(Path(path)), self._config)
-        self.load_weights(_read_weights(Path(path) / _WEIGHTS))
+        self.load_weights(_read_weights(Path(path) / ADAPTER_WEIGHTS))
 
 
 class FullPolicy(_Trained):
@@ -247,12 +247,12 @@ def _read_weights(path: Path) -> dict[str, Floats]:
 
 
 def _read_config(folder: Path) -> LoraConfig:
-    if not (folder / _CONFIG).is_file():
-        raise CheckpointError(f"{folder} is no adapter: it has no {_CONFIG}")
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise CheckpointError(f"{folder} is no adapter: it has no {ADAPTER_CONFIG}")
     try:
         return cast(LoraConfig, LoraConfig.from_pretrained(str(folder)))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{folder / _CONFIG} cannot be read: {error}") from None
+        raise CheckpointError(f"{folder / ADAPTER_CONFIG} cannot be read: {error}") from None
 
 
 def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:

@@ -23,6 +23,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.policy_base import PolicyBase, Progress
 from agentpeft.policies.warm_start import load_tiny
@@ -37,7 +38,6 @@ __all__ = [
     "uses_autocast",
 ]
 
-ADAPTER_CONFIG = "adapter_config.json"
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 _NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")

@@ -7,16 +7,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG, ADAPTER_WEIGHTS, LORA_A
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.samples import AdapterVersion
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_A = ".lora_A.weight"
 
 
 def lora_rank(adapter: AdapterVersion) -> int | None:
     """Returns the adapter's rank; None for a version of all weights."""
-    ranks = [len(weight) for name, weight in adapter.weights.items() if name.endswith(_A)]
+    ranks = [len(weight) for name, weight in adapter.weights.items() if name.endswith(LORA_A)]
     return max(ranks, default=None)
 
 
@@ -24,24 +22,26 @@ def write_adapter(adapter: AdapterVersion, folder: Path) -> None:
     """Writes an adapter (or all weights, which then have no PEFT config) into a folder."""
     fields = {name: str(vars(adapter)[name]) for name in ("version", "name", "sha256", "scaling")}
     weights = {name: np.ascontiguousarray(weight) for name, weight in adapter.weights.items()}
-    save_file(weights, folder / WEIGHTS, {"format": "pt", **fields})
+    save_file(weights, folder / ADAPTER_WEIGHTS, {"format": "pt", **fields})
     rank = lora_rank(adapter)
     if rank is None:
         return
-    modules = {name.removesuffix(_A).rpartition(".")[2] for name in weights if name.endswith(_A)}
+    modules = {
+        name.removesuffix(LORA_A).rpartition(".")[2] for name in weights if name.endswith(LORA_A)
+    }
     config = {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": adapter.scaling * rank,
         "target_modules": sorted(modules),
     }
-    (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config), encoding="utf-8")
 
 
 def read_adapter(folder: Path) -> AdapterVersion:
     """Returns what `write_adapter` wrote; the hash is the one noted. Raises: EngineError."""
     try:
-        with safe_open(folder / WEIGHTS, "numpy") as file:
+        with safe_open(folder / ADAPTER_WEIGHTS, "numpy") as file:
             noted = file.metadata()
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return AdapterVersion(

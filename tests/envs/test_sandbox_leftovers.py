@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 from agentpeft.envs.processes import identify_process
 
 MARK = str(10_000_000 + os.getpid())
@@ -25,6 +26,17 @@ sandbox.run("sleep {MARK} & setsid sleep {MARK} &", 5)
 print(identify_process(os.getpid()), flush=True)
 if sys.argv[2] == "crash":
     os.kill(os.getpid(), 9)
+"""
+LEAVE = f"""
+import os, subprocess
+from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
+groups = Cgroups(SandboxLimits())
+left = subprocess.Popen(["sleep", "{MARK}"])
+for descriptor in groups.descriptors:
+    os.write(descriptor, str(left.pid).encode())
+print(len(groups.descriptors), flush=True)
+os.kill(os.getpid(), 9)
 """
 
 
@@ -97,6 +109,14 @@ def test_end_of_the_process_leaves_nothing_for_the_next(sandbox_kind: SandboxKin
         sandbox.reset()
         sandbox.close()
     wait_for(lambda: not list_containers(sandbox_kind, owner) and not list_cgroups(owner))
+    wait_for(lambda: not list_marked())
+
+
+def test_process_that_outlives_its_dead_owner_is_ended_by_the_next():
+    played = subprocess.run([sys.executable, "-c", LEAVE], stdout=subprocess.PIPE, check=False)
+    assert int(played.stdout) > 0, "no control groups can be made here"
+    assert list_marked()
+    Cgroups(SandboxLimits()).close()
     wait_for(lambda: not list_marked())
 
 

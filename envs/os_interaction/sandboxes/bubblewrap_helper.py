@@ -25,6 +25,7 @@ _ISOLATION = (  # noqa: SIM905 (as one types it)
 ).split()
 _NUM_IDS = 65_536
 _OWN_PROCESSES = 6
+_READY_TIMEOUT_S = 30.0
 _NAMESPACE = 99
 """The descriptor of the shells' user namespace; a shell closes it."""
 
@@ -68,7 +69,7 @@ class _Episode:
 
     def kill_all(self) -> None:
         if self._outer:  # the namespace's first process dies with it, and all below with that
-            self._children.kill(self._outer)
+            self._children.kill()
         self._outer = 0
 
     def _compose_command(self, program: int) -> tuple[str, ...]:
@@ -94,6 +95,7 @@ class _Server:
         children = shell.Children()
         self._episode = _Episode(config, children)
         self._shell = shell.PersistentShell(self._episode, children)
+        self._is_next_started = False
 
     def serve(self) -> None:
         shell.serve(
@@ -105,14 +107,36 @@ class _Server:
                 "read": self._in_frozen(served_files.read_file),
                 "stat": self._in_frozen(served_files.stat_path),
                 "walk": self._in_frozen(served_files.walk),
-            }
+            },
+            afterwards={"freeze": self._start_next},
         )
+        self._shell.end()  # a bwrap that is only starting would outlive this process
 
     def _reset(self) -> None:
-        self._shell.end()
+        if not self._is_next_ready():
+            self._shell.end()
+            self._mount_next()
         for name in ("frozen", "episode/root", "episode"):
             _unmount_if_there(f"{_BASE}/{name}")
-        self._episode.mount("episode", self._image)
+        os.makedirs(f"{_BASE}/episode", exist_ok=True)
+        kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
+        self._episode.root = f"{_BASE}/episode/root"
+
+    def _start_next(self) -> None:
+        """Starts the next episode's shell while the last one's files are read."""
+        with suppress(OSError):  # `reset` then sees to it
+            self._mount_next()
+            self._shell.start()
+            self._is_next_started = True
+
+    def _mount_next(self) -> None:
+        for name in ("next/root", "next"):
+            _unmount_if_there(f"{_BASE}/{name}")
+        self._episode.mount("next", self._image)
+
+    def _is_next_ready(self) -> bool:
+        is_started, self._is_next_started = self._is_next_started, False
+        return is_started and self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
 
     def _run(self, command: str, timeout_s: float) -> dict[str, object]:
         return self._shell.run(command, timeout_s, self._max_chars)
@@ -126,6 +150,8 @@ class _Server:
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
 
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
+        self._shell.end()
+        self._is_next_started = False
         for name in ("check/root", "check"):
             _unmount_if_there(f"{_BASE}/{name}")
         self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")

@@ -5,6 +5,7 @@ Where none can be written (no root, no delegation), there are none, and rlimits 
 
 import itertools
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,7 @@ class Cgroups:
                 self.descriptors.append(os.open(path / "cgroup.procs", os.O_WRONLY))
 
     def close(self) -> None:
-        """Removes the groups, whose processes must have been killed. Idempotent."""
+        """Removes the groups with the processes that are left in them. Idempotent."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         for path in self._paths:
@@ -110,6 +111,14 @@ def _remove(path: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
+            _kill_all(path)
             time.sleep(0.02)  # the last process is still on its way out
         else:
             return
+
+
+def _kill_all(path: Path) -> None:
+    with suppress(OSError):
+        for pid in (path / "cgroup.procs").read_text().split():
+            if pid != "0":  # one of another process namespace
+                os.kill(int(pid), signal.SIGKILL)

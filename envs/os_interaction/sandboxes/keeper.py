@@ -43,10 +43,11 @@ def main() -> None:
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
-    def freeze() -> None:
+    def freeze() -> object:
         kept.end()
         if [resource.getrlimit(number) for number in _LIMITS] != limits:
             raise OSError("the limits of process 1 were changed from inside")
+        return served_files.read_accounts()
 
     shell.serve(
         {

@@ -13,6 +13,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
     FileStat,
     Interpreter,
 )
+from agentpeft.envs.os_interaction.sandboxes.served_files import MAX_ACCOUNT_BYTES
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
 _CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
@@ -52,8 +53,8 @@ class ServedSandbox(ABC):
     def freeze(self) -> "ServedFiles":
         """See `Sandbox.freeze`."""
         if self._files is None:
-            self.ask("freeze")
-            self._files = ServedFiles(self)
+            accounts = self.ask("freeze") or {}
+            self._files = ServedFiles(self, accounts)
         return self._files
 
     def check(
@@ -72,8 +73,10 @@ class ServedSandbox(ABC):
 class ServedFiles:
     """`FrozenFiles` of a sandbox."""
 
-    def __init__(self, sandbox: ServedSandbox) -> None:
+    def __init__(self, sandbox: ServedSandbox, accounts: dict[str, str | None]) -> None:
+        """`accounts`: what `served_files.read_accounts` has said."""
         self._sandbox = sandbox
+        self._accounts = accounts
 
     def stat(self, path: str) -> FileStat | None:
         """See `FrozenFiles.stat`."""
@@ -82,8 +85,11 @@ class ServedFiles:
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """See `FrozenFiles.read`."""
-        data = self._sandbox.ask("read", path, max_bytes)
-        return None if data is None else base64.b64decode(data)
+        if path in self._accounts and max_bytes <= MAX_ACCOUNT_BYTES:
+            data = self._accounts[path]
+        else:
+            data = self._sandbox.ask("read", path, max_bytes)
+        return None if data is None else base64.b64decode(data)[:max_bytes]
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
         """See `FrozenFiles.walk`."""

@@ -63,12 +63,16 @@ class Children:
                 code = os.waitstatus_to_exitcode(ended[1])
                 self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
 
-    def kill(self, pid: int) -> None:
-        """Kills a process, -1 for all that can be, and returns once there is no child any more."""
+    def kill(self, pid: int | None = None) -> None:
+        """Kills every child, or -1: all that can be; returns once there is no child any more.
+
+        Children are also those that others leave to this process, as a shell does that is killed
+        while it starts.
+        """
         with suppress(ChildProcessError):
             while True:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                for victim in [pid] if pid else list_children(os.getpid()):
+                    _signal(victim, signal.SIGKILL)
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     time.sleep(0.0005)
         self.exit_codes.clear()
@@ -87,10 +91,11 @@ class PersistentShell:
         """Returns the fields of a `CommandResult`."""
         nonce = os.urandom(12).hex()
         output = _TwoEnds(max_chars)
-        before = self._list_jobs()[1] if self._pid else []
+        if not self._pid:
+            self.start()
+        before = self._list_jobs()[1]
         deadline_s = time.monotonic() + timeout_s
-        lines = b"" if self._pid else self._start()
-        lines += _quote_command(command) + _mark_end(nonce)
+        lines = _quote_command(command) + _mark_end(nonce)
         pattern = re.compile(b"\x1e" + nonce.encode() + b" ([0-9]{1,3})\x1e")
         exit_code = self._read(lines, output, pattern, deadline_s)
         is_timeout = exit_code is None and self._children.exit_codes.get(self._pid) is None
@@ -112,7 +117,8 @@ class PersistentShell:
         self._pid = 0
         self._buffer = b""
 
-    def _start(self) -> bytes:
+    def start(self) -> None:
+        """Starts the shell, and does not wait until it can take commands. Raises: OSError."""
         stdin, self._stdin = os.pipe()
         self._output, output = os.pipe()
         os.set_blocking(self._stdin, False)
@@ -123,7 +129,7 @@ class PersistentShell:
         finally:
             os.close(stdin)
             os.close(output)
-        return _PREAMBLE
+        self._write(_PREAMBLE)
 
     def _read(
         self, lines: bytes, output: _TwoEnds, pattern: re.Pattern[bytes], deadline_s: float
@@ -284,8 +290,14 @@ def _write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def serve(operations: dict[str, Callable[..., object]]) -> None:
-    """Answers requests, a line of JSON each, from standard input until it ends."""
+def serve(
+    operations: dict[str, Callable[..., object]],
+    afterwards: dict[str, Callable[[], None]] | None = None,
+) -> None:
+    """Answers requests, a line of JSON each, from standard input until it ends.
+
+    `afterwards` has what is done once an operation has been answered.
+    """
     for line in sys.stdin:
         request = json.loads(line)
         answer = {"id": request["id"]}
@@ -295,3 +307,5 @@ def serve(operations: dict[str, Callable[..., object]]) -> None:
             answer["error"] = str(error)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+        if afterwards and request["operation"] in afterwards:
+            afterwards[request["operation"]]()

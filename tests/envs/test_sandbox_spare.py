@@ -1,0 +1,122 @@
+"""The shell that bubblewrap starts for the next episode, once the last one is frozen."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from small_sandbox import SMALL
+
+from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
+
+pytestmark = pytest.mark.parametrize("sandbox_kind", ["bubblewrap"], indirect=True)
+
+PLACE = "cat /proc/self/oom_score_adj; ls /proc/self/fd | wc -l; ls /tmp; id -u"
+"""What a shell says of itself: its score, its descriptors (with those of `ls`), files, user."""
+
+
+def list_descendants(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        for path in Path(f"/proc/{each}/task").glob("*/children"):
+            found += map(int, path.read_text().split())
+    return found[1:]
+
+
+@pytest.fixture
+def sandbox(sandbox_kind: SandboxKind) -> Iterator[Sandbox]:
+    """A bubblewrap sandbox within an episode."""
+    sandbox = make_sandbox(sandbox_kind, SMALL)
+    sandbox.reset()
+    sandbox.run("touch /tmp/mine", 10)
+    yield sandbox
+    sandbox.close()
+
+
+def freeze(sandbox: Sandbox) -> list[int]:
+    """Ends the episode; returns the helper, its worker, and the spare's processes."""
+    sandbox.freeze()
+    deadline_s = time.monotonic() + 30
+    while not is_shell((processes := list_descendants(os.getpid()))[-1]):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    return processes
+
+
+def is_shell(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/bash")
+    return False
+
+
+def is_usable(sandbox: Sandbox) -> bool:
+    return sandbox.run("ls /tmp; echo fine", 20).output == "fine\n"
+
+
+def test_every_episode_is_alike_whenever_its_shell_was_started(sandbox: Sandbox):
+    sandbox.reset()
+    late = sandbox.run(PLACE, 10).output
+    freeze(sandbox)
+    sandbox.reset()
+    assert sandbox.run(PLACE, 10).output == late == "1000\n4\n0\n"
+    sandbox.run("exit", 10)
+    assert sandbox.run("touch /tmp/later; ls /tmp", 10).output == "later\n"
+    assert sandbox.freeze().stat("/tmp/later") is not None
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_killed_spare_is_made_anew(sandbox: Sandbox, position: int):
+    os.kill(freeze(sandbox)[2:][position], signal.SIGKILL)
+    for _ in range(2):
+        sandbox.reset()
+        assert is_usable(sandbox)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        ":(){ :|:& };:; sleep 60",
+        "tail /dev/zero; tail /dev/zero",
+        "kill -9 -1",
+        "head -c 99M /dev/zero >/f; touch /{1..1500}",
+        "for fd in /proc/$$/fd/*; do echo exit >$fd; done",
+    ],
+)
+def test_next_episode_begins_well_after_an_attack(sandbox: Sandbox, attack: str):
+    sandbox.run(attack, 1.0)
+    for _ in range(2):
+        freeze(sandbox)
+        sandbox.reset()
+        assert is_usable(sandbox)
+
+
+def test_spare_sees_nothing_of_a_check_and_a_check_nothing_of_it(sandbox: Sandbox):
+    freeze(sandbox)
+    assert sandbox.check("ls /tmp; touch /tmp/checked", 10).output == "mine\n"
+    assert sandbox.check("ls /tmp", 10).output == "mine\n"
+    sandbox.reset()
+    assert is_usable(sandbox)
+
+
+def test_spare_is_gone_after_close(sandbox: Sandbox):
+    processes = freeze(sandbox)
+    sandbox.close()
+    deadline_s = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_two_sandboxes_have_a_spare_each(sandbox: Sandbox):
+    other = make_sandbox("bubblewrap", SMALL)
+    other.reset()
+    for _ in range(2):
+        other.run("touch /tmp/other", 10)
+        for each in (sandbox, other):
+            each.freeze()
+            each.reset()
+            assert is_usable(each)
+    other.close()
