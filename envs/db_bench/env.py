@@ -15,10 +15,10 @@ from agentpeft.envs.db_bench.actions import (
 )
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
-from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 from agentpeft.envs.db_bench.grading import Grader
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.sources import make_task_source
+from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import SettingsError, check_count, check_share
 from agentpeft.envs.outcomes import Outcome
@@ -108,12 +108,12 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file), EnvFault (server)."""
-        generated = GeneratorOptions(
-            max_phrasings, split, max_columns, max_rows, max_text_chars, invent
+        generated = TableOptions(
+            max_phrasings, split, invent, max_columns, max_rows, max_text_chars
         )
         if task_source is None:
             task_source = make_task_source(data, skills, skill_mode, num_skills, generated)
-        elif (data, skills, num_skills, generated) != (None, None, None, GeneratorOptions()):
+        elif (data, skills, num_skills, generated) != (None, None, None, TableOptions()):
             raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)
         if prompt not in get_args(PromptStyle):

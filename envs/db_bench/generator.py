@@ -7,19 +7,19 @@ from random import Random
 import numpy as np
 
 from agentpeft.envs.db_bench.generator_conditions import NoTaskHereError, Scene
-from agentpeft.envs.db_bench.generator_options import GeneratorOptions
 from agentpeft.envs.db_bench.generator_phrases import PHRASES
 from agentpeft.envs.db_bench.generator_reads import Draft, make_read
 from agentpeft.envs.db_bench.generator_tables import Sample, make_sample
 from agentpeft.envs.db_bench.generator_writes import make_delete, make_insert, make_update
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
+from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.errors import SettingsError
 from agentpeft.envs.phrases import Speaker
+from agentpeft.envs.skill_generator import SkillGenerator
 from agentpeft.envs.splits import Split
 from agentpeft.envs.streams import TaskStream, stages_by_skills
 
-_MAX_DRAWS = 10
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
 _WRITES = {"insert": make_insert, "delete": make_delete, "update": make_update}
@@ -53,13 +53,15 @@ def find_conflict(skills: Sequence[str]) -> str | None:
     return None
 
 
-class DBBenchGenerator:
+class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
     """Makes tasks that show given skills, with no others than those need.
 
     Every part of a gold statement matters: without any one of its conditions, keys or limits the
     answer would be another. No answer is empty. `draw` picks skills and a number, and these with
     the options are the task's id, so `get` remakes it, in any process. Thread-safe.
     """
+
+    known_skills = SKILLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -82,58 +84,43 @@ class DBBenchGenerator:
             num_skills: with "all", each task has this many of them, drawn anew; None is all.
             max_phrasings: how many ways to say each thing, plainest first; None is every way.
             split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
-            max_columns: of the table; None is up to nine. See `GeneratorOptions`.
+            max_columns: of the table; None is up to nine. See `TableOptions`.
             max_rows: of the table; None is up to 14.
             max_text_chars: of a text in gold SQL; None is any length.
-            invent: made-up words among the values. See `GeneratorOptions`.
+            invent: made-up words among the values. See `TableOptions`.
 
         Raises: SettingsError.
         """
-        if skill_mode not in ("single", "all"):
-            raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
-        if skill_mode == "single" and num_skills not in (None, 1):
-            raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
-        self.skills = SKILLS if skills is None else check_skills(skills)
-        if not self.skills:
-            raise SettingsError("skills must name at least one skill, or be None for all")
-        wanted = 1 if skill_mode == "single" else num_skills
-        self.num_skills = len(self.skills) if wanted is None else wanted
-        self.options = GeneratorOptions(
-            max_phrasings, split, max_columns, max_rows, max_text_chars, invent
-        )
-        if not 1 <= self.num_skills <= len(self.skills):
-            raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
+        options = TableOptions(max_phrasings, split, invent, max_columns, max_rows, max_text_chars)
+        super().__init__(skills, skill_mode, num_skills, options)
         self._pick_skills(np.random.default_rng(0))
 
-    def draw(self, rng: np.random.Generator) -> DBBenchTask:
-        """Returns a new task; the same `rng` state gives the same task.
+    def make(
+        self, task_id: str, skills: tuple[str, ...], options: TableOptions
+    ) -> DBBenchTask | None:
+        """See `SkillGenerator.make`."""
+        rng = Random(task_id)
+        for _ in range(_MAX_TABLES):
+            sample = make_sample(rng, skills, options)
+            try:
+                speaker = Speaker(PHRASES, rng, options.max_phrasings)
+                draft = _make_draft(rng, speaker, sample, frozenset(skills))
+            finally:
+                sample.connection.close()
+            if draft is not None:
+                return DBBenchTask(
+                    task_id=task_id,
+                    instruction=draft.instruction,
+                    skills=check_skills(draft.skills),
+                    tables=(sample.table,),
+                    is_write=draft.label is None,
+                    gold_sql=draft.sql,
+                    label=draft.label,
+                )
+        return None
 
-        Raises: SettingsError where so many skills come together that none is found.
-        """
-        for _ in range(_MAX_DRAWS):
-            skills = self._pick_skills(rng)
-            task = _make_task(skills, self.options, int(rng.integers(2**31)))
-            if task is not None:
-                return task
-        raise SettingsError(f"no task was found that has {', '.join(skills)}; ask for fewer")
-
-    def get(self, task_id: str) -> DBBenchTask:
-        """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
-        names, _, rest = task_id.partition("/")
-        text, _, seed = rest.partition("/")
-        options = GeneratorOptions.of_id(text)
-        skills = tuple(names.split("+"))
-        is_known = (
-            skills == tuple(skill for skill in SKILLS if skill in skills)
-            and find_conflict(skills) is None
-            and seed.isdecimal()
-        )
-        task = _make_task(skills, options, int(seed)) if is_known and options else None
-        if task is None or task.task_id != task_id:
-            raise UnknownTaskError(
-                f"{task_id!r} is no generated task's id (skill+skill/options/number)"
-            )
-        return task
+    def _fit(self, skills: tuple[str, ...]) -> bool:
+        return super()._fit(skills) and find_conflict(skills) is None
 
     def _pick_skills(self, rng: np.random.Generator) -> tuple[str, ...]:
         """Returns `num_skills` skills that fit together. Raises: SettingsError."""
@@ -169,30 +156,6 @@ def curriculum(
         return DBBenchGenerator(skills, skill_mode="all", num_skills=number)
 
     return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
-
-
-def _make_task(skills: tuple[str, ...], options: GeneratorOptions, seed: int) -> DBBenchTask | None:
-    """Returns the task of an id; None where no attempt gave a proper one."""
-    task_id = f"{'+'.join(skills)}/{options}/{seed}"
-    rng = Random(task_id)
-    for _ in range(_MAX_TABLES):
-        sample = make_sample(rng, skills, options)
-        try:
-            speaker = Speaker(PHRASES, rng, options.max_phrasings)
-            draft = _make_draft(rng, speaker, sample, frozenset(skills))
-        finally:
-            sample.connection.close()
-        if draft is not None:
-            return DBBenchTask(
-                task_id=task_id,
-                instruction=draft.instruction,
-                skills=check_skills(draft.skills),
-                tables=(sample.table,),
-                is_write=draft.label is None,
-                gold_sql=draft.sql,
-                label=draft.label,
-            )
-    return None
 
 
 def _make_draft(

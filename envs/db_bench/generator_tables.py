@@ -18,7 +18,7 @@ from random import Random
 from typing import Literal
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
-from agentpeft.envs.db_bench.generator_options import GeneratorOptions
+from agentpeft.envs.db_bench.table_options import TableOptions
 
 Kind = Literal["name", "category", "int", "decimal", "float", "date"]
 
@@ -62,7 +62,7 @@ class Sample:
     table: Table
     fields: tuple[Field, ...]
     connection: sqlite3.Connection
-    options: GeneratorOptions
+    options: TableOptions
 
     def distinct(self, field: Field) -> list[Value]:
         """Returns a column's different values in ascending order."""
@@ -85,7 +85,7 @@ class Sample:
         return [field for field in self.fields if field.kind == kind]
 
 
-def make_sample(rng: Random, skills: Sequence[str], options: GeneratorOptions) -> Sample:
+def make_sample(rng: Random, skills: Sequence[str], options: TableOptions) -> Sample:
     """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
     is_large = len(skills) > 1
     names, candidates = rng.choice(_DOMAINS)
@@ -175,7 +175,7 @@ def _pick_texts(rng: Random, spec: str, num_texts: int) -> list[str]:
     return rng.sample(options, min(num_texts, len(options)))
 
 
-def _make_table_name(rng: Random, names: list[str], options: GeneratorOptions) -> str:
+def _make_table_name(rng: Random, names: list[str], options: TableOptions) -> str:
     prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
     suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
     name = f"{prefix}{rng.choice(names)}{suffix}"

@@ -25,7 +25,8 @@ from collections.abc import Iterable, Iterator
 import sqlglot
 from sqlglot import exp
 
-from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
+from agentpeft.envs.errors import DataError
+from agentpeft.envs.skill_generator import sort_skills
 
 SKILLS = (
     "select",
@@ -64,10 +65,7 @@ _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 
 def check_skills(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `SKILLS`. Raises: SettingsError."""
-    wanted = set(names)
-    for name in sorted(wanted.difference(SKILLS)):
-        raise SettingsError(f"unknown skill {name!r}{did_you_mean(name, SKILLS)}")
-    return tuple(skill for skill in SKILLS if skill in wanted)
+    return sort_skills(names, SKILLS)
 
 
 def detect_skills(sql: str) -> tuple[str, ...]:

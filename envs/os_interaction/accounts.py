@@ -1,7 +1,6 @@
 """Users and groups of a frozen file tree, read from the four files of /etc that hold them."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from agentpeft.envs.os_interaction.sandboxes.protocol import FrozenFiles
 
@@ -54,30 +53,23 @@ class Accounts:
 
 def read_accounts(files: FrozenFiles) -> Accounts:
     """Returns the users and groups; lines that are none are left out."""
-    names = ("passwd", "shadow", "group", "gshadow")
-    return _parse_accounts(*(files.read(f"/etc/{name}", _MAX_BYTES) or b"" for name in names))
-
-
-@lru_cache(maxsize=4)  # most episodes leave them as they were in the image
-def _parse_accounts(
-    passwd: bytes, shadow_file: bytes, group: bytes, gshadow_file: bytes
-) -> Accounts:
-    shadow = {fields[0]: fields for fields in reversed(_lines(shadow_file, 9))}
-    gshadow = {fields[0]: fields for fields in reversed(_lines(gshadow_file, 4))}
+    shadow = {fields[0]: fields for fields in reversed(_lines(files, "shadow", 9))}
+    gshadow = {fields[0]: fields for fields in reversed(_lines(files, "gshadow", 4))}
     users, groups = {}, {}
-    for name, _, uid, gid, comment, home, shell in reversed(_lines(passwd, 7)):
+    for name, _, uid, gid, comment, home, shell in reversed(_lines(files, "passwd", 7)):
         if uid.isdecimal() and gid.isdecimal():
             _, password, _, *aging, _ = shadow.get(name, [""] * 9)
             days = tuple(int(day) if day.isdecimal() else None for day in aging)
             users[name] = User(name, int(uid), int(gid), comment, home, shell, password, days)
-    for name, _, gid, members in reversed(_lines(group, 4)):
+    for name, _, gid, members in reversed(_lines(files, "group", 4)):
         if gid.isdecimal():
             administrators = gshadow.get(name, [""] * 4)[2]
             groups[name] = Group(name, int(gid), _names(members), _names(administrators))
     return Accounts(users, groups)
 
 
-def _lines(data: bytes, width: int) -> list[list[str]]:
+def _lines(files: FrozenFiles, name: str, width: int) -> list[list[str]]:
+    data = files.read(f"/etc/{name}", _MAX_BYTES) or b""
     rows = (line.split(":") for line in data.decode("utf-8", "replace").split("\n"))
     return [row for row in rows if len(row) == width]
 

@@ -13,7 +13,6 @@ from agentpeft.envs.os_interaction.actions import (
     finish_action,
     parse_action,
 )
-from agentpeft.envs.os_interaction.generator_options import GeneratorOptions
 from agentpeft.envs.os_interaction.grading import find_mistake, gold_output, set_up
 from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
@@ -26,6 +25,7 @@ from agentpeft.envs.os_interaction.sandboxes import (
 from agentpeft.envs.os_interaction.sources import make_task_source
 from agentpeft.envs.os_interaction.tasks import OSTask
 from agentpeft.envs.outcomes import Outcome
+from agentpeft.envs.skill_generator import GeneratorOptions
 from agentpeft.envs.splits import Split
 from agentpeft.envs.tasks import TaskSource
 from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn

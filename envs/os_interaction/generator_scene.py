@@ -9,8 +9,8 @@ from pathlib import Path
 from posixpath import basename
 from random import Random
 
-from agentpeft.envs.os_interaction.generator_options import GeneratorOptions
 from agentpeft.envs.os_interaction.generator_world import Node, Team, World, new_node, new_person
+from agentpeft.envs.skill_generator import GeneratorOptions
 from agentpeft.envs.splits import split_of
 
 _POOLS = {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.skill_generator import sort_skills
 
 SKILLS = (
     "addgroup", "awk", "cat", "cd", "chage", "chgrp", "chmod", "chown", "chsh", "cp", "echo",
@@ -21,10 +21,7 @@ _COMMAND = re.compile(
 
 def check_skills(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `SKILLS`. Raises: SettingsError."""
-    wanted = set(names)
-    for name in sorted(wanted.difference(SKILLS)):
-        raise SettingsError(f"unknown skill {name!r}{did_you_mean(name, SKILLS)}")
-    return tuple(skill for skill in SKILLS if skill in wanted)
+    return sort_skills(names, SKILLS)
 
 
 def detect_skills(script: str) -> tuple[str, ...]:

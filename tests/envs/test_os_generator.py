@@ -12,10 +12,10 @@ import pytest
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.os_interaction.generator import OSGenerator, curriculum
 from agentpeft.envs.os_interaction.generator_families import FAMILIES, PHRASES
-from agentpeft.envs.os_interaction.generator_options import GeneratorOptions
 from agentpeft.envs.os_interaction.generator_scene import NOUNS, Scene
 from agentpeft.envs.os_interaction.generator_verbs import VALUES, VERBS
 from agentpeft.envs.os_interaction.skills import SKILLS, check_skills, detect_skills
+from agentpeft.envs.skill_generator import GeneratorOptions
 
 BY_HAND = {"exit", "sleep"}
 """Skills that gold commands may write into a file instead of running them."""
@@ -192,7 +192,7 @@ def test_settings_that_cannot_work_are_refused(settings, problem):
     "task_id", ["", "ls", "ls/all", "ls/all/x", "ls/0/1", "wc+ls/all/1", "lss/all/1", "ls/all;t/1"]
 )
 def test_ids_that_are_none_are_refused(task_id):
-    with pytest.raises(UnknownTaskError, match="no generated task's id"):
+    with pytest.raises(UnknownTaskError, match="no task's id"):
         OSGenerator().get(task_id)
 
 

@@ -32,7 +32,7 @@ import os, subprocess
 from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 groups = Cgroups(SandboxLimits())
-left = subprocess.Popen(["sleep", "{MARK}"])
+left = subprocess.Popen(["sleep", "{MARK}"], stdout=subprocess.DEVNULL)
 for descriptor in groups.descriptors:
     os.write(descriptor, str(left.pid).encode())
 print(len(groups.descriptors), flush=True)

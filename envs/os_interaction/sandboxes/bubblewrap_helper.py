@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.envs.os_interaction.sandboxes import kernel, root_files, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
 _FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -33,7 +34,7 @@ _NAMESPACE = 99
 class _Episode:
     """Overlays on size-limited memory, and where in them shells live (a `Host`)."""
 
-    def __init__(self, config: dict[str, Any], children: shell.Children) -> None:
+    def __init__(self, config: dict[str, Any], children: Children) -> None:
         self._config = config
         self._children = children
         self._outer = 0
@@ -65,7 +66,7 @@ class _Episode:
         return self._outer
 
     def find_init(self, pid: int) -> int:
-        return next(iter(shell.list_children(pid)), 0)
+        return next(iter(list_children(pid)), 0)
 
     def kill_all(self) -> None:
         if self._outer:  # the namespace's first process dies with it, and all below with that
@@ -92,7 +93,7 @@ class _Server:
         self._image = image
         self._guard = guard
         self._max_chars = config["max_output_chars"]
-        children = shell.Children()
+        children = Children()
         self._episode = _Episode(config, children)
         self._shell = shell.PersistentShell(self._episode, children)
         self._is_next_started = False

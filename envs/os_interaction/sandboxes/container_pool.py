@@ -32,7 +32,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_PROGRAM = compose_program("kernel", "served_files", "shell", "keeper")
+_PROGRAM = compose_program("kernel", "served_files", "children", "shell", "keeper")
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _WATCH_S = 0.2

@@ -11,6 +11,7 @@ import sys
 import time
 
 from agentpeft.envs.os_interaction.sandboxes import kernel, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes.children import Children
 
 _CLOCK_STEP_S = 0.05
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
@@ -19,7 +20,7 @@ _LIMITS = sorted(number for name, number in vars(resource).items() if name.start
 class _Container:
     """This container's processes (a `Host`)."""
 
-    def __init__(self, children: shell.Children) -> None:
+    def __init__(self, children: Children) -> None:
         self._children = children
 
     def start(self, stdin: int, output: int) -> int:
@@ -38,16 +39,15 @@ def main() -> None:
     kernel.apply_filter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]
-    children = shell.Children()
+    children = Children()
     kept = shell.PersistentShell(_Container(children), children)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
-    def freeze() -> object:
+    def freeze() -> None:
         kept.end()
         if [resource.getrlimit(number) for number in _LIMITS] != limits:
             raise OSError("the limits of process 1 were changed from inside")
-        return served_files.read_accounts()
 
     shell.serve(
         {

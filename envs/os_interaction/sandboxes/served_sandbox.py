@@ -13,7 +13,6 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
     FileStat,
     Interpreter,
 )
-from agentpeft.envs.os_interaction.sandboxes.served_files import MAX_ACCOUNT_BYTES
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
 _CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
@@ -42,6 +41,8 @@ class ServedSandbox(ABC):
         args: Sequence[str] = (),
     ) -> CommandResult:
         """See `Sandbox.prepare`."""
+        if interpreter == "bash" and not args:  # a subshell costs less than another bash
+            return self.run(f"(eval {shlex.quote(script)})", timeout_s)
         return self.run(_compose_script(script, interpreter, args), timeout_s)
 
     def run(self, command: str, timeout_s: float) -> CommandResult:
@@ -53,8 +54,8 @@ class ServedSandbox(ABC):
     def freeze(self) -> "ServedFiles":
         """See `Sandbox.freeze`."""
         if self._files is None:
-            accounts = self.ask("freeze") or {}
-            self._files = ServedFiles(self, accounts)
+            self.ask("freeze")
+            self._files = ServedFiles(self)
         return self._files
 
     def check(
@@ -73,10 +74,8 @@ class ServedSandbox(ABC):
 class ServedFiles:
     """`FrozenFiles` of a sandbox."""
 
-    def __init__(self, sandbox: ServedSandbox, accounts: dict[str, str | None]) -> None:
-        """`accounts`: what `served_files.read_accounts` has said."""
+    def __init__(self, sandbox: ServedSandbox) -> None:
         self._sandbox = sandbox
-        self._accounts = accounts
 
     def stat(self, path: str) -> FileStat | None:
         """See `FrozenFiles.stat`."""
@@ -85,11 +84,8 @@ class ServedFiles:
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """See `FrozenFiles.read`."""
-        if path in self._accounts and max_bytes <= MAX_ACCOUNT_BYTES:
-            data = self._accounts[path]
-        else:
-            data = self._sandbox.ask("read", path, max_bytes)
-        return None if data is None else base64.b64decode(data)[:max_bytes]
+        data = self._sandbox.ask("read", path, max_bytes)
+        return None if data is None else base64.b64decode(data)
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
         """See `FrozenFiles.walk`."""

@@ -17,6 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from agentpeft.envs.os_interaction.sandboxes.children import (
+    Children,
+    add_descendants,
+    list_children,
+    send_signal,
+)
+
 BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
 ENVIRONMENT = {
     "HOME": "/root",
@@ -47,35 +54,6 @@ class Host(Protocol):
 
     def kill_all(self) -> None:
         """Kills the episode's processes, and returns once they are gone."""
-
-
-class Children:
-    """How this process's children have ended; reaps them as they do."""
-
-    def __init__(self) -> None:
-        self.exit_codes: dict[int, int] = {}
-        signal.signal(signal.SIGCHLD, lambda *_: self.reap())
-
-    def reap(self) -> None:
-        """Reaps whoever has ended."""
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                code = os.waitstatus_to_exitcode(ended[1])
-                self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
-
-    def kill(self, pid: int | None = None) -> None:
-        """Kills every child, or -1: all that can be; returns once there is no child any more.
-
-        Children are also those that others leave to this process, as a shell does that is killed
-        while it starts.
-        """
-        with suppress(ChildProcessError):
-            while True:
-                for victim in [pid] if pid else list_children(os.getpid()):
-                    _signal(victim, signal.SIGKILL)
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    time.sleep(0.0005)
-        self.exit_codes.clear()
 
 
 class PersistentShell:
@@ -182,13 +160,13 @@ class PersistentShell:
         grace_s = time.monotonic() + _GRACE_S
         while time.monotonic() < grace_s and self._pid not in self._children.exit_codes:
             shell, jobs = self._list_jobs()
-            victims = _add_descendants([pid for pid in jobs if pid not in before])
+            victims = add_descendants([pid for pid in jobs if pid not in before])
             if is_back and not victims:
                 return True
             if not is_back:
-                _signal(shell, signal.SIGINT)
+                send_signal(shell, signal.SIGINT)
             for pid in victims:
-                _signal(pid, number)
+                send_signal(pid, number)
             if not is_back:
                 deadline_s = time.monotonic() + _ROUND_S
                 is_back = self._read(b"", output, pattern, deadline_s) is not None
@@ -242,25 +220,6 @@ def _quote_command(command: str) -> bytes:
 
 def _mark_end(nonce: str) -> bytes:
     return f"\\builtin printf '\\036%s %s\\036' {nonce} \"$?\" >&200\n".encode()
-
-
-def _signal(pid: int, number: int) -> None:
-    if pid:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _add_descendants(pids: list[int]) -> list[int]:
-    for pid in pids:  # which grows on the way
-        pids += list_children(pid)
-    return pids
-
-
-def list_children(pid: int) -> list[int]:
-    """Returns a process's children, the oldest first."""
-    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-    return []
 
 
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
