@@ -3,7 +3,10 @@
 The only door to Ray of this room.
 """
 
+import os
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -14,12 +17,20 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentpeft.policies.config import Settings
-from agentpeft.policies.errors import DeliveryError, EngineError, PlacementError, WorkerLostError
+from agentpeft.policies.engines.owned_process import end_with
+from agentpeft.policies.errors import (
+    DeliveryError,
+    EngineError,
+    PlacementError,
+    TrainingError,
+    WorkerLostError,
+)
 
 Ref: TypeAlias = Any
 """A Ray object reference; in one process the object itself."""
 T = TypeVar("T")
 _STOP_S = 5.0
+_CHECK_S = 10.0
 _HEALTH = "health"
 """The group of calls that an actor answers beside its work."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -87,6 +98,14 @@ class _Host:
         """Returns, even while a call is under way."""
 
 
+class _ActorHost(_Host):
+    """It ends with its node's Ray: left to Ray, only once somebody has reaped that process."""
+
+    def start(self, job: Job, settings: Settings) -> None:
+        end_with(os.getppid())
+        super().start(job, settings)
+
+
 class _LocalWorkers:
     """One worker in this process; a call is over when it returns."""
 
@@ -138,6 +157,7 @@ class _RayWorkers:
         self._group: PlacementGroup | None = None
         if not ray.is_initialized():
             ray.init()
+        _check_node()
         try:
             if job.bundle and get_current_placement_group() is None:
                 self._group = placement_group([job.bundle] * job.num_workers)
@@ -177,10 +197,14 @@ class _RayWorkers:
 
     def _await_start(self, actors: Sequence[Any]) -> None:
         limit_s = self._limits.env_runner_restore_timeout_s
-        try:
-            self._get([actor.start.remote(self._job, self._settings) for actor in actors], limit_s)
-        except GetTimeoutError:
-            raise WorkerLostError(f"{self._job.name} did not start within {limit_s:g} s") from None
+        started = [actor.start.remote(self._job, self._settings) for actor in actors]
+        deadline_s = time.monotonic() + limit_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            _check_node()
+            with suppress(GetTimeoutError):
+                self._get(started, min(left_s, _CHECK_S))
+                return
+        raise WorkerLostError(f"{self._job.name} did not start within {limit_s:g} s")
 
     def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:
         try:
@@ -230,13 +254,21 @@ class _RayWorkers:
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
-        actor = ray.remote(concurrency_groups={_HEALTH: 1})(_Host)  # type: ignore[call-overload]
+        actor = ray.remote(concurrency_groups={_HEALTH: 1})(_ActorHost)  # type: ignore[call-overload]
         return actor.options(**options).remote()
 
 
 def node_address() -> str:
     """Returns this machine's address in the Ray cluster."""
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def _check_node() -> None:
+    """Raises: TrainingError where Ray is gone from this machine, so that it can start nothing."""
+    own = ray.get_runtime_context().get_node_id()
+    nodes: list[dict[str, object]] = ray.nodes()  # type: ignore[no-untyped-call]
+    if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
+        raise TrainingError("Ray has ended on this machine (its raylet is gone): resume the run")
 
 
 def start_workers(job: Job, settings: Settings) -> Workers:

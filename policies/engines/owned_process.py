@@ -42,8 +42,8 @@ def owned_children(variables: Mapping[str, str], cores: Collection[int] = ()) ->
         os.environ.update(environment)
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process once its parent is gone; at once if that has happened."""
+def end_with(parent: int) -> None:
+    """Ends this process once its parent is gone (a zombie is); at once if that has happened."""
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -66,5 +66,5 @@ def _find_rooms() -> None:
 
 
 if __name__ == "__mp_main__":
-    _end_with(int(os.environ.pop(_PARENT)))
+    end_with(int(os.environ.pop(_PARENT)))
     _find_rooms()

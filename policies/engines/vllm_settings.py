@@ -17,6 +17,8 @@ _GIB = 1 << 30
 _CPU_CACHE_BYTES = _GIB
 _BLOCK_TOKENS = 128
 _PREFILL_TOKENS = 8192
+_CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Those that vLLM 0.32's attention kernels for CPUs take."""
 _RECEIVER = "agentpeft.policies.engines.vllm_worker.AdapterReceiver"
 
 
@@ -110,10 +112,10 @@ def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
         return
     num_heads = shape["num_attention_heads"]
     head_size = shape.get("head_dim") or shape["hidden_size"] // num_heads
-    if settings.gpu_share == 0 and head_size % 16:
+    if settings.gpu_share == 0 and head_size not in _CPU_HEAD_SIZES:
         raise SettingsError(
-            f"vLLM on a CPU needs heads of a multiple of 16, the model's have {head_size} (the "
-            "tiny model's: tiny.hidden_size / tiny.num_heads)"
+            f"vLLM on a CPU takes heads of {', '.join(map(str, _CPU_HEAD_SIZES))} numbers, the "
+            f"model's have {head_size} (the tiny model's: tiny.hidden_size / tiny.num_heads)"
         )
     width = head_size * (shape.get("num_key_value_heads") or num_heads)
     size = 4 if settings.dtype == "float32" else 2

@@ -5,9 +5,11 @@ vLLM mixes the class into its own worker class, by its name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.engines.adapter_files import read_adapter
@@ -16,6 +18,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.fusing import check_fits, merged_weight, target_names
 from agentpeft.policies.samples import AdapterVersion
 
+tqdm.set_lock(RLock())  # its own is a file in shared memory, which SIGKILL would leave there
 Answer = dict[str, str | int]
 """A receipt's fields, or an `error`: vLLM would hand an exception on as mere text."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from process_parts import leftovers
 from small_model import SMALL
 
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
@@ -43,37 +44,13 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers canno
 def cluster(tmp_path_factory):
     """A cluster with one GPU in name; nothing of it or of the runs is left behind."""
     folder = tmp_path_factory.mktemp("cache")
-    before = shared_memory()
+    before = set(Path("/dev/shm").iterdir())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTPEFT_CACHE", str(folder))
         ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s and leftovers(folder, before):
-        time.sleep(0.2)
     assert leftovers(folder, before) == []
-
-
-def leftovers(folder, before):
-    """The processes with `folder` in their environment, and new shared memory that no one uses."""
-    new = shared_memory() - before
-    mapped = "".join(text for _, text in read_processes("maps")) if new else ""
-    processes = [pid for pid, text in read_processes("environ") if str(folder) in text]
-    return [*processes, *(path for path in new if str(path) not in mapped)]
-
-
-def shared_memory():
-    """What lies there, but for named semaphores, which others make, nothing here."""
-    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
-
-
-def read_processes(name):
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            yield process.name, (process / name).read_text(errors="replace")
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue
 
 
 def make_settings(*overrides):

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from process_parts import children_of, seconds_until_gone, shared_files
 from vllm_parts import make_adapter, request_of
 
 from agentpeft.policies.errors import EngineError
@@ -96,29 +96,5 @@ def test_nothing_is_left_of_an_engine_whose_owner_was_killed(vllm, folder):
         shared = [path for pid in (owner.pid, *children) for path in shared_files(pid)]
         assert children
         owner.kill()
-    deadline_s = time.monotonic() + 5
-    while any(map(is_running, children)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    seconds_until_gone(children, 5)
     assert not [path for path in shared if Path(path).exists()]
-
-
-def children_of(pid):
-    """Processes of vLLM and their helpers below a process."""
-    own = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        own += map(int, (task / "children").read_text().split())
-    return own + [each for child in own for each in children_of(child)]
-
-
-def shared_files(pid):
-    """Files in shared memory that a process has mapped."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return [line.split()[5] for line in lines if "/dev/shm/" in line]
-
-
-def is_running(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False

@@ -49,11 +49,12 @@ def test_a_cache_for_less_than_one_conversation_is_refused(folder):
         read(folder, kv_cache_gib=1e6)
 
 
-def test_heads_of_another_size_than_the_cpu_kernels_take_are_refused(folder, tmp_path):
+@pytest.mark.parametrize("size", [16, 24, 144])
+def test_heads_of_another_size_than_the_cpu_kernels_take_are_refused(size, folder, tmp_path):
     shutil.copytree(folder, tmp_path / "odd")
-    config = json.loads((folder / "config.json").read_text()) | {"head_dim": 24}
+    config = json.loads((folder / "config.json").read_text()) | {"head_dim": size}
     (tmp_path / "odd" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SettingsError, match=r"heads of a multiple of 16, the model's have 24"):
+    with pytest.raises(SettingsError, match=rf"heads of 32, 48, .*, the model's have {size} \("):
         read(tmp_path / "odd")
 
 

@@ -1,0 +1,155 @@
+"""Env runners on vLLM, their engines, a run's driver and Ray itself are killed: nothing stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import ray
+from process_parts import children_of, leftovers, processes_of, seconds_until_gone
+
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.config import Settings
+from agentpeft.policies.env_runner import GroupRequest
+
+ROOT = Path(__file__).parents[3]
+CONFIG = """
+environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
+tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+lora = {rank = 2}
+env_runners = {engine = "vllm", num_threads = 1, kv_cache_gib = 0.05, max_new_tokens = 4}
+training = {num_iterations = 100000, num_groups = 4, group_size = 3, lr = 1e-2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 0}
+output = {checkpoint_interval = 1, tensorboard = false}
+"""
+pytestmark = pytest.mark.timeout(900)  # five engines are started
+LIMIT_S = 10
+"""Within how many seconds what a killed process owned is gone."""
+for name in (__name__, "process_parts"):  # workers cannot import them
+    ray.cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(vllm, tmp_path_factory):
+    """What all processes here have in their environment; none of them is left in the end."""
+    folder, before = tmp_path_factory.mktemp("cache"), set(Path("/dev/shm").iterdir())
+    (folder / "small.toml").write_text(CONFIG, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(folder))
+        yield folder
+    assert leftovers(folder, before) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(folder):
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def runners(folder, cluster):
+    """One env runner, which has an adapter."""
+    settings = Settings.from_toml(folder / "small.toml")
+    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+    runners.load_adapter(learner.adapter())
+    yield runners
+    for group in (runners, learner):
+        group.close()
+
+
+def kill_engine(_runner):
+    for pid in children_of(os.getpid()):
+        if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_runner(_runner):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def while_sampling(runner, kill):
+    """Arranges that the runner's sixth turn begins with `kill`; returns the processes there."""
+    generate, num_calls = runner._engine.generate, []
+
+    async def generate_or_die(request):
+        num_calls.append(1)
+        if len(num_calls) == 6:
+            kill(runner)
+        return await generate(request)
+
+    runner._engine.generate = generate_or_die
+    return [os.getpid(), *children_of(os.getpid())]
+
+
+@pytest.mark.parametrize("kill", [kill_engine, kill_runner])
+def test_groups_of_a_killed_part_are_drawn_again(runners, kill):
+    num_restarts = runners.counts["num_env_runner_restarts"]
+    (pids,) = runners._workers.fetch([runners._workers.call(0, while_sampling, kill)])
+    groups, report = runners.sample([GroupRequest(place, 3) for place in range(4)]).result()
+    seconds_until_gone(pids, LIMIT_S)
+    assert [group.group_id for group in ray.get(groups)] == [0, 1, 2, 3]
+    assert report.adapter_versions == (0, 0, 0, 0) and len(report.records) == 12
+    assert runners.counts == {"num_env_runner_restarts": num_restarts + 1}
+
+
+@pytest.fixture
+def driven(folder):
+    """Where a training command works, whose processes have this folder in their environment."""
+    path = folder / "driven"
+    path.mkdir()
+    return path
+
+
+@contextmanager
+def training(driven, *arguments):
+    """The training command, once it has written a checkpoint."""
+    command = [sys.executable, str(ROOT / "launch" / "train.py"), *arguments]
+    environment, known = {**os.environ, "AGENTPEFT_CACHE": str(driven)}, checkpoints_in(driven)
+    with (driven / "log").open("a") as log:
+        process = subprocess.Popen(command, cwd=driven, env=environment, stdout=log, stderr=log)
+    try:
+        while checkpoints_in(driven) <= known:
+            assert process.poll() is None, (driven / "log").read_text()[-4000:]
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def checkpoints_in(driven):
+    return {path.name for path in driven.glob("outputs/*/*/checkpoints/checkpoint-*")}
+
+
+def test_a_killed_driver_or_raylet_leaves_nothing_and_the_run_goes_on(driven):
+    with training(driven, "../small.toml") as driver:
+        owned = processes_of(driven)
+        driver.kill()
+        seconds_until_gone(workers_among(owned), LIMIT_S)
+    last = max(checkpoints_in(driven))
+    (run_dir,) = driven.glob("outputs/*/*")
+    with training(driven, "--resume", str(run_dir)) as driver:
+        assert max(checkpoints_in(driven)) > last
+        owned = processes_of(driven)
+        os.kill(next(pid for pid, text in owned.items() if is_raylet(text)), signal.SIGKILL)
+        seconds_until_gone(workers_among(owned), LIMIT_S)
+        assert driver.wait(100) == 1
+    assert "resume the run" in (driven / "log").read_text()
+
+
+def is_raylet(command):
+    return command.partition("\0")[0].endswith("/raylet")
+
+
+def workers_among(processes):
+    """The learner, the env runner, and its engine."""
+    names = ("ray::_ActorHost", "VLLM")
+    found = [pid for pid, command in processes.items() if command.startswith(names)]
+    assert len(found) == 3
+    return found
