@@ -25,6 +25,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.hub import is_hub_reachable
 from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import ModelSettings, Settings
+from agentpeft.policies.float_head import use_float_head
 from agentpeft.policies.policy_base import PolicyBase, Progress
 from agentpeft.policies.warm_start import load_tiny
 
@@ -57,6 +58,7 @@ def load_base(
     if model.name == "tiny":
         base = load_tiny(settings, progress)
         base.model.to(device=device, dtype=choose_dtype(model, device))  # type: ignore[call-arg]
+        use_float_head(base.model)
         return replace(base, adapter_path=model.adapter)
     name = _import_own_classes(model.name)
     folder = Path(name).expanduser()
@@ -135,6 +137,7 @@ def _load(
         network.to(device)  # type: ignore[arg-type]
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    use_float_head(network)
     source = str(folder) if _is_path(name) else name
     return PolicyBase(network.train(False), tokenizer, source, adapter_path)
 

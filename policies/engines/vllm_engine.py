@@ -194,6 +194,9 @@ class VllmEngine:
         return Completion(ids, logprobs, reason, version or 0)
 
     async def _score_all(self, sequences: Sequence[Ids]) -> list[Floats]:
+        if self._settings.serving == "native" and not self._settings.gpu_share:
+            # vLLM's LoRA kernels for CPUs fail at prompts' logits of several requests together
+            return [await self._score(ids) for ids in sequences]
         return list(await asyncio.gather(*map(self._score, sequences)))
 
     async def _score(self, ids: Ids) -> Floats:

@@ -50,6 +50,7 @@ class VllmSettings:
             "model": str(folder),
             "skip_tokenizer_init": True,
             "dtype": self.dtype,
+            "hf_overrides": {"head_dtype": "float32"},  # as `FloatHead` does
             "max_model_len": self.max_context_tokens,
             "max_num_seqs": self.max_concurrent,
             "kv_cache_memory_bytes": self.kv_cache_bytes,

@@ -33,6 +33,15 @@ def test_local_folder_loads_in_the_type_asked_for(folder):
     assert load(folder, dtype="bfloat16").model.dtype == torch.bfloat16
 
 
+def test_logits_of_a_bfloat16_base_are_not_rounded(folder):
+    head = load(folder, dtype="bfloat16").model.get_output_embeddings()
+    states = torch.randn(5, head.in_features, generator=torch.manual_seed(0)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = head(states)
+    assert torch.equal(logits, states.float() @ head.weight.float().T)
+    assert not torch.equal(logits, logits.bfloat16())
+
+
 def test_auto_dtype_follows_the_device():
     types = [choose_dtype(ModelSettings(), torch.device(kind)) for kind in ("cpu", "cuda")]
     assert types == [torch.float32, torch.bfloat16]

@@ -29,8 +29,10 @@ def test_each_version_is_received_served_and_scored(engine, number):
     expected = full_logprobs(adapter, ids, 0.7)[69:]
     assert completion.adapter_version == number
     assert np.abs(completion.logprobs - expected).mean() < 1e-4
-    (scores,) = asyncio.run(engine.score([ids]))
-    assert np.abs(scores - full_logprobs(adapter, ids)).mean() < 1e-4
+    for part, scores in zip(
+        parts := [ids, ids[:20]], asyncio.run(engine.score(parts)), strict=True
+    ):
+        assert np.abs(scores - full_logprobs(adapter, part)).mean() < 1e-4
 
 
 def test_an_adapter_of_other_layers_leaves_nothing_of_the_last_one(engine):
