@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from process_parts import seconds_until_gone
 from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
@@ -69,7 +70,9 @@ def test_every_episode_is_alike_whenever_its_shell_was_started(sandbox: Sandbox)
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_killed_spare_is_made_anew(sandbox: Sandbox, position: int):
-    os.kill(freeze(sandbox)[2:][position], signal.SIGKILL)
+    spare = freeze(sandbox)[2:]
+    os.kill(spare[position], signal.SIGKILL)
+    seconds_until_gone(spare, 30)
     for _ in range(2):
         sandbox.reset()
         assert is_usable(sandbox)
@@ -104,10 +107,7 @@ def test_spare_sees_nothing_of_a_check_and_a_check_nothing_of_it(sandbox: Sandbo
 def test_spare_is_gone_after_close(sandbox: Sandbox):
     processes = freeze(sandbox)
     sandbox.close()
-    deadline_s = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in processes):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    seconds_until_gone(processes, 30)
 
 
 def test_two_sandboxes_have_a_spare_each(sandbox: Sandbox):
