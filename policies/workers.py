@@ -232,8 +232,13 @@ class _RayWorkers:
             ray.kill(actor)
 
     def _await_placement(self, timeout_s: float) -> None:
-        if self._group is None or self._group.wait(timeout_s):
-            return
+        try:
+            if self._group is None or self._group.wait(timeout_s):
+                return
+        except Exception as error:  # Ray has no other for a group that went with its node
+            if "does not exist" in str(error):
+                raise TrainingError(f"Ray has lost this run ({error}): resume the run") from None
+            raise
         has: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         asked = ", ".join(
