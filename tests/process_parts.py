@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
 def children_of(pid: int) -> list[int]:
     """Returns the processes below a process."""
     own: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        own += map(int, (task / "children").read_text().split())
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            own += map(int, (task / "children").read_text().split())
     return own + [each for child in own for each in children_of(child)]
 
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from process_parts import seconds_until_gone
+from process_parts import children_of, seconds_until_gone
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.bubblewrap import BubblewrapSandbox
 
 pytestmark = pytest.mark.parametrize("sandbox_kind", ["bubblewrap"], indirect=True)
 
@@ -19,16 +20,8 @@ PLACE = "cat /proc/self/oom_score_adj; ls /proc/self/fd | wc -l; ls /tmp; id -u"
 """What a shell says of itself: its score, its descriptors (with those of `ls`), files, user."""
 
 
-def list_descendants(pid: int) -> list[int]:
-    found = [pid]
-    for each in found:
-        for path in Path(f"/proc/{each}/task").glob("*/children"):
-            found += map(int, path.read_text().split())
-    return found[1:]
-
-
 @pytest.fixture
-def sandbox(sandbox_kind: SandboxKind) -> Iterator[Sandbox]:
+def sandbox(sandbox_kind: SandboxKind) -> Iterator[BubblewrapSandbox]:
     """A bubblewrap sandbox within an episode."""
     sandbox = make_sandbox(sandbox_kind, SMALL)
     sandbox.reset()
@@ -37,11 +30,12 @@ def sandbox(sandbox_kind: SandboxKind) -> Iterator[Sandbox]:
     sandbox.close()
 
 
-def freeze(sandbox: Sandbox) -> list[int]:
+def freeze(sandbox: BubblewrapSandbox) -> list[int]:
     """Ends the episode; returns the helper, its worker, and the spare's processes."""
     sandbox.freeze()
+    helper = sandbox._helper._process.pid
     deadline_s = time.monotonic() + 30
-    while not is_shell((processes := list_descendants(os.getpid()))[-1]):
+    while not is_shell((processes := [helper, *children_of(helper)])[-1]):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     return processes
@@ -53,11 +47,11 @@ def is_shell(pid: int) -> bool:
     return False
 
 
-def is_usable(sandbox: Sandbox) -> bool:
+def is_usable(sandbox: BubblewrapSandbox) -> bool:
     return sandbox.run("ls /tmp; echo fine", 20).output == "fine\n"
 
 
-def test_every_episode_is_alike_whenever_its_shell_was_started(sandbox: Sandbox):
+def test_every_episode_is_alike_whenever_its_shell_was_started(sandbox: BubblewrapSandbox):
     sandbox.reset()
     late = sandbox.run(PLACE, 10).output
     freeze(sandbox)
@@ -69,7 +63,7 @@ def test_every_episode_is_alike_whenever_its_shell_was_started(sandbox: Sandbox)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_killed_spare_is_made_anew(sandbox: Sandbox, position: int):
+def test_killed_spare_is_made_anew(sandbox: BubblewrapSandbox, position: int):
     spare = freeze(sandbox)[2:]
     os.kill(spare[position], signal.SIGKILL)
     seconds_until_gone(spare, 30)
@@ -88,7 +82,7 @@ def test_killed_spare_is_made_anew(sandbox: Sandbox, position: int):
         "for fd in /proc/$$/fd/*; do echo exit >$fd; done",
     ],
 )
-def test_next_episode_begins_well_after_an_attack(sandbox: Sandbox, attack: str):
+def test_next_episode_begins_well_after_an_attack(sandbox: BubblewrapSandbox, attack: str):
     sandbox.run(attack, 1.0)
     for _ in range(2):
         freeze(sandbox)
@@ -96,7 +90,7 @@ def test_next_episode_begins_well_after_an_attack(sandbox: Sandbox, attack: str)
         assert is_usable(sandbox)
 
 
-def test_spare_sees_nothing_of_a_check_and_a_check_nothing_of_it(sandbox: Sandbox):
+def test_spare_sees_nothing_of_a_check_and_a_check_nothing_of_it(sandbox: BubblewrapSandbox):
     freeze(sandbox)
     assert sandbox.check("ls /tmp; touch /tmp/checked", 10).output == "mine\n"
     assert sandbox.check("ls /tmp", 10).output == "mine\n"
@@ -104,13 +98,13 @@ def test_spare_sees_nothing_of_a_check_and_a_check_nothing_of_it(sandbox: Sandbo
     assert is_usable(sandbox)
 
 
-def test_spare_is_gone_after_close(sandbox: Sandbox):
+def test_spare_is_gone_after_close(sandbox: BubblewrapSandbox):
     processes = freeze(sandbox)
     sandbox.close()
     seconds_until_gone(processes, 30)
 
 
-def test_two_sandboxes_have_a_spare_each(sandbox: Sandbox):
+def test_two_sandboxes_have_a_spare_each(sandbox: BubblewrapSandbox):
     other = make_sandbox("bubblewrap", SMALL)
     other.reset()
     for _ in range(2):
