@@ -6,9 +6,9 @@ Prints one JSON line for the reference and one for each sandbox: episodes per se
 generated tasks with a perfect scripted agent (set-up, gold, grading; through `gymnasium.make`), the
 ratio to the reference in the same run, and the milliseconds of a command in a live sandbox. What
 the agent does is known before the clock starts (for an answer that a task does not state, the gold
-script has run once). The
-reference is LifelongAgentBench's way, without its task logic: it starts a container of the same
-image, runs set-up, gold and one check each by an exec of its own, and removes the container.
+script has run once). The reference is LifelongAgentBench's way, without its task logic: it starts a
+container of the same image, runs set-up, gold and one check each by an exec of its own, and removes
+the container.
 """
 
 import argparse

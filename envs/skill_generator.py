@@ -156,7 +156,9 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         is_known = self._fit(skills) and number.isdecimal() and str(int(number)) == number
         task = self.make(task_id, skills, options) if is_known and options else None
         if task is None:
-            raise UnknownTaskError(f"{task_id!r} is no task's id (skill+skill/options/number)")
+            raise UnknownTaskError(
+                f"{task_id!r} is no generated task's id (skill+skill/options/number)"
+            )
         return task
 
     def _fit(self, skills: tuple[str, ...]) -> bool:

@@ -192,7 +192,7 @@ def test_settings_that_cannot_work_are_refused(settings, problem):
     "task_id", ["", "ls", "ls/all", "ls/all/x", "ls/0/1", "wc+ls/all/1", "lss/all/1", "ls/all;t/1"]
 )
 def test_ids_that_are_none_are_refused(task_id):
-    with pytest.raises(UnknownTaskError, match="no task's id"):
+    with pytest.raises(UnknownTaskError, match="no generated task's id"):
         OSGenerator().get(task_id)
 
 

@@ -242,7 +242,7 @@ def test_settings_of_the_environment_reach_its_generator():
     "options", ["all;dev", "all;c2", "0;test", "all;r8;c4", "all;", "1;train;c٣"]
 )
 def test_ids_with_wrong_options_are_unknown(options):
-    with pytest.raises(UnknownTaskError, match="is no task's id"):
+    with pytest.raises(UnknownTaskError, match="is no generated task's id"):
         DBBenchGenerator().get(f"select/{options}/1")
 
 

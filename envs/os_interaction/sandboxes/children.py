@@ -54,6 +54,5 @@ def add_descendants(pids: list[int]) -> list[int]:
 def list_children(pid: int) -> list[int]:
     """Returns a process's children, the oldest first."""
     with suppress(OSError):
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(child) for child in text.split()]
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     return []
