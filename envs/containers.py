@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import docker
-from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 from docker.models.containers import Container
+from requests.exceptions import RequestException
 
 from agentpeft.envs.errors import EnvFault, SettingsError
 from agentpeft.envs.processes import is_alive
 
-__all__ = ["APIError", "Container", "DockerException", "NotFound"]
+__all__ = ["Container"]
+
+DOCKER_ERRORS = (DockerException, RequestException)
+"""What a daemon answers, and what comes of one that ends or says nothing for a minute."""
 
 
 def connect() -> docker.DockerClient:
@@ -18,7 +22,7 @@ def connect() -> docker.DockerClient:
     try:
         client = docker.from_env()
         client.ping()
-    except DockerException as error:
+    except DOCKER_ERRORS as error:
         raise EnvFault(
             f"no docker daemon answers ({one_line(error)}): start one (systemctl start docker, or "
             "dockerd as root), or set DOCKER_HOST"
@@ -75,7 +79,7 @@ def remove_leftovers(client: docker.DockerClient, label: str) -> None:
     """
     for container in client.containers.list(all=True, filters={"label": label}, sparse=True):
         if not is_alive(container.attrs["Labels"][label]):
-            with suppress(APIError):  # another process was quicker
+            with suppress(*DOCKER_ERRORS):  # another process was quicker
                 container.remove(force=True, v=True)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from agentpeft.envs.containers import (
-    DockerException,
-    NotFound,
+    DOCKER_ERRORS,
     connect,
     need_image,
     one_line,
@@ -98,13 +97,13 @@ class _Container:
                 labels={_LABEL: identify_process(os.getpid())},
                 **_CONTAINER_OPTIONS,
             )
-        except DockerException as error:
+        except DOCKER_ERRORS as error:
             raise EnvFault(f"cannot make a container of {image!r}: {one_line(error)}") from None
         atexit.register(self.remove)
         try:
             self._container.start()
             self._wait_until_ready()
-        except DockerException as error:
+        except DOCKER_ERRORS as error:
             self.remove()
             raise EnvFault(f"cannot start a container of {image!r}: {one_line(error)}") from None
         except BaseException:
@@ -134,7 +133,7 @@ class _Container:
         atexit.unregister(self.remove)
         if os.getpid() != self._owner_pid:
             return
-        with suppress(NotFound):
+        with suppress(*DOCKER_ERRORS):
             self._container.remove(force=True, v=True)
 
     def _wait_until_ready(self) -> None:

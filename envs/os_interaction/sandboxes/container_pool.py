@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from agentpeft.envs.containers import (
-    APIError,
-    DockerException,
+    DOCKER_ERRORS,
     connect,
     need_default_image,
     need_image,
@@ -47,7 +46,7 @@ class KeptContainer:
         self._frames = bytearray()
         try:
             self._container = client.containers.create(**settings)
-        except DockerException as error:
+        except DOCKER_ERRORS as error:
             raise EnvFault(f"cannot make a container: {one_line(error)}") from None
         try:
             parameters = {"stdin": 1, "stdout": 1, "stream": 1}
@@ -56,7 +55,7 @@ class KeptContainer:
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
             self.channel.request("stat", "/")
-        except (DockerException, ChannelClosedError) as error:
+        except (*DOCKER_ERRORS, ChannelClosedError) as error:
             self.remove()
             raise EnvFault(
                 f"a container does not start ({one_line(error)}): the image needs /bin/bash and "
@@ -77,7 +76,7 @@ class KeptContainer:
 
     def kill(self) -> None:
         """Ends every process, whereupon the channel closes. Any thread may do so."""
-        with suppress(APIError):
+        with suppress(*DOCKER_ERRORS):
             self._container.kill()
 
     def remove(self) -> None:
@@ -85,7 +84,7 @@ class KeptContainer:
         with suppress(OSError, AttributeError):  # which may not be attached yet
             self._attached.close()
             self._socket.close()
-        with suppress(APIError):
+        with suppress(*DOCKER_ERRORS):
             self._container.remove(force=True, v=True)
 
     def _receive(self, timeout_s: float) -> bytes:
