@@ -2,12 +2,12 @@
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from agentpeft.envs.errors import DataError
+from agentpeft.envs.errors import DataError, did_you_mean
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _MAX_LITERAL_CHARS = 1_000_000
@@ -35,6 +35,15 @@ class Record:
                 field, f"must be {kind.__name__}, got {type(value).__name__} {value!r:.60}"
             )
         return value
+
+    def get_skills(self, known: Sequence[str]) -> tuple[str, ...]:
+        """Returns what `skill_list` names, in the order of `known`. Raises: DataError."""
+        names = self.get("skill_list", list)
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                raise self.error("skill_list", f"has the unknown skill {name!r:.40}{hint}")
+        return tuple(skill for skill in known if skill in names)
 
     def child(self, field: str) -> "Record":
         """Returns a nested object as a record with its own errors."""

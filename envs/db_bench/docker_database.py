@@ -97,15 +97,12 @@ class _Container:
                 labels={_LABEL: identify_process(os.getpid())},
                 **_CONTAINER_OPTIONS,
             )
-        except DOCKER_ERRORS as error:
-            raise EnvFault(f"cannot make a container of {image!r}: {one_line(error)}") from None
-        atexit.register(self.remove)
-        try:
+            atexit.register(self.remove)
             self._container.start()
             self._wait_until_ready()
         except DOCKER_ERRORS as error:
             self.remove()
-            raise EnvFault(f"cannot start a container of {image!r}: {one_line(error)}") from None
+            raise EnvFault(f"cannot make a container of {image!r}: {one_line(error)}") from None
         except BaseException:
             self.remove()
             raise
@@ -133,7 +130,7 @@ class _Container:
         atexit.unregister(self.remove)
         if os.getpid() != self._owner_pid:
             return
-        with suppress(*DOCKER_ERRORS):
+        with suppress(*DOCKER_ERRORS, AttributeError):  # there may be none yet
             self._container.remove(force=True, v=True)
 
     def _wait_until_ready(self) -> None:

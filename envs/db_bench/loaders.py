@@ -16,7 +16,7 @@ from pathlib import Path
 from agentpeft.envs.db_bench.database import Column, Row, Table, Value
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
+from agentpeft.envs.errors import DataError, SettingsError
 from agentpeft.envs.records import Json, Record
 from agentpeft.envs.tasks import Taskset
 
@@ -123,7 +123,7 @@ def _parse_lab(record: Record) -> DBBenchTask:
     return DBBenchTask(
         task_id=str(record.fields.get("sample_index", record.key)),
         instruction=record.get("instruction", str),
-        skills=_parse_skills(record),
+        skills=record.get_skills(SKILLS),
         tables=(_parse_table(record.child("table_info"), "name", "column_info_list", "row_list"),),
         is_write=is_write,
         gold_sql=sql,
@@ -205,12 +205,3 @@ def _to_value(record: Record, place: str, value: Json) -> Value:
     if isinstance(value, list | dict) or (isinstance(value, float) and not isfinite(value)):
         raise record.error(place, f"must hold finite numbers and text, got {value!r:.60}")
     return int(value) if isinstance(value, bool) else value
-
-
-def _parse_skills(record: Record) -> tuple[str, ...]:
-    names = record.get("skill_list", list)
-    for name in names:
-        if name not in SKILLS:
-            hint = did_you_mean(str(name), SKILLS)
-            raise record.error("skill_list", f"has the unknown skill {name!r}{hint}")
-    return tuple(skill for skill in SKILLS if skill in names)

@@ -83,7 +83,7 @@ def _parse_lab(record: Record) -> OSTask:
     return OSTask(
         task_id=str(record.fields.get("sample_index", record.key)),
         instruction=record.get("instruction", str),
-        skills=_parse_skills(record),
+        skills=record.get_skills(SKILLS),
         verdict=verdict or Verdict(checks=(check,) if check else ()),
         setup=_parse_command(record, "initialization_command_item"),
         start=None if start is None else record.get("start", str),
@@ -102,15 +102,6 @@ def _parse_command(record: Record, field: str) -> Script | None:
             "command_name", f"is unknown: {name!r:.40}{did_you_mean(name, _LANGUAGES)}"
         )
     return Script(item.get("script", str), _LANGUAGES[name])
-
-
-def _parse_skills(record: Record) -> tuple[str, ...]:
-    names = record.get("skill_list", list)
-    for name in names:
-        if name not in SKILLS:
-            hint = did_you_mean(str(name), SKILLS)
-            raise record.error("skill_list", f"has the unknown skill {name!r:.40}{hint}")
-    return tuple(skill for skill in SKILLS if skill in names)
 
 
 class _AgentBenchRow:

@@ -30,6 +30,16 @@ def test_first_command_is_root_at_home_with_the_image_s_programs(sandbox):
     output(sandbox, "gawk 1 </dev/null && bc </dev/null && vi --version && ps && python3 -V")
 
 
+def test_localhost_is_the_sandbox(sandbox):
+    assert output(sandbox, "getent hosts localhost; hostname").split() == [
+        *("127.0.0.1", "localhost", "sandbox"),
+        "sandbox",
+    ]
+    serve = "import socket; s = socket.create_server(('localhost', 0)); print(s.getsockname()[0]); "
+    serve += "socket.create_connection(s.getsockname())"
+    assert sandbox.prepare(serve, 5, "python3").output == "127.0.0.1\n"
+
+
 def test_output_is_stdout_and_stderr_in_order_with_the_exit_code(sandbox):
     result = sandbox.run("echo a; echo b >&2; echo c; (exit 7)", 5)
     assert (result.output, result.exit_code) == ("a\nb\nc\n", 7)

@@ -204,6 +204,7 @@ def main() -> None:
         kernel.mount("none", "/", "none", kernel.MS_REC | kernel.MS_PRIVATE)
         if "tar" in config:
             root_files.unpack(folder, config["tar"])
+            shell.name_localhost("root/etc")
             _tell("ready")
             return
         kernel.mount("tmpfs", _BASE, "tmpfs", _FLAGS, "size=1m")

@@ -46,9 +46,6 @@ class KeptContainer:
         self._frames = bytearray()
         try:
             self._container = client.containers.create(**settings)
-        except DOCKER_ERRORS as error:
-            raise EnvFault(f"cannot make a container: {one_line(error)}") from None
-        try:
             parameters = {"stdin": 1, "stdout": 1, "stream": 1}
             self._attached = client.api.attach_socket(self._container.id, params=parameters)
             self._socket = self._attached._sock
@@ -58,7 +55,7 @@ class KeptContainer:
         except (*DOCKER_ERRORS, ChannelClosedError) as error:
             self.remove()
             raise EnvFault(
-                f"a container does not start ({one_line(error)}): the image needs /bin/bash and "
+                f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
         graph = self._container.attrs.get("GraphDriver") or {}
@@ -81,10 +78,10 @@ class KeptContainer:
 
     def remove(self) -> None:
         """Kills and removes the container, while no other thread waits for it. Idempotent."""
-        with suppress(OSError, AttributeError):  # which may not be attached yet
+        with suppress(OSError, AttributeError):  # which may not be there yet
             self._attached.close()
             self._socket.close()
-        with suppress(*DOCKER_ERRORS):
+        with suppress(*DOCKER_ERRORS, AttributeError):
             self._container.remove(force=True, v=True)
 
     def _receive(self, timeout_s: float) -> bytes:
@@ -221,6 +218,7 @@ def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) ->
         "hostname": "sandbox",
         "runtime": runtime,
         "network_mode": "none",
+        "network_disabled": True,  # nor any work of the daemon on the one without a network
         "ipc_mode": "private",
         "shm_size": "16m",
         "cap_drop": ["ALL"],

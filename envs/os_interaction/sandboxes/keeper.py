@@ -37,6 +37,7 @@ def main() -> None:
     """Serves until standard input ends."""
     kernel.set_dumpable(False)
     kernel.apply_filter()
+    shell.name_localhost("/etc")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]
     children = Children()
