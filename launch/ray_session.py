@@ -35,6 +35,8 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":  # whose GCS does not come back, once it is gone
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
     try:
         ray.init(
             address=address,
