@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.os_interaction.sandboxes import SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 
 if TYPE_CHECKING:
     from newcomer import Newcomer
@@ -103,6 +104,15 @@ def sandbox_kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     _require_sandbox(kind)
     return kind
+
+
+@pytest.fixture(scope="session")
+def control_groups() -> None:
+    """Control groups can be made here, which an ordinary user mostly cannot."""
+    groups = Cgroups(SandboxLimits())
+    can_be_made = bool(groups.descriptors)
+    groups.close()
+    _require(can_be_made, "no control groups: needs root, or a delegation by systemd")
 
 
 def _require_sandbox(kind: SandboxKind) -> None:
