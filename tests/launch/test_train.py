@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from process_parts import children_of, seconds_until_gone
+from process_parts import children_of, read_processes, seconds_until_gone
 
 from agentpeft.launch.metric_writers import read_metrics
 from agentpeft.launch.resources import describe_memory, estimate_memory
@@ -221,7 +221,8 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path, 
 def test_a_run_whose_gcs_was_killed_ends_with_all_it_had_started(tmp_path, start):
     driver = start("tiny.toml", "env_runners.num_env_runners=1", "training.num_iterations=9999")
     wait_for_iterations(tmp_path, 1)
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children_of(driver.pid)}
+    own = set(children_of(driver.pid))
+    commands = {pid: text for pid, text in read_processes("cmdline") if pid in own}
     os.kill(next(pid for pid in commands if "gcs_server" in commands[pid]), signal.SIGKILL)
     workers = [pid for pid in commands if commands[pid].startswith("ray::_ActorHost")]
     assert len(workers) == 2
