@@ -40,7 +40,7 @@ class Algorithm:
     An iteration learns from `training.num_groups` tasks, which are told by their positions in the
     task stream. All that is random is a function of seed, position, sample and turn, so a
     checkpoint holds the learner's state and two counters. With `max_adapter_lag` n, n + 1 rounds
-    of samples are under way, each queued behind the delivery of the adapter that it plays with.
+    of samples are under way; each is played with the adapter that is the newest as it begins.
     """
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:

@@ -76,35 +76,41 @@ class EnvRunner:
 
         A `player` takes the place of both. Raises: SettingsError.
         """
-        self._settings = settings
-        limits = settings.env_runners
+        self._settings, self._own = settings, settings.env_runners
         self._pools = self._make_pools()
         self._oracle: dict[str, Sequence[str]] = player.oracle if player else {}
         player = player or self._make_player(base, make_engine or self._make_engine)
         self._chat, self._engine = player.chat, player.engine
-        self._lanes = Lanes(min(limits.max_concurrent_episodes, _MAX_LANES), limits.step_timeout_s)
-        self._loop = asyncio.Runner()
+        num_lanes = min(self._own.max_concurrent_episodes, _MAX_LANES)
+        self._lanes = Lanes(num_lanes, self._own.step_timeout_s)
+        self._loop, self._proving_loop = asyncio.Runner(), asyncio.Runner()
         self._engine_clock = BusyClock()
         self._counts: Counter[str] = Counter()
-        self._version = 0
+        self._newest = self._version = 0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Plays with `adapter` from now on, and answers what was received. Raises: EngineError."""
+        """Begins no round without `adapter` from now on, and answers what was received.
+
+        A round that another thread is playing ends as it began. Raises: EngineError.
+        """
         ack = self._engine.load_adapter(adapter)
-        self._version = adapter.version
+        self._newest = adapter.version
         return ack
 
     def prove(self, sequences: Sequence[Ids]) -> Proof:
         """Returns what is served, told by token sequences. Raises: EngineError."""
-        limit_s = self._settings.env_runners.episode_timeout_s
-        return self._loop.run(prove(self._engine, sequences, limit_s))
+        return self._proving_loop.run(prove(self._engine, sequences, self._own.episode_timeout_s))
+
+    def is_loaded_beside(self) -> bool:
+        """Returns whether adapters may be loaded and proven in the middle of a round."""
+        return self._engine.num_versions > 1
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays the groups and returns those that are whole, in order.
 
         Raises: EngineError, or what a broken environment raises.
         """
-        start_s = time.perf_counter()
+        start_s, self._version = time.perf_counter(), self._newest
         self._counts.clear()
         self._oracle.clear()
         self._engine_clock.busy_s = self._lanes.clock.busy_s = 0.0
@@ -120,6 +126,7 @@ class EnvRunner:
         self._engine.close()
         self._lanes.close()
         self._loop.close()
+        self._proving_loop.close()
         for pool in self._pools.values():
             pool.close()
 
@@ -146,16 +153,15 @@ class EnvRunner:
         return Player(chat, make_engine(settings, base, chat))
 
     def _make_engine(self, settings: Settings, base: PolicyBase, chat: ChatFormat) -> Engine:
-        limits = settings.env_runners
-        if limits.engine == "scripted":
-            return ScriptedEngine(chat, self._oracle, limits.max_context_tokens)
+        if self._own.engine == "scripted":
+            return ScriptedEngine(chat, self._oracle, self._own.max_context_tokens)
         from agentpeft.policies.engines.transformers_start import start_transformers
 
         return start_transformers(settings, base, chat)
 
     async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
         seats = [Seat(g, sample) for g in groups for sample in range(g.request.num_episodes)]
-        num_players = min(self._settings.env_runners.max_concurrent_episodes, len(seats))
+        num_players = min(self._own.max_concurrent_episodes, len(seats))
         queue = iter(seats)
         players = [asyncio.ensure_future(self._play(queue)) for _ in range(num_players)]
         try:
@@ -202,7 +208,7 @@ class EnvRunner:
         request, task = seat.group.request, seat.group.task
         pool = self._pools[request.mode]
         env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
-        if self._settings.env_runners.engine == "scripted":
+        if self._own.engine == "scripted":
             self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
         try:
@@ -217,8 +223,7 @@ class EnvRunner:
 
     async def _take_turns(self, env: Env, episode: EpisodeBuilder, seat: Seat) -> None:
         """Samples and steps until the episode ends, in the environment or for want of room."""
-        limits = self._settings.env_runners
-        deadline_s = asyncio.get_running_loop().time() + limits.episode_timeout_s
+        deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
         while episode.outcome is Outcome.ONGOING:
             completion = await self._generate(self._make_request(episode, seat), deadline_s)
             if completion is None:
@@ -241,16 +246,17 @@ class EnvRunner:
                 episode.add_observation(self._chat.extend(episode.context, observation))
 
     def _make_request(self, episode: EpisodeBuilder, seat: Seat) -> GenerationRequest:
-        limits, request = self._settings.env_runners, seat.group.request
+        request = seat.group.request
         is_shared = request.num_episodes > 1 and episode.context is seat.group.prompt_ids
         stream, turn = _STREAMS[request.mode], episode.num_turns
         return GenerationRequest(
             session=seat.session,
             prompt_ids=episode.context,
             seed=(self._settings.seed, stream, request.group_id, seat.sample, turn),
-            temperature=0.0 if request.is_greedy else limits.temperature,
-            max_new_tokens=limits.max_new_tokens,
+            temperature=0.0 if request.is_greedy else self._own.temperature,
+            max_new_tokens=self._own.max_new_tokens,
             prefix=seat.group.name if is_shared else None,
+            adapter_version=self._version,
         )
 
     async def _generate(self, request: GenerationRequest, deadline_s: float) -> Completion | None:

@@ -100,6 +100,8 @@ class EnvRunnerGroup:
         self.num_runners = self._workers.num_workers
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._lives = [0] * self.num_runners
+        asked = self._workers.call(0, EnvRunner.is_loaded_beside)
+        self._is_loaded_beside = self._workers.fetch([asked])[0]
         self._shipment: Shipment | None = None
 
     def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
@@ -155,7 +157,13 @@ class EnvRunnerGroup:
 
     def _deliver(self, runner: int, shipment: Shipment) -> Ref:
         sequences = None if shipment.probe is None else shipment.probe.sequences
-        return self._workers.call(runner, _load_and_prove, shipment.adapter, sequences)
+        return self._workers.call(
+            runner,
+            _load_and_prove,
+            shipment.adapter,
+            sequences,
+            is_beside=self._is_loaded_beside,
+        )
 
     def _check(self, returned: Ref, shipment: Shipment) -> dict[str, float]:
         """Returns what a runner's answer tells. Raises: DeliveryError, EngineError, ..."""

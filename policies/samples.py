@@ -29,7 +29,7 @@ class GenerationRequest:
     `session` names the episode: its earlier turns' keys and values may be kept for it. `prefix`
     names a prompt that others share (a group's first turn); None where there is none. `prompt_ids`
     is the whole context, of shape (T,). The sampled ids depend on `seed` alone, not on what else
-    is in the batch. `temperature` 0 is greedy.
+    is in the batch. `temperature` 0 is greedy. `adapter_version` None is the one loaded last.
     """
 
     session: str
@@ -38,6 +38,7 @@ class GenerationRequest:
     temperature: float = 1.0
     max_new_tokens: int = 256
     prefix: str | None = None
+    adapter_version: int | None = None
 
 
 @dataclass(frozen=True)

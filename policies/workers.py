@@ -28,11 +28,12 @@ from agentpeft.policies.errors import (
 
 Ref: TypeAlias = Any
 """A Ray object reference; in one process the object itself."""
+Call: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
 _STOP_S = 5.0
 _CHECK_S = 10.0
-_HEALTH = "health"
-"""The group of calls that an actor answers beside its work."""
+_HEALTH, _BESIDE = "health", "beside"
+"""The groups of calls that an actor answers beside its work."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Else every actor shows bars of its own, transformers' of loading and saving among them."""
@@ -63,9 +64,12 @@ class Workers(Protocol):
     num_workers: int
 
     def call(
-        self, index: int, function: Callable[..., Any], *args: Ref, num_returns: int = 1
+        self, index: int, function: Call, *args: Ref, num_returns: int = 1, is_beside: bool = False
     ) -> Ref:
-        """Returns what `function(worker, *args)` will return, `num_returns` of them as a list."""
+        """Returns what `function(worker, *args)` will return, `num_returns` of them as a list.
+
+        Calls are taken up in turn; one that `is_beside` does not wait for the others.
+        """
         ...
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
@@ -93,6 +97,10 @@ class _Host:
     def call(self, function: Callable[..., T], *args: Any) -> T:
         return function(self._worker, *args)
 
+    @ray.method(concurrency_group=_BESIDE)
+    def call_beside(self, function: Callable[..., T], *args: Any) -> T:
+        return function(self._worker, *args)
+
     @ray.method(concurrency_group=_HEALTH)
     def ping(self) -> None:
         """Returns, even while a call is under way."""
@@ -118,9 +126,10 @@ class _LocalWorkers:
     def call(
         self,
         index: int,  # noqa: ARG002
-        function: Callable[..., Any],
+        function: Call,
         *args: Ref,
         num_returns: int = 1,
+        is_beside: bool = False,  # noqa: ARG002
     ) -> Ref:
         try:
             return self._host.call(function, *args)
@@ -169,10 +178,11 @@ class _RayWorkers:
             raise
 
     def call(
-        self, index: int, function: Callable[..., Any], *args: Ref, num_returns: int = 1
+        self, index: int, function: Call, *args: Ref, num_returns: int = 1, is_beside: bool = False
     ) -> Ref:
-        method = self._actors[index].call.options(num_returns=num_returns)
-        return method.remote(function, *args)
+        actor = self._actors[index]
+        method = actor.call_beside if is_beside else actor.call
+        return method.options(num_returns=num_returns).remote(function, *args)
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
         while True:
@@ -259,7 +269,7 @@ class _RayWorkers:
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
-        actor = ray.remote(concurrency_groups={_HEALTH: 1})(_ActorHost)  # type: ignore[call-overload]
+        actor = ray.remote(concurrency_groups={_HEALTH: 1, _BESIDE: 1})(_ActorHost)  # type: ignore[call-overload]
         return actor.options(**options).remote()
 
 

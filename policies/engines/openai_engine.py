@@ -47,6 +47,8 @@ class OpenAIEngine:
     (`session#1`) count together.
     """
 
+    num_versions = 1
+
     def __init__(self, endpoint: Endpoint, chat: TextChat) -> None:
         """Connects with the first request."""
         self._endpoint, self._chat = endpoint, chat

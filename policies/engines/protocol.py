@@ -20,6 +20,10 @@ class Engine(Protocol):
     at most one request under way.
     """
 
+    num_versions: int
+    """How many adapter versions are served at once. With more than one they are loaded and scored
+    while requests are under way, which go on with the version that they name."""
+
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Announces and forgets sessions; closing an unknown one does nothing.
 
@@ -34,8 +38,8 @@ class Engine(Protocol):
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves `adapter` from the next request on, and answers what was really received.
 
-        Only called while no request is under way; what was kept for older versions is dropped.
-        Raises: EngineError where names or shapes do not fit the model.
+        What was kept for versions that are served no more is dropped; no request of theirs may be
+        under way. Raises: EngineError where names or shapes do not fit the model.
         """
         ...
 
@@ -45,8 +49,8 @@ class Engine(Protocol):
         At temperature 1, under the very weights that `generate` samples from (an adapter's slot,
         or fused weights as they lie in memory), but computed anew: no keys and values that were
         kept from earlier requests. Sequences have at least 2 tokens; no session is opened for
-        them. Only called while no request is under way. Raises: EngineError where no adapter is
-        served, or the engine has no weights of its own.
+        them, nor any under way, unless several versions are served. Raises: EngineError where no
+        adapter is served, or the engine has no weights of its own.
         """
         ...
 

@@ -28,6 +28,8 @@ class ScriptedEngine:
     what is longer than `max_new_tokens`, or does not fit into the context, is cut.
     """
 
+    num_versions = 1
+
     def __init__(
         self, chat: ChatFormat, script: Script, max_context_tokens: int | None = None
     ) -> None:

@@ -56,6 +56,8 @@ class TransformersEngine:
     generation_config nothing is used.
     """
 
+    num_versions = 1
+
     def __init__(
         self,
         model: PreTrainedModel,

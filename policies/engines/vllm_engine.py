@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -44,9 +45,9 @@ _CLOSE_S = 5.0
 class VllmEngine:
     """Serves many sessions at once, from an event loop in a thread of its own.
 
-    What is kept of prompts is known by the adapter's version, and dropped with it. Adapters come
-    while nobody is being served, so a completion has one version. Not deterministic: the tokens
-    follow from their seeds, but rounding follows from what else is in the batch.
+    What is kept of prompts is known by the adapter's version, and dropped with it. Fused weights
+    are one version; a completion is of one in any case. Not deterministic: the tokens follow from
+    their seeds, but rounding follows from what else is in the batch.
     """
 
     def __init__(
@@ -61,8 +62,12 @@ class VllmEngine:
         Raises: SettingsError where it does not start.
         """
         self._settings, self._stops, self._claim = settings, sorted(stop_token_ids), claim
-        self._version: int | None = None if settings.needs_adapter else 0
-        self._lora: LoRARequest | None = None
+        self.num_versions = settings.num_adapters
+        self._served: dict[int, LoRARequest | None] = {} if settings.needs_adapter else {0: None}
+        """By version, the newest last."""
+        self._slots: list[LoRARequest] = []
+        self._under_way: dict[str, int] = {}
+        """The versions that sessions wait for."""
         self._num_loaded = self._num_asked = 0
         self._sessions: dict[str, Future[Completion] | None] = {}
         self._fault: str | None = None
@@ -99,16 +104,17 @@ class VllmEngine:
         Raises: EngineError where the session is not open or has asked already, where an adapter
         is needed and none was loaded, and where the engine is closed or its process is gone.
         """
-        self._check(request)
+        version = self._check(request)
         room = self._settings.max_context_tokens - len(request.prompt_ids)
         limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
         if room < limit:
             limit, reason = max(room, 0), StopReason.CONTEXT_FULL
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
-            return Completion(*empty, reason, self._version or 0)
-        asked = self._submit(self._sample(request, limit, reason))
+            return Completion(*empty, reason, version)
+        asked = self._submit(self._sample(request, limit, reason, version))
         self._sessions[request.session] = asked
+        self._under_way[request.session] = version
         try:
             return await asyncio.wrap_future(asked)
         except asyncio.CancelledError:
@@ -118,27 +124,27 @@ class VllmEngine:
             closed = f"session {request.session!r} was closed"
             raise EngineError(self._fault or closed) from None
         finally:
+            self._under_way.pop(request.session, None)
             if self._sessions.get(request.session) is asked:
                 self._sessions[request.session] = None
 
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
         """Returns log-probabilities (T - 1,), computed anew. Raises: EngineError, as `generate`."""
-        self._check_alive()
+        self._find_version(None)
         return await asyncio.wrap_future(self._submit(self._score_all(sequences)))
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Serves an adapter, and answers what the worker has read.
+        """Serves an adapter in the place of the oldest one, and answers what the worker has read.
 
-        Raises: EngineError where it does not fit, or requests are under way; then nothing is
-        served until another one is loaded.
+        Raises: EngineError where it does not fit (then the place stays empty until another one is
+        loaded), or requests of the oldest one are under way.
         """
-        self._check_alive(is_loading=True)
-        if any(self._sessions.values()):
-            raise EngineError("an adapter cannot be loaded while requests are under way")
-        self._version = None
-        ack = self._submit(self._load(adapter)).result()
-        self._version = ack.version
-        return ack
+        self._check_alive()
+        for version in list(self._served)[: len(self._served) + 1 - self.num_versions]:
+            if version in list(self._under_way.values()):
+                raise EngineError("an adapter cannot be loaded while requests are under way")
+            del self._served[version]
+        return self._submit(self._load(adapter)).result()
 
     def close(self) -> None:
         """Ends vLLM's process; requests under way fail."""
@@ -153,26 +159,35 @@ class VllmEngine:
         self._loop.close()
         self._claim.close()
 
-    def _check(self, request: GenerationRequest) -> None:
-        self._check_alive()
+    def _check(self, request: GenerationRequest) -> int:
+        """Returns the version that is asked for. Raises: EngineError."""
+        version = self._find_version(request.adapter_version)
         session = request.session
         if session not in self._sessions:
             raise EngineError(f"session {session!r} is not open")
         if self._sessions[session] or not len(request.prompt_ids):
             raise EngineError(f"session {session!r} has a request under way, or no prompt")
+        return version
 
-    def _check_alive(self, is_loading: bool = False) -> None:
-        if self._fault or (self._version is None and not is_loading):
-            none = "no adapter was loaded, and the base alone is not to be served"
-            raise EngineError(self._fault or none)
+    def _check_alive(self) -> None:
+        if self._fault:
+            raise EngineError(self._fault)
+
+    def _find_version(self, wanted: int | None) -> int:
+        self._check_alive()
+        if not self._served:
+            raise EngineError("no adapter was loaded, and the base alone is not to be served")
+        version = next(reversed(self._served)) if wanted is None else wanted
+        if version not in self._served:
+            raise EngineError(f"adapter {version} is not served, but {list(self._served)}")
+        return version
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     async def _sample(
-        self, request: GenerationRequest, limit: int, reason: StopReason
+        self, request: GenerationRequest, limit: int, reason: StopReason, version: int
     ) -> Completion:
-        version = self._version
         params = SamplingParams(
             temperature=request.temperature,
             seed=int(np.random.SeedSequence(request.seed).generate_state(1)[0]),
@@ -184,14 +199,14 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        (sampled,) = (await self._ask(request.prompt_ids, params, f"v{version}")).outputs
+        (sampled,) = (await self._ask(request.prompt_ids, params, f"v{version}", version)).outputs
         ids = np.array(sampled.token_ids, np.int64)
         logprobs = np.array(sampled.logprobs.logprobs, np.float32)
         if len(logprobs) != len(ids) or not np.isfinite(logprobs).all():
             raise EngineError("the model's log-probabilities are not finite")
         if len(ids) and int(ids[-1]) in self._stops:
             reason = StopReason.STOP_TOKEN
-        return Completion(ids, logprobs, reason, version or 0)
+        return Completion(ids, logprobs, reason, version)
 
     async def _score_all(self, sequences: Sequence[Ids]) -> list[Floats]:
         if self._settings.serving == "native" and not self._settings.gpu_share:
@@ -209,14 +224,18 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         # Keys and values under a name of their own are nobody's older ones
-        output = await self._ask(ids, params, f"score-{self._num_asked}")
+        newest = self._find_version(None)
+        output = await self._ask(ids, params, f"score-{self._num_asked}", newest)
         return np.array(output.prompt_logprobs.logprobs[: len(ids) - 1], np.float32)
 
-    async def _ask(self, ids: Ids, params: SamplingParams, salt: str) -> RequestOutput:
+    async def _ask(
+        self, ids: Ids, params: SamplingParams, salt: str, version: int
+    ) -> RequestOutput:
         """Returns vLLM's one output; `salt` names the prefixes that may be shared."""
         self._num_asked += 1
         prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
-        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=self._lora)
+        lora = self._served[version]
+        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=lora)
         try:
             (output,) = [output async for output in outputs]
         except (EngineDeadError, EngineGenerateError, ValueError) as error:
@@ -237,24 +256,28 @@ class VllmEngine:
             )
             if "error" in answer:
                 raise EngineError(answer["error"])
-            if not is_fused:
-                await self._exchange_lora(adapter, folder)
-        if not await self._call(self._llm.reset_prefix_cache):
+            lora = None if is_fused else await self._fill_slot(adapter, folder)
+        is_alone = not self._served  # else its name tells its keys and values from the others'
+        if is_alone and not await self._call(self._llm.reset_prefix_cache):
             raise EngineError(f"{adapter.name}: vLLM kept keys and values of older weights")
-        return AdapterAck(**answer)
+        ack = AdapterAck(**answer)
+        self._served.pop(ack.version, None)
+        self._served[ack.version] = lora
+        return ack
 
-    async def _exchange_lora(self, adapter: AdapterVersion, folder: str) -> None:
-        """Fills a slot under a name and id never used before, and empties the last one's."""
+    async def _fill_slot(self, adapter: AdapterVersion, folder: str) -> LoRARequest:
+        """Empties the slots that are served no more, and fills one under a name never used yet."""
+        for lora in self._slots:
+            if lora not in self._served.values():
+                await self._call(partial(self._llm.remove_lora, lora.lora_int_id))
         self._num_loaded += 1
-        old, name = self._lora, f"{adapter.name}-{self._num_loaded}"
-        new = LoRARequest(name, self._num_loaded, folder)
-        await self._call(lambda: self._llm.add_lora(new))
-        if old is not None:
-            await self._call(lambda: self._llm.remove_lora(old.lora_int_id))
-        served = await self._call(self._llm.list_loras)
-        if set(served) != {new.lora_int_id}:
-            raise EngineError(f"vLLM serves the adapters {served}, not {new.lora_int_id}")
-        self._lora = new
+        new = LoRARequest(f"{adapter.name}-{self._num_loaded}", self._num_loaded, folder)
+        self._slots = [*(lora for lora in self._served.values() if lora), new]
+        await self._call(partial(self._llm.add_lora, new))
+        expected = {lora.lora_int_id for lora in self._slots}
+        if (found := set(await self._call(self._llm.list_loras))) != expected:
+            raise EngineError(f"vLLM serves the adapters {found}, not {expected}")
+        return new
 
     async def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:

@@ -28,7 +28,7 @@ class VllmSettings:
 
     `serving`: "native" runs LoRA's own kernels beside the base's, "fused" changes the weights.
     `gpu_share` 0 computes on the CPU. `kv_cache_bytes` None: what is left of the GPU's share.
-    Without an adapter nothing is served if `needs_adapter`.
+    Without an adapter nothing is served if `needs_adapter`; "native" serves `num_adapters` at once.
     """
 
     serving: Serving
@@ -40,6 +40,7 @@ class VllmSettings:
     gpu_share: float = 0.0
     num_threads: int = 2
     needs_adapter: bool = True
+    num_adapters: int = 1
 
     def engine_args(self, folder: Path) -> dict[str, Any]:
         """Returns the arguments of vLLM's `AsyncEngineArgs`.
@@ -76,7 +77,7 @@ class VllmSettings:
                     f"vLLM has LoRA slots for ranks up to {MAX_RANKS[-1]}, got {self.max_rank}: "
                     "set env_runners.serving = 'fused'"
                 )
-            args |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": slot}
+            args |= {"enable_lora": True, "max_loras": self.num_adapters, "max_lora_rank": slot}
         return args
 
 
@@ -94,8 +95,9 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     is_native = device.type == "cuda" and dtype == "bfloat16" and settings.lora.use_lora
     auto: Serving = "native" if is_native else "fused"
     given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
+    serving = auto if own.serving == "auto" else own.serving
     result = VllmSettings(
-        serving=auto if own.serving == "auto" else own.serving,
+        serving=serving,
         dtype="bfloat16" if dtype == "bfloat16" else "float32",
         max_context_tokens=min(own.max_context_tokens or limit, limit),
         max_concurrent=own.max_concurrent_episodes,
@@ -103,6 +105,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
         gpu_share=own.num_gpus_per_env_runner,
         num_threads=own.num_threads,
+        num_adapters=1 + settings.max_adapter_lag if serving == "native" else 1,
     )
     _check_shape(result, shape.to_dict())
     return result

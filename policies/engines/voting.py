@@ -73,6 +73,8 @@ class VotingEngine:
     from the chosen action. Of a tie the earliest voter's action is taken.
     """
 
+    num_versions = 1
+
     def __init__(
         self, engine: Engine, chat: ReplayChat, num_voters: int, temperature: float
     ) -> None:

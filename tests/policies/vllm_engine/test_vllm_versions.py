@@ -1,0 +1,153 @@
+"""Several adapters in one engine: each request has its own, and one comes while others play."""
+
+import asyncio
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
+
+from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.config import Settings
+from agentpeft.policies.engines.vllm_start import start_engine
+from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.errors import EngineError
+
+OVERLAPPED = """
+max_adapter_lag = 1
+environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
+tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+lora = {rank = 2}
+training = {num_groups = 4, group_size = 3, lr = 1e-2}
+learners = {num_threads = 1}
+[env_runners]
+engine = "vllm"
+serving = "native"
+num_threads = 1
+kv_cache_gib = 0.05
+max_new_tokens = 4
+"""
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3, 4)}
+
+
+@pytest.fixture(scope="module")
+def engine(vllm, tmp_path_factory):
+    """Has room for two."""
+    folder = tmp_path_factory.mktemp("model")
+    make_model().save_pretrained(folder)
+    engine = start_engine(folder, [STOP], replace(BOTH["native"], num_adapters=2))
+    yield engine
+    engine.close()
+
+
+def difference(request, completion):
+    """How far what was sampled is from what the adapter of the request samples."""
+    ids = np.concatenate([request.prompt_ids, completion.token_ids])
+    expected = full_logprobs(ADAPTERS[request.adapter_version], ids)
+    return np.abs(completion.logprobs - expected[len(request.prompt_ids) - 1 :]).max()
+
+
+def requests_of(versions, **fields):
+    """Long ones, of as many sessions; the prompts are the same."""
+    fields = {"max_new_tokens": 60, **fields}
+    return [
+        request_of(f"s{index}", seed=(index,), adapter_version=version, **fields)
+        for index, version in enumerate(versions)
+    ]
+
+
+def test_sessions_of_two_versions_play_at_once(engine):
+    for number in (1, 2):
+        assert engine.load_adapter(ADAPTERS[number]).version == number
+    requests = requests_of([1, 2] * 8)
+    completions = ask(engine, *requests)
+    assert [c.adapter_version for c in completions] == [1, 2] * 8
+    assert max(map(difference, requests, completions)) < 1e-4
+    (newest,) = ask(engine, request_of())
+    assert newest.adapter_version == 2
+
+
+def test_an_adapter_is_loaded_and_scored_while_others_play(engine):
+    requests = requests_of([2] * 16, max_new_tokens=100)
+
+    async def play():
+        engine.update_sessions(opened=[request.session for request in requests])
+        playing = asyncio.ensure_future(asyncio.gather(*map(engine.generate, requests)))
+        await asyncio.sleep(0.01)
+        ack = await asyncio.to_thread(engine.load_adapter, ADAPTERS[3])
+        (scores,) = await engine.score([requests[0].prompt_ids])
+        assert not playing.done()
+        return ack, scores, await playing
+
+    ack, scores, completions = asyncio.run(play())
+    engine.update_sessions(closed=[request.session for request in requests])
+    assert (ack.version, ack.sha256) == (3, ADAPTERS[3].sha256)
+    assert np.abs(scores - full_logprobs(ADAPTERS[3], requests[0].prompt_ids)).max() < 1e-4
+    assert max(map(difference, requests, completions)) < 1e-4
+
+
+def test_the_oldest_one_makes_room_and_is_served_no_more(engine):
+    with pytest.raises(EngineError, match=r"adapter 1 is not served, but \[2, 3\]"):
+        ask(engine, *requests_of([1]))
+    engine.load_adapter(ADAPTERS[4])
+    requests = requests_of([3, 4])
+    assert max(map(difference, requests, ask(engine, *requests))) < 1e-4
+
+
+def test_one_that_is_played_does_not_make_room(engine):
+    (request,) = requests_of([3], max_new_tokens=100)
+
+    async def play():
+        engine.update_sessions(opened=[request.session])
+        playing = asyncio.ensure_future(engine.generate(request))
+        await asyncio.sleep(0.01)
+        with pytest.raises(EngineError, match="requests are under way"):
+            engine.load_adapter(make_adapter(5))
+        return await playing
+
+    assert difference(request, asyncio.run(play())) < 1e-4
+    engine.update_sessions(closed=[request.session])
+
+
+def test_what_does_not_fit_leaves_the_newest_one(engine):
+    with pytest.raises(EngineError):
+        engine.load_adapter(make_adapter(6, rank=16))
+    (completion,) = ask(engine, request_of(adapter_version=4))
+    assert difference(request_of(adapter_version=4), completion) < 1e-4
+
+
+def hold_until(runner, path):
+    """Has episodes wait for a file; the proof of a delivery does not."""
+    generate = runner._engine.generate
+
+    async def generate_then(request):
+        while not (request.session.startswith("probe") or Path(path).exists()):
+            await asyncio.sleep(0.02)
+        return await generate(request)
+
+    runner._engine.generate = generate_then
+
+
+def test_a_delivery_is_proven_in_the_middle_of_a_round(vllm, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    settings = Settings(**tomllib.loads(OVERLAPPED))
+    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+    runners.load_adapter(learner.adapter())
+    requests = [GroupRequest(position, 3) for position in range(4)]
+    learner.update(runners.sample(requests).result()[0])
+    runners._workers.fetch([runners._workers.call(0, hold_until, str(tmp_path / "go"))])
+    played = runners.sample(requests)
+    metrics = runners.load_adapter(learner.adapter())
+    (tmp_path / "go").touch()
+    assert metrics["probe_max"] < 1e-4 and metrics["engine_effect"] > 0
+    assert played.result()[1].adapter_versions == (0, 0, 0, 0)
+    assert runners.sample(requests).result()[1].adapter_versions == (1, 1, 1, 1)
+    for group in (runners, learner):
+        group.close()
+    ray.shutdown()
