@@ -99,7 +99,7 @@ class _Host:
 
     @ray.method(concurrency_group=_BESIDE)
     def call_beside(self, function: Callable[..., T], *args: Any) -> T:
-        return function(self._worker, *args)
+        return self.call(function, *args)
 
     @ray.method(concurrency_group=_HEALTH)
     def ping(self) -> None:

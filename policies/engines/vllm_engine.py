@@ -66,10 +66,9 @@ class VllmEngine:
         self._served: dict[int, LoRARequest | None] = {} if settings.needs_adapter else {0: None}
         """By version, the newest last."""
         self._slots: list[LoRARequest] = []
-        self._under_way: dict[str, int] = {}
-        """The versions that sessions wait for."""
         self._num_loaded = self._num_asked = 0
-        self._sessions: dict[str, Future[Completion] | None] = {}
+        self._sessions: dict[str, tuple[Future[Completion], int] | None] = {}
+        """The request that each has under way, and its version."""
         self._fault: str | None = None
         is_on_gpu = settings.gpu_share > 0
         if current_platform.is_cpu() == is_on_gpu:
@@ -93,8 +92,8 @@ class VllmEngine:
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Announces and forgets sessions; what a closed one asked for is cancelled."""
         for session in closed:
-            if asked := self._sessions.pop(session, None):
-                asked.cancel()
+            if under_way := self._sessions.pop(session, None):
+                under_way[0].cancel()
         for session in opened:
             self._sessions.setdefault(session, None)
 
@@ -113,8 +112,7 @@ class VllmEngine:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
         asked = self._submit(self._sample(request, limit, reason, version))
-        self._sessions[request.session] = asked
-        self._under_way[request.session] = version
+        self._sessions[request.session] = under_way = asked, version
         try:
             return await asyncio.wrap_future(asked)
         except asyncio.CancelledError:
@@ -124,8 +122,7 @@ class VllmEngine:
             closed = f"session {request.session!r} was closed"
             raise EngineError(self._fault or closed) from None
         finally:
-            self._under_way.pop(request.session, None)
-            if self._sessions.get(request.session) is asked:
+            if self._sessions.get(request.session) is under_way:
                 self._sessions[request.session] = None
 
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
@@ -141,7 +138,7 @@ class VllmEngine:
         """
         self._check_alive()
         for version in list(self._served)[: len(self._served) + 1 - self.num_versions]:
-            if version in list(self._under_way.values()):
+            if any(asked and asked[1] == version for asked in list(self._sessions.values())):
                 raise EngineError("an adapter cannot be loaded while requests are under way")
             del self._served[version]
         return self._submit(self._load(adapter)).result()
