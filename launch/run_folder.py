@@ -1,23 +1,48 @@
 """Which settings a run has, and the folder that holds what it writes."""
 
+import fcntl
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.errors import did_you_mean
 from agentpeft.launch.ray_session import is_in_ray_copy
-from agentpeft.policies.checkpoints import CONFIG_FILE, STATE_FILE, latest_checkpoint
-from agentpeft.policies.config import Settings
+from agentpeft.policies.checkpoints import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    STATE_FILE,
+    latest_checkpoint,
+    read_checkpoint,
+    read_config,
+    read_state,
+    write_config,
+)
+from agentpeft.policies.config import Settings, setting_names, with_overrides
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parent / "configs"
 OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
-_MAY_CHANGE = "training.num_iterations"
+_LOCK_FILE = "run.lock"
+MAY_CHANGE = (
+    *("training.num_iterations", "training.lr", "training.lr_schedule"),
+    *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
+    *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
+    *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
+    *("training.dynamic_sampling", "env_runners.", "learners.", "evaluation."),
+    *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
+    *("output.tensorboard", "output.wandb", "output.episodes"),
+)
+"""The settings that a run may go on with other values of; a dot at the end is a whole section.
+
+The others say what a checkpoint holds, or which tasks its position stands for.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,20 +66,84 @@ def read_start(config: str, overrides: Sequence[str]) -> Start:
 
 
 def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
-    """Returns how a run goes on, from its folder or one checkpoint's.
+    """Returns how a run goes on, from its folder or one checkpoint's, with settings changed.
 
-    Raises: SettingsError (no run; another setting than the number of iterations), CheckpointError.
+    Nothing is written. Raises: SettingsError (no run; a file of settings that was edited; a
+    setting that may not change), CheckpointError.
     """
-    is_checkpoint = (folder / STATE_FILE).is_file()
+    own = any((folder / name).is_file() for name in (STATE_FILE, MANIFEST_FILE))
+    is_checkpoint = own or folder.name.startswith("checkpoint-")
     run_dir = folder.resolve().parents[1] if is_checkpoint else folder.resolve()
     if not (run_dir / CONFIG_FILE).is_file():
         raise SettingsError(f"--resume {folder}: no run there (no {CONFIG_FILE})")
     for override in overrides:
-        if override.partition("=")[0].strip() != _MAY_CHANGE:
-            raise SettingsError(f"--resume may change {_MAY_CHANGE} only, got {override!r}")
-    settings = Settings.from_toml(run_dir / CONFIG_FILE, overrides)
+        name = override.partition("=")[0].strip()
+        if not any(name == known or _is_below(name, known) for known in MAY_CHANGE):
+            raise SettingsError(
+                f"--resume may not change {name!r}; it may change {', '.join(MAY_CHANGE)}"
+            )
+    before = read_config(run_dir)
     checkpoint = folder.resolve() if is_checkpoint else latest_checkpoint(run_dir / "checkpoints")
+    saved = read_state(read_checkpoint(checkpoint))["settings"]
+    _check_same(before, saved, checkpoint)
+    settings = Settings(**with_overrides(before.model_dump(), overrides))
     return Start(settings, run_dir, checkpoint)
+
+
+def _is_below(name: str, section: str) -> bool:
+    return section.endswith(".") and name.startswith(section)
+
+
+def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
+    """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
+    present = settings.model_dump(mode="json")
+    for name in setting_names():
+        section, _, key = name.rpartition(".")
+        values = [
+            (side.get(section, {}) if section else side).get(key) for side in (present, saved)
+        ]
+        may_change = any(name == known or _is_below(name, known) for known in MAY_CHANGE)
+        if values[0] != values[1] and not may_change and name != "output.dir":
+            raise SettingsError(
+                f"{checkpoint} was made with {name} = {values[1]!r}, "
+                f"{CONFIG_FILE} has {values[0]!r}"
+            )
+
+
+def change_settings(start: Start) -> None:
+    """Writes the settings of a run that goes on with others, and logs each change."""
+    assert start.run_dir  # noqa: S101 (it goes on, so it has one)
+    before = read_config(start.run_dir).model_dump()
+    after = start.settings.model_dump()
+    changed = False
+    for name in setting_names():
+        section, _, key = name.rpartition(".")
+        old, new = ((side[section] if section else side)[key] for side in (before, after))
+        if old != new:
+            changed = True
+            logger.info("goes on with %s = %r (was %r)", name, new, old)
+    if changed:
+        write_config(start.run_dir, start.settings)
+
+
+@contextmanager
+def lock_run(run_dir: Path) -> Iterator[None]:
+    """Holds a run's folder, so that no other process writes into it; a killed one lets go.
+
+    Other machines are kept out only where their shared file system locks (NFS 4 does).
+    Raises: SettingsError while another process runs it.
+    """
+    with (run_dir / _LOCK_FILE).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise SettingsError(f"{run_dir} is being trained already, by {holder}") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
 
 
 def make_run_dir(settings: Settings) -> Path:
@@ -68,7 +157,7 @@ def make_run_dir(settings: Settings) -> Path:
         run_dir = _make_new(base, stamp)
         for name in ("checkpoints", "sessions", "logs"):
             (run_dir / name).mkdir()
-        (run_dir / CONFIG_FILE).write_text(settings.to_toml(), encoding="utf-8")
+        write_config(run_dir, settings)
     except OSError as error:
         raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
     return run_dir

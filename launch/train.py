@@ -29,6 +29,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
 from agentpeft.launch.run_folder import (
     Start,
+    change_settings,
+    lock_run,
     log_to,
     make_run_dir,
     output_base,
@@ -69,7 +71,7 @@ def _read_start(args: Namespace) -> Start:
     config, settings = split_settings(args.settings)
     if args.resume is not None:
         if len(settings) < len(args.settings) or args.resume_from is not None:
-            raise SettingsError("--resume goes on with the run's own settings: give no other")
+            raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(args.resume, settings)
     if args.resume_from is not None:
         settings.append(f"model.adapter={json.dumps(str(args.resume_from.absolute()))}")
@@ -98,7 +100,9 @@ def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str,
     run_dir = start.run_dir or make_run_dir(settings)
     start = Start(settings, run_dir, start.checkpoint)
     try:
-        with log_to(run_dir):
+        with lock_run(run_dir), log_to(run_dir):
+            if start.checkpoint is not None:
+                change_settings(start)
             return run_session(start, run_dir, address, signals)
     except Stopped as stop:
         print(f"stopped by {stop}; {_how_to_go_on(run_dir)}", file=sys.stderr)

@@ -14,12 +14,15 @@ from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, PendingSampl
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
+    check_logs,
     checkpoint_path,
     cut_logs,
     measure_logs,
     prune_checkpoints,
-    read_files,
+    read_checkpoint,
     read_state,
+    seal_logs,
+    set_aside_newer,
     write_checkpoint,
 )
 from agentpeft.policies.config import Settings
@@ -44,8 +47,12 @@ class Algorithm:
     """
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:
-        """Starts everything and delivers the first adapter; a failure leaves nothing running."""
+        """Starts everything and delivers the first adapter; a failure leaves nothing running.
+
+        Makes the run's folder, once: a run whose folder is deleted under it ends with an error.
+        """
         self.settings, self.run_dir = settings, run_dir
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         self.iteration = self._position = self._num_episodes = self._version = 0
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
@@ -162,12 +169,14 @@ class Algorithm:
         """
         own = self.run_dir / "checkpoints"
         target = checkpoint_path(own, self.iteration) if path is None else Path(path)
+        if path is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
         stats = {"iteration": self.iteration, "num_episodes": self._num_episodes}
         state = {
             **stats,
             "position": self._position - len(self._rounds) * self.settings.training.num_groups,
             "settings": self.settings.model_dump(mode="json"),
-            "logs": measure_logs(self.run_dir),
+            **seal_logs(self.run_dir),
         }
         files = self._learners.call(learner_calls.learner_to_files)
         for name, content in ((STATE_FILE, state), (_STATS, stats)):
@@ -181,11 +190,16 @@ class Algorithm:
     def restore_from_path(self, path: str | Path) -> None:
         """Goes on from a checkpoint: versions keep counting, and the adapter is delivered again.
 
-        The logs of this run are cut back to it. Raises: CheckpointError if it cannot be read or
-        is of another model or adapter.
+        Where it is one of this run's own, the logs are cut back to it and later checkpoints are set
+        aside. Raises: CheckpointError if a file of it is damaged or missing, or it is of another
+        model or adapter; then nothing has changed.
         """
         source = Path(path)
-        state = read_state(source)
+        files = read_checkpoint(source)
+        state = read_state(files)
+        is_own = source.resolve().is_relative_to(self.run_dir.resolve())
+        if is_own:
+            check_logs(self.run_dir, state)
         own = self.settings.model_dump(mode="json")
         for section in _FIXED:
             if state["settings"].get(section) != own[section]:
@@ -194,13 +208,14 @@ class Algorithm:
                     f"this run {own[section]}"
                 )
         with self._stopping_on_error():
-            self._learners.call_all(learner_calls.restore_learner, read_files(source))
+            self._learners.call_all(learner_calls.restore_learner, files)
             self.iteration, self._position = state["iteration"], state["position"]
             self._num_episodes = state["num_episodes"]
             self._rounds.clear()
             self._broadcast()
         self._checkpoint = source
-        if source.resolve().is_relative_to(self.run_dir.resolve()):
+        if is_own:
+            set_aside_newer(source)
             cut_logs(self.run_dir, state["logs"])
 
     @contextmanager
@@ -244,7 +259,9 @@ class Algorithm:
         warm_start, folder = settings.warm_start, self.run_dir / "warm_start"
         if settings.model.name == "tiny" or warm_start.num_steps == 0:
             return settings
-        if not folder.exists():
+        if folder.exists():
+            read_checkpoint(folder)
+        else:
             with closing(LearnerGroup(settings)) as learners:
                 learners.call_all(learner_calls.warm_start)
                 write_checkpoint(folder, learners.call(learner_calls.adapter_to_files))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentpeft.policies.checkpoints import CONFIG_FILE
+from agentpeft.policies.checkpoints import write_config
 from agentpeft.policies.config import Settings, read_toml, setting_names, unknown_setting
 from agentpeft.policies.config import with_overrides as apply_overrides
 
@@ -109,5 +109,5 @@ class AlgorithmConfig:
         default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
         folder = default if run_dir is None else Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_FILE).write_text(settings.to_toml(), encoding="utf-8")
+        write_config(folder, settings)
         return Algorithm(settings, folder)

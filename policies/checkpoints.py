@@ -1,10 +1,15 @@
-"""Checkpoints as folders that are there whole or not at all, and the logs that grow beside them.
+"""A run's files: checkpoints that are whole or refused, its settings, and its growing logs.
 
-A folder is written under a temporary name beside its place, brought to the disk, then renamed.
-Names that begin with a dot are such leftovers, and never read.
+A checkpoint is a folder. It is written under a temporary name beside its place, brought to the
+disk, then renamed, so a folder `checkpoint-…` was whole once. Its manifest has the SHA-256 of every
+file, so that later damage is found before anything is restored. The hashes guard against damaged
+disks and edited files, not against someone who writes a manifest of their own. Names that begin
+with a dot are leftovers of killed writers, and never read.
 """
 
+import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -12,23 +17,32 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from agentpeft.envs.errors import SettingsError
+from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.samples import EpisodeRecord, TokenRecord
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
+MANIFEST_FILE = "manifest.json"
+_CONFIG_HASH = "# sha256 of the lines below: "
+logger = logging.getLogger(__name__)
 
 
 def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
-    """Writes `files` (by relative name) as the folder `path`, in one stroke.
+    """Writes `files` (by relative name) and their manifest as the folder `path`, in one stroke.
 
-    An older folder of that name stays until the new one is on the disk.
+    An older folder of that name stays until the new one is on the disk. Folders above `path` must
+    be there: a run whose folder was deleted is not begun again without its settings.
     Raises: CheckpointError, the older folder untouched, as when the disk is full.
     """
+    manifest = {"sha256": {name: _hash(content) for name, content in files.items()}}
+    files = {**files, MANIFEST_FILE: json.dumps(manifest, indent=1).encode()}
     new, old = (path.parent / f".{kind}-{path.name}-{os.getpid()}" for kind in ("new", "old"))
     try:
         for folder in (new, old):
             shutil.rmtree(folder, ignore_errors=True)
+        new.mkdir()
         for name, content in files.items():
             _write_synced(new / name, content)
         if path.exists():
@@ -53,32 +67,110 @@ def _write_synced(path: Path, content: bytes) -> None:
     _sync(path.parent)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_checkpoint(path: Path) -> dict[str, bytes]:
+    """Returns a checkpoint's files by their relative names, each as it was written.
+
+    Raises: CheckpointError that names the first file that is missing, cannot be read or does not
+    match the manifest, and the checkpoint before it that is whole.
+    """
+    try:
+        return _read_verified(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_hint_at_older(path)}") from None
+
+
+def _read_verified(path: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    name = MANIFEST_FILE
+    try:
+        hashes = json.loads((path / MANIFEST_FILE).read_bytes())["sha256"]
+        for name in sorted(hashes):
+            files[name] = (path / name).read_bytes()
+    except FileNotFoundError:
+        reason = "is missing"
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError):
+        reason = "is no manifest"
+    else:
+        damaged = [name for name, content in files.items() if _hash(content) != hashes[name]]
+        if not damaged:
+            return files
+        name, reason = damaged[0], "does not match its SHA-256"
+    raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {name} {reason}")
+
+
+def _hint_at_older(path: Path) -> str:
+    for older in reversed(list_checkpoints(path.parent)):
+        if older.name < path.name:
+            try:
+                _read_verified(older)
+            except CheckpointError:
+                continue
+            return f"; the newest whole one before it is {str(older)!r}"
+    return ""
+
+
+def read_state(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Returns what a checkpoint's `algorithm.json` says. Raises: CheckpointError."""
     try:
-        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{str(path)!r} is no checkpoint: {error}") from None
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{str(path)!r} is no checkpoint: {STATE_FILE} holds no mapping")
-    return state
+        state = json.loads(files[STATE_FILE])
+        missing = {
+            "iteration",
+            "position",
+            "num_episodes",
+            "settings",
+            "logs",
+            "log_sha256",
+        } - state.keys()
+    except (KeyError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"no checkpoint: {STATE_FILE} cannot be read ({error})") from None
+    if missing:
+        raise CheckpointError(f"{STATE_FILE} of a checkpoint lacks {', '.join(sorted(missing))}")
+    return dict(state)
 
 
-def read_files(path: Path) -> dict[str, bytes]:
-    """Returns all files of a checkpoint by their relative names. Raises: CheckpointError."""
+def write_config(run_dir: Path, settings: Settings) -> None:
+    """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
+    text = settings.to_toml()
+    note = (
+        f"{_CONFIG_HASH}{_hash(text.encode())}\n# change them by --resume RUN section.name=value\n"
+    )
+    new = run_dir / f".new-{CONFIG_FILE}-{os.getpid()}"
     try:
-        found = [file for file in path.rglob("*") if file.is_file()]
-        return {str(file.relative_to(path)): file.read_bytes() for file in found}
+        _write_synced(new, f"{note}{text}".encode())
+        new.replace(run_dir / CONFIG_FILE)
+        _sync(run_dir)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def read_config(run_dir: Path) -> Settings:
+    """Returns a run's settings. Raises: SettingsError where the file is missing or was edited."""
+    path = run_dir / CONFIG_FILE
+    try:
+        first, _, rest = path.read_bytes().partition(b"\n")
     except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
+        raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
+    text = rest.partition(b"\n")[2]
+    if first != f"{_CONFIG_HASH}{_hash(text)}".encode():
+        raise SettingsError(
+            f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
+            "settings by --resume RUN section.name=value"
+        )
+    return Settings.from_toml(path)
 
 
 def checkpoint_path(folder: Path, iteration: int) -> Path:
@@ -87,8 +179,8 @@ def checkpoint_path(folder: Path, iteration: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Returns the whole checkpoints in a folder, oldest first."""
-    return sorted(path.parent for path in folder.glob(f"checkpoint-*/{STATE_FILE}"))
+    """Returns the checkpoints in a folder, oldest first; they may be damaged."""
+    return sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
 
 
 def latest_checkpoint(folder: Path) -> Path:
@@ -105,13 +197,29 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def set_aside_newer(checkpoint: Path) -> None:
+    """Renames the checkpoints after this one to `abandoned-…`: the run goes on without them.
+
+    Raises: CheckpointError.
+    """
+    for path in list_checkpoints(checkpoint.parent):
+        if path.name > checkpoint.name:
+            aside = path.with_name(f"abandoned-{path.name}")
+            try:
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+            except OSError as error:
+                raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
+            logger.warning("%s: set aside as %s", path.name, aside.name)
+
+
 def append_episodes(
     path: Path, iteration: int, records: Iterable[EpisodeRecord | TokenRecord]
 ) -> None:
     """Appends one JSON line per episode. Raises: CheckpointError."""
     lines = [json.dumps({"iteration": iteration, **asdict(record)}) for record in records]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
     except OSError as error:
@@ -122,6 +230,36 @@ def measure_logs(run_dir: Path) -> dict[str, int]:
     """Returns the size in bytes of every JSONL file of a run, by its relative name."""
     found = run_dir.rglob("*.jsonl")
     return {str(path.relative_to(run_dir)): path.stat().st_size for path in sorted(found)}
+
+
+def seal_logs(run_dir: Path) -> dict[str, Any]:
+    """Brings a run's JSONL files to the disk; returns what `check_logs` needs to know them again.
+
+    The metrics are known by their hash. The episodes below, which may be gigabytes and are never
+    read again, are known by their size alone. Raises: CheckpointError.
+    """
+    try:
+        sizes = measure_logs(run_dir)
+        for name in sizes:
+            _sync(run_dir / name)
+        hashes = {n: _hash((run_dir / n).read_bytes()) for n in sizes if "/" not in n}
+    except OSError as error:
+        raise CheckpointError(f"cannot write {error.filename!r} to the disk: {error}") from error
+    return {"logs": sizes, "log_sha256": hashes}
+
+
+def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
+    present = measure_logs(run_dir)
+    for name, size in state["logs"].items():
+        path, expected = run_dir / name, state["log_sha256"].get(name)
+        if present.get(name, 0) < size:
+            problem = f"has {present.get(name, 0)} bytes, and had {size} at the checkpoint"
+        elif expected and _hash(path.read_bytes()[:size]) != expected:
+            problem = "no longer begins as it did at the checkpoint"
+        else:
+            continue
+        raise CheckpointError(f"{str(path)!r} is damaged: it {problem}")
 
 
 def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:

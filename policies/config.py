@@ -170,7 +170,7 @@ class OutputSettings(Section):
     """What a run writes, below `dir`/<experiment>/<timestamp>."""
 
     dir: str = "outputs"
-    checkpoint_interval: NonNegativeInt = 0
+    checkpoint_interval: NonNegativeInt = 10
     num_checkpoints_kept: PositiveInt = 2
     tensorboard: bool = True
     wandb: Literal["off", "online", "offline"] = "off"

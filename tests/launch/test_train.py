@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +285,81 @@ def test_a_signal_saves_and_says_how_to_go_on(config, tmp_path, start, signum, s
     assert f"--resume outputs/tiny/{run_dir.name}" in errors.decode()
     (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
     assert int(checkpoint.name[-6:]) == read_metrics(run_dir)[-1]["train/step"]
+
+
+def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, capsys):
+    assert main([config, "training.num_iterations=1"]) == 0
+    run_dir = only_run(tmp_path)
+    assert main(["--resume", str(run_dir), "training.num_iterations=2", "training.lr=5e-3"]) == 0
+    assert "goes on with training.lr = 0.005 (was 0.01)" in caplog.text
+    assert main(["--resume", str(run_dir)]) == 0
+    assert [line["train/lr"] for line in read_metrics(run_dir) if "train/lr" in line] == [
+        1e-2,
+        5e-3,
+    ]
+    capsys.readouterr()
+    assert main(["--resume", str(run_dir), "training.group_size=4"]) == 2
+    assert "--resume may not change 'training.group_size'" in capsys.readouterr().err
+
+
+def test_an_edited_file_of_settings_is_refused(config, tmp_path, capsys):
+    assert main([config, "training.num_iterations=1"]) == 0
+    path = only_run(tmp_path) / "config.toml"
+    path.write_text(path.read_text().replace("lr = 0.01", "lr = 0.02"))
+    assert main(["--resume", str(path.parent)]) == 2
+    assert "config.toml' is not as the run has written it" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_whole(
+    config, tmp_path, capsys
+):
+    assert main([config]) == 0
+    run_dir = only_run(tmp_path)
+    before, newest = list_checkpoints(run_dir / "checkpoints")
+    weights = newest / "adapter" / "adapter_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert main(["--resume", str(run_dir)]) == 1
+    message = capsys.readouterr().err
+    assert "adapter/adapter_model.safetensors does not match its SHA-256" in message
+    assert str(before) in message
+
+
+def test_a_run_goes_on_from_an_older_checkpoint_and_forgets_the_newer(config, tmp_path):
+    assert main([config]) == 0
+    run_dir = only_run(tmp_path)
+    whole = learnt(run_dir, 4)
+    older = list_checkpoints(run_dir / "checkpoints")[0]
+    assert newest_iteration(older.parent) == 4 and older.name.endswith("3")
+    assert main(["--resume", str(older), "training.num_iterations=3"]) == 0
+    assert newest_iteration(older.parent) == 3
+    assert main(["--resume", str(run_dir), "training.num_iterations=4"]) == 0
+    steps = [line["train/step"] for line in read_metrics(run_dir)]
+    assert steps == [0, 1, 2, 3, 4, 4]
+    assert learnt(run_dir, 4)[0] == whole[0]
+
+
+def test_a_run_that_is_under_way_is_not_resumed_by_another(config, tmp_path, start, capsys):
+    process = start(config, "training.num_iterations=10000")
+    run_dir = wait_for_iterations(tmp_path, 1)
+    assert main(["--resume", str(run_dir), "training.lr=0.5"]) == 2
+    assert f"is being trained already, by process {process.pid} on" in capsys.readouterr().err
+    process.kill()
+    process.wait()
+    stopped_at = newest_iteration(run_dir / "checkpoints") + 1
+    assert main(["--resume", str(run_dir), f"training.num_iterations={stopped_at}"]) == 0
+    assert {line.get("train/lr", 0.01) for line in read_metrics(run_dir)} == {0.01}
+
+
+def test_a_folder_that_is_deleted_under_a_run_ends_it(config, tmp_path, start):
+    process = start(config, "training.num_iterations=10000")
+    run_dir = wait_for_iterations(tmp_path, 1)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert str(run_dir.name) in errors.decode().splitlines()[-1]
+    assert not (run_dir / "checkpoints").exists()
 
 
 def wait_for_first_line(tmp_path):

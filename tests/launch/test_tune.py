@@ -12,7 +12,7 @@ from ray import tune
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
-from agentpeft.policies.checkpoints import read_state
+from agentpeft.policies.checkpoints import read_checkpoint, read_state
 from agentpeft.policies.config import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
         assert result.metrics["train/lr"] == pytest.approx(lr)
         assert result.metrics["eval/num_episodes"] == 4
         with result.checkpoint.as_directory() as folder:
-            assert read_state(tmp_path / folder / "checkpoint")["iteration"] == 2
+            assert read_state(read_checkpoint(tmp_path / folder / "checkpoint"))["iteration"] == 2
 
 
 def test_the_pages_sweep_runs(tmp_path):
