@@ -136,6 +136,7 @@ class Algorithm:
             while len(self._rounds) <= self.settings.max_adapter_lag:
                 self._rounds.append(self._runners.sample(self._next_requests()))
             groups, report = self._rounds.popleft().result()
+        self._check_world(report, self.settings.training.num_groups)
         fresh = [
             group
             for group, version in zip(groups, report.adapter_versions, strict=True)
@@ -159,6 +160,7 @@ class Algorithm:
         ]
         with self._stopping_on_error():
             _, report = self._runners.sample(requests).result()
+            self._check_world(report, len(requests))
         self._record("eval", report)
         return compute_success_metrics(report.records)
 
@@ -217,6 +219,16 @@ class Algorithm:
         if is_own:
             set_aside_newer(source)
             cut_logs(self.run_dir, state["logs"])
+
+    def _check_world(self, report: SampleReport, num_groups: int) -> None:
+        """Raises: TrainingError where so much failed that the rest is not what was asked for."""
+        limit = self.settings.fault_tolerance.max_failed_group_share
+        num_failed = len(report.dropped_group_ids)
+        if num_failed > limit * num_groups:
+            raise TrainingError(
+                f"{num_failed} of {num_groups} groups failed in their environment "
+                f"(fault_tolerance.max_failed_group_share is {limit:g}); {report.last_fault}"
+            )
 
     @contextmanager
     def _stopping_on_error(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import Proof, prove
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.scripted import ScriptedEngine
-from agentpeft.policies.env_pool import Env, EnvPool, oracle_actions, outcome_of, reward_for
+from agentpeft.policies.env_pool import Env, EnvPool, oracle_actions, outcome_of, reward_for, step
 from agentpeft.policies.episodes import (
     EpisodeBuilder,
     GroupRequest,
@@ -87,6 +87,7 @@ class EnvRunner:
         self._engine_clock = BusyClock()
         self._counts: Counter[str] = Counter()
         self._newest = self._version = 0
+        self._last_fault = ""
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Begins no round without `adapter` from now on, and answers what was received.
@@ -112,6 +113,7 @@ class EnvRunner:
         """
         start_s, self._version = time.perf_counter(), self._newest
         self._counts.clear()
+        self._last_fault = ""
         self._oracle.clear()
         self._engine_clock.busy_s = self._lanes.clock.busy_s = 0.0
         pools = ((request, self._pools[request.mode]) for request in requests)
@@ -197,11 +199,16 @@ class EnvRunner:
                 seat.group.episodes[seat.sample] = await self._play_episode(seat)
             except EnvFault as fault:
                 self._counts["faults"] += 1
-                logger.warning("episode %s, attempt %d: %s", seat.session, attempt + 1, fault)
+                self._last_fault = self._describe(seat, fault)
+                logger.warning("attempt %d: %s", attempt + 1, self._last_fault)
             else:
                 return
         seat.group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
+
+    def _describe(self, seat: Seat, fault: EnvFault) -> str:
+        place = f"environment {self._settings.environment.id}, task {seat.group.task.task_id!r}"
+        return f"{place}, episode {seat.session}: {fault}"
 
     async def _play_episode(self, seat: Seat) -> EpisodeBuilder:
         """Plays one episode. Raises: EnvFault, and then its environment is gone."""
@@ -213,11 +220,10 @@ class EnvRunner:
         episode = seat.group.begin(prompt, self._chat)
         try:
             await self._take_turns(env, episode, seat)
-        except LaneHang:
-            raise
-        except EnvFault:
-            await self._lanes.call(env.close)
-            raise
+        except EnvFault as fault:
+            if not isinstance(fault, LaneHang):  # a hanging one is its thread's
+                await self._lanes.call(env.close)
+            raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault
         pool.give_back(env)
         return episode
 
@@ -235,15 +241,13 @@ class EnvRunner:
             if completion.stop_reason is StopReason.CONTEXT_FULL:
                 _end_early(env, episode, Outcome.CONTEXT_LIMIT)
                 return
-            observation, reward, terminated, truncated, info = await self._lanes.call(
-                partial(env.step, action)
-            )
-            episode.add_reward(float(reward))
-            episode.messages.append(("user", observation))
-            if terminated or truncated:
-                episode.outcome = outcome_of(terminated, float(reward), info)
+            result = await self._lanes.call(partial(step, env, action))
+            episode.add_reward(result.reward)
+            episode.messages.append(("user", result.observation))
+            if result.terminated or result.truncated:
+                episode.outcome = outcome_of(result)
             else:
-                episode.add_observation(self._chat.extend(episode.context, observation))
+                episode.add_observation(self._chat.extend(episode.context, result.observation))
 
     def _make_request(self, episode: EpisodeBuilder, seat: Seat) -> GenerationRequest:
         request = seat.group.request
@@ -286,6 +290,7 @@ class EnvRunner:
             adapter_versions=(self._version,) * len(kept),
             dropped_group_ids=tuple(g.request.group_id for g in groups if g.is_dropped),
             num_faults=self._counts["faults"],
+            last_fault=self._last_fault,
             num_retries=self._counts["retries"],
             num_sampled_tokens=sum(episode.num_sampled_tokens for episode in played),
             total_s=total_s,

@@ -43,14 +43,16 @@ class GroupRequest:
 class SampleReport:
     """What was played: records and adapter versions of the groups that are whole, and counts.
 
-    `dropped_group_ids` are left out everywhere else. `engine_s` and `env_s` are the seconds in
-    which at least one request, or call of an environment, was under way.
+    `dropped_group_ids` are left out everywhere else. `last_fault` says which environment, task and
+    turn one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are
+    the seconds in which at least one request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
     adapter_versions: tuple[int, ...]
     dropped_group_ids: tuple[int, ...]
     num_faults: int
+    last_fault: str
     num_retries: int
     num_sampled_tokens: int
     total_s: float
@@ -70,6 +72,7 @@ class SampleReport:
             adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
             dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
             num_faults=sum(part.num_faults for part in parts),
+            last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
             num_retries=sum(part.num_retries for part in parts),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
             total_s=max((part.total_s for part in parts), default=0.0),

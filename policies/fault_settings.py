@@ -9,12 +9,14 @@ from agentpeft.policies.section import Section
 class FaultToleranceSettings(Section):
     """How often what may be tried again, when to give up, and what proves a delivery.
 
-    Restarts are counted over the whole run. `env_runner_health_probe_timeout_s` holds for the
-    learner too. `probe_interval` 0 never compares learner and engine; `max_probe_difference` is
+    A round of which more than `max_failed_group_share` of the groups fail in their environment ends
+    the run. Restarts are counted over the whole run. `env_runner_health_probe_timeout_s` holds for
+    the learner too. `probe_interval` 0 never compares learner and engine; `max_probe_difference` is
     the limit of the mean |difference| of their log-probabilities, None: by the base's type.
     """
 
     max_episode_retries: NonNegativeInt = 3
+    max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
     max_skipped_updates: NonNegativeInt = 5
     placement_timeout_s: float = Field(default=30.0, gt=0)
     max_num_env_runner_restarts: NonNegativeInt = 20

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.env_pool import Env, EnvPool, outcome_of, reward_for
+from agentpeft.policies.env_pool import Env, EnvPool, outcome_of, reward_for, step
 from agentpeft.policies.episodes import EpisodeBuilder
 from agentpeft.policies.samples import Completion, Floats, Ids, StopReason
 
@@ -73,12 +73,12 @@ class TrlRollout:
     def _act(self, seat: _Seat, completion: Completion, max_tokens: int) -> None:
         episode, action = seat.episode, self._chat.decode(completion.token_ids)
         episode.add_action(completion, action)
-        observation, reward, terminated, truncated, info = seat.env.step(action)
-        episode.add_reward(float(reward))
-        if terminated or truncated:
-            episode.outcome = outcome_of(terminated, float(reward), info)
+        result = step(seat.env, action)
+        episode.add_reward(result.reward)
+        if result.terminated or result.truncated:
+            episode.outcome = outcome_of(result)
             return
-        episode.add_observation(self._chat.extend(episode.context, observation))
+        episode.add_observation(self._chat.extend(episode.context, result.observation))
         if len(episode.context) - seat.num_prompt_tokens + self._max_new_tokens > max_tokens:
             episode.outcome = Outcome.CONTEXT_LIMIT
             episode.add_reward(reward_for(seat.env, Outcome.CONTEXT_LIMIT))

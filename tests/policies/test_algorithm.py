@@ -2,13 +2,15 @@ import json
 import math
 from hashlib import sha256
 
+import gymnasium
 import pytest
 from small_model import SMALL
+from word_env import WordEnv
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.errors import CheckpointError, TrainingError
 
 TINY = (
     *SMALL,
@@ -123,6 +125,43 @@ def test_a_checkpoint_of_another_adapter_is_refused(build):
     path = build("run").save_to_path()
     with pytest.raises(CheckpointError, match="lora"):
         build("other", "lora.rank=4").restore_from_path(path)
+
+
+class Rewarding(WordEnv):
+    """Pays one broken reward for every action; where it is not for all, for odd words alone."""
+
+    def __init__(self, reward=1.0, is_always=True, **options):
+        super().__init__(**options)
+        self.reward, self.is_always = reward, is_always
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        is_broken = self.is_always or int(self.task.word) % 2
+        reward = self.reward if is_broken else float(len(action))
+        return observation, reward, terminated, truncated, info
+
+
+gymnasium.register("Tests/Rewarding-v0", Rewarding)
+REWARDING = ("environment.id=Tests/Rewarding-v0", "fault_tolerance.max_episode_retries=0")
+
+
+def test_a_world_that_always_fails_ends_the_run_with_its_cause(build):
+    algorithm = build("run", *REWARDING, "environment.kwargs={reward=nan}")
+    with pytest.raises(TrainingError, match="2 of 2 groups failed in their environment") as caught:
+        algorithm.train()
+    assert "max_failed_group_share is 0.5" in str(caught.value)
+    assert "turn 1: a reward must be a number of at most" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["reinforce", "grpo", "rloo", "ppo"])
+def test_rewards_that_are_no_numbers_leave_no_trace_in_what_is_learnt(build, name):
+    share = "fault_tolerance.max_failed_group_share=0.9"
+    settings = [*REWARDING, share, f"training.algorithm={name}", "training.num_groups=6"]
+    bad = "environment.kwargs={reward=nan, is_always=false}"
+    metrics = build("run", *settings, bad).train()
+    assert 0 < metrics["sample/num_dropped_groups"] < 6
+    assert math.isfinite(metrics["train/baseline"]) and math.isfinite(metrics["train/avg_reward"])
+    assert math.isfinite(metrics["train/policy_loss"]) and metrics["train/grad_norm"] > 0
 
 
 def test_sft_learns_the_oracle(build):

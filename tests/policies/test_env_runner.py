@@ -1,6 +1,7 @@
 import asyncio
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 import word_env
@@ -141,6 +142,44 @@ def test_a_group_that_keeps_failing_is_dropped_and_the_others_are_kept(build):
     assert report.num_faults == 4
     assert {record.group_id for record in report.records} == {0, 2}
     assert report.adapter_versions == (0, 0)
+
+
+class BrokenEnv(word_env.PlainEnv):
+    """Returns what it was told to, instead of a step's five values."""
+
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def step(self, action):
+        whole = {"observation": "", "reward": 1.0, "over": True, "cut": False, "info": {}}
+        returned = tuple({**whole, **self.changes}.values())
+        return returned[: self.changes.get("length", 5)]
+
+
+gymnasium.register("Tests/Broken-v0", BrokenEnv)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("reward=nan", "a reward must be a number of at most ±1e+06, is nan"),
+        ("reward=-inf", "is -inf"),
+        ("reward=1e38", "is 1e+38"),
+        ('reward="much"', "is 'much'"),
+        ("reward=[]", "is []"),
+        ("observation=3", "the observation must be text, is 3"),
+        ("info=7", "the info must be a dict, is 7"),
+        ("length=4", "step() must return five values, returned ('', 1.0, True, False)"),
+    ],
+)
+def test_what_no_step_may_return_is_a_fault_that_names_its_place(build, change, message):
+    broken = ["environment.id=Tests/Broken-v0", f"environment.kwargs.{change}"]
+    runner = build(lambda session, turn: "yes", *broken, "fault_tolerance.max_episode_retries=1")
+    groups, report = play(runner, (3, 1))
+    assert (groups, report.num_faults, report.dropped_group_ids) == ([], 2, (3,))
+    place = "environment Tests/Broken-v0, task 'Tests/Broken-v0#3', episode train-000000003-0000"
+    assert report.last_fault.startswith(f"{place}: turn 1: ")
+    assert message in report.last_fault
 
 
 def test_a_hanging_step_is_a_fault(build):
