@@ -1,5 +1,6 @@
 """What a run needs of the machine: one check a subject, each with what to do about its faults."""
 
+import json
 import os
 import re
 import shutil
@@ -15,10 +16,11 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.hub import is_hub_reachable
-from agentpeft.policies.adapter_store import ADAPTER_CONFIG
+from agentpeft.policies.adapter_store import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -32,6 +34,9 @@ _OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
 """The first driver of each CUDA. Source: NVIDIA, "CUDA Compatibility", minor versions."""
 _HEAD_PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What `ray start --head` takes unless it is told otherwise."""
+_HTTP2_SETTINGS = b"\x04"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _HTTP2_SETTINGS + b"\0" * 5
+"""What a client says first, and the type of the frame that either side begins with (RFC 9113)."""
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
 
 
@@ -55,6 +60,8 @@ class Machine:
     shared_memory: Path = Path("/dev/shm")  # noqa: S108 (it is only measured)
     output: Path = Path()
     min_free_mib: int = 512
+    address: str | None = None
+    """The Ray cluster to join; None: RAY_ADDRESS, or none."""
 
     @property
     def packages(self) -> dict[str, str]:
@@ -149,7 +156,9 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     if machine.settings.env_runners.num_env_runners == 0:
         yield Finding("ray", "not used: env_runners.num_env_runners is 0")
         return
-    address, mode = (os.environ.get(name, "") for name in ("RAY_ADDRESS", "RAY_AUTH_MODE"))
+    address = machine.address or os.environ.get("RAY_ADDRESS", "")
+    source = f"--address {address}" if machine.address else f"RAY_ADDRESS={address}"
+    mode = os.environ.get("RAY_AUTH_MODE", "")
     if mode not in ("", "token", "disabled"):
         text = f"RAY_AUTH_MODE is {mode!r}"
         yield Finding("ray", text, "set it to token or disabled, or unset it", True)
@@ -158,16 +167,16 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
         yield Finding("ray", text, "ray get-auth-token --generate, the same on all nodes", True)
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if address not in ("", "auto", "local") and not port.isdigit():
-        text = f"RAY_ADDRESS={address} has no port"
-        yield Finding("ray", text, f"RAY_ADDRESS={address}:6379, or unset it", True)
+        text = f"{source} has no port"
+        yield Finding("ray", text, f"name one, as in {address}:6379, or leave it out", True)
     taken = [] if address else [port for port in _HEAD_PORTS if _answers("127.0.0.1", port)]
     if taken:
         text = f"in use: {', '.join(map(str, taken))}, which `ray start --head` would take"
         options = " ".join(_HEAD_PORTS[port] for port in taken)
         yield Finding("ray ports", text, f"join that cluster by RAY_ADDRESS, or give it {options}")
-    if port.isdigit() and not _answers(host, int(port)):
-        text = f"no cluster answers at RAY_ADDRESS={address}"
-        yield Finding("ray", text, "start it, or unset RAY_ADDRESS for a local one", True)
+    if port.isdigit() and not _is_grpc_server(host, int(port)):
+        text = f"no cluster answers at {source}"
+        yield Finding("ray", text, "start it, or leave it out for a local one", True)
     yield Finding("ray", f"address {address or 'local'}, authentication {mode or 'unset'}")
 
 
@@ -179,14 +188,32 @@ def _has_ray_token() -> bool:
 def _answers(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=1.0).close()
-    except OSError:
+    except (OSError, OverflowError):  # nobody there, no such host, no such port
         return False
     return True
 
 
+def _is_grpc_server(host: str, port: int) -> bool:
+    """Returns whether HTTP/2 is spoken there, as by a cluster's head; with TLS, if it listens.
+
+    A client that joins what listens and says nothing would wait for minutes.
+    """
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return _answers(host, port)
+    try:
+        with socket.create_connection((host, port), timeout=3.0) as connection:
+            connection.sendall(_HTTP2_PREFACE)
+            return connection.recv(9)[3:4] == _HTTP2_SETTINGS
+    except (OSError, OverflowError):
+        return False
+
+
 def check_model(machine: Machine) -> Iterator[Finding]:
     """A local model or adapter is whole; one of the hub is in the cache, or may be fetched."""
-    name = machine.settings.model.name
+    name, adapter = machine.settings.model.name, machine.settings.model.adapter
+    if adapter is not None and (problem := _find_adapter_problem(Path(adapter).expanduser())):
+        remedy = "name an adapter's folder in PEFT's format (a run's is checkpoints/…/adapter)"
+        yield Finding("model", f"model.adapter {adapter!r} {problem}", remedy, True)
     if name == "tiny":
         yield Finding("model", "built in")
         return
@@ -203,6 +230,24 @@ def check_model(machine: Machine) -> Iterator[Finding]:
         yield Finding("model", text, "name a hub id, or the folder of a whole model", True)
     else:
         yield Finding("model", name)
+
+
+def _find_adapter_problem(folder: Path) -> str:
+    """Returns what keeps an adapter from being loaded, as far as its files' beginnings tell."""
+    if not folder.is_dir():
+        return "is no folder"
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if not (folder / name).is_file():
+            return f"has no {name}"
+    try:
+        kind = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("peft_type")
+        with safe_open(folder / ADAPTER_WEIGHTS, "np") as weights:
+            num_weights = len(weights.keys())
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        return f"cannot be read ({' '.join(str(error).split()):.200})"
+    if kind != "LORA" or not num_weights:
+        return f"is no LoRA adapter (peft_type {kind!r}, {num_weights} weights)"
+    return ""
 
 
 def _find_on_hub(name: str) -> Finding:
@@ -262,6 +307,18 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
 ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
+
+
+def try_environments(settings: Settings) -> None:
+    """Makes the environments of training and evaluation once, before anything is written.
+
+    Raises: SettingsError, DataError or EnvFault: what making one of them raises.
+    """
+    from agentpeft.policies.env_pool import EnvPool
+
+    environment = settings.environment
+    for changes in ({}, settings.evaluation.env_kwargs):
+        EnvPool(environment.id, {**environment.kwargs, **changes}, (settings.seed,)).close()
 
 
 def find_faults(machine: Machine) -> None:

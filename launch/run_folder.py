@@ -19,6 +19,7 @@ from agentpeft.policies.checkpoints import (
     MANIFEST_FILE,
     STATE_FILE,
     latest_checkpoint,
+    list_checkpoints,
     read_checkpoint,
     read_config,
     read_state,
@@ -83,10 +84,17 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
                 f"--resume may not change {name!r}; it may change {', '.join(MAY_CHANGE)}"
             )
     before = read_config(run_dir)
+    if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):
+        raise SettingsError(f"--resume {folder}: the run has no checkpoint, so begin a new one")
     checkpoint = folder.resolve() if is_checkpoint else latest_checkpoint(run_dir / "checkpoints")
-    saved = read_state(read_checkpoint(checkpoint))["settings"]
-    _check_same(before, saved, checkpoint)
+    state = read_state(read_checkpoint(checkpoint))
+    _check_same(before, state["settings"], checkpoint)
     settings = Settings(**with_overrides(before.model_dump(), overrides))
+    if settings.training.num_iterations < state["iteration"]:
+        raise SettingsError(
+            f"training.num_iterations {settings.training.num_iterations} is below what "
+            f"{checkpoint.name} has done ({state['iteration']}): go on from an older checkpoint"
+        )
     return Start(settings, run_dir, checkpoint)
 
 
@@ -151,7 +159,7 @@ def make_run_dir(settings: Settings) -> Path:
 
     Raises: SettingsError where nothing can be written.
     """
-    base = output_base(Path(settings.output.dir).expanduser()) / settings.experiment
+    base = output_base(Path(settings.output.dir)) / settings.experiment
     stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
         run_dir = _make_new(base, stamp)
@@ -168,7 +176,14 @@ def output_base(path: Path) -> Path:
 
     Below AGENTPEFT_OUTPUT_DIR; without it the present folder, or the home folder where the present
     one is Ray's temporary copy of it, in which nothing would be found again.
+    Raises: SettingsError for what is no path.
     """
+    if "\0" in str(path):
+        raise SettingsError(f"output.dir {str(path)!r} is no path: it has a NUL character")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise SettingsError(f"output.dir {str(path)!r}: there is no such user") from None
     base = Path.home() if is_in_ray_copy(Path.cwd()) else Path.cwd()
     base = Path(os.environ.get(OUTPUT_VARIABLE) or base)
     if base != Path.cwd() and not path.is_absolute():

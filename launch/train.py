@@ -90,13 +90,18 @@ def _show(settings: Settings) -> None:
 def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str, object]:
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from agentpeft.launch.machine_checks import Machine, find_faults
+    from agentpeft.launch.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.run_loop import run_session
     from agentpeft.launch.task_files import with_task_files
 
-    output = output_base(Path(start.settings.output.dir).expanduser())
-    find_faults(Machine(start.settings, output=output))
+    if address is not None and start.settings.env_runners.num_env_runners == 0:
+        raise SettingsError(
+            f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
+        )
+    output = output_base(Path(start.settings.output.dir))
+    find_faults(Machine(start.settings, output=output, address=address))
     settings = with_task_files(start.settings)
+    try_environments(settings)
     run_dir = start.run_dir or make_run_dir(settings)
     start = Start(settings, run_dir, start.checkpoint)
     try:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
-from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic.types import NonNegativeFloat
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
 from agentpeft.policies.fault_settings import FaultToleranceSettings
-from agentpeft.policies.section import Section
+from agentpeft.policies.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.toml_values import parse_value, to_toml_value
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
@@ -46,19 +46,19 @@ class ModelSettings(Section):
 class TinySettings(Section):
     """The architecture (Llama's) of the built-in model; used where `model.name` is "tiny"."""
 
-    hidden_size: PositiveInt = 192
-    num_layers: PositiveInt = 4
-    num_heads: PositiveInt = 4
-    intermediate_size: PositiveInt = 512
+    hidden_size: Count = 192
+    num_layers: Count = 4
+    num_heads: Count = 4
+    intermediate_size: Count = 512
     vocab_size: int = Field(default=512, ge=300, le=65536)
-    max_context_tokens: PositiveInt = 1024
+    max_context_tokens: Count = 1024
 
 
 class LoraSettings(Section):
     """The adapter. `use_lora` False trains all weights (with algorithm "sft" only)."""
 
     use_lora: bool = True
-    rank: PositiveInt = 16
+    rank: Count = 16
     alpha: float = Field(default=32.0, gt=0)
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
@@ -74,10 +74,10 @@ class WarmStartSettings(Section):
     steps, or over a tenth of those taken once `target_success` of the episodes are right.
     """
 
-    num_steps: NonNegativeInt = 0
+    num_steps: CountOrZero = 0
     target_success: float | None = Field(default=None, gt=0, le=1)
     decay: float = Field(default=0.1, ge=0, le=1)
-    batch_size: PositiveInt = 64
+    batch_size: Count = 64
     lr: float = Field(default=2e-3, gt=0)
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
@@ -91,16 +91,16 @@ class EnvRunnerSettings(Section):
     a CPU.
     """
 
-    num_env_runners: NonNegativeInt = 1
+    num_env_runners: CountOrZero = 1
     num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
-    num_threads: PositiveInt = 2
+    num_threads: Threads = 2
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
     serving: Literal["auto", "native", "fused"] = "auto"
     kv_cache_gib: float | None = Field(default=None, gt=0)
-    max_concurrent_episodes: PositiveInt = 256
-    max_new_tokens: PositiveInt = 256
-    max_context_tokens: PositiveInt | None = None
+    max_concurrent_episodes: Count = 256
+    max_new_tokens: Count = 256
+    max_context_tokens: Count | None = None
     temperature: NonNegativeFloat = 1.0
     step_timeout_s: float = Field(default=60.0, gt=0)
     episode_timeout_s: float = Field(default=600.0, gt=0)
@@ -113,16 +113,16 @@ class TrainingSettings(Section):
     """
 
     algorithm: AlgorithmName = "grpo"
-    num_iterations: NonNegativeInt = 100
-    num_groups: PositiveInt = 32
-    group_size: PositiveInt = 8
+    num_iterations: CountOrZero = 100
+    num_groups: Count = 32
+    group_size: Count = 8
     lr: float = Field(default=1e-4, gt=0)
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    num_warmup_iterations: NonNegativeInt = 0
+    num_warmup_iterations: CountOrZero = 0
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: float = Field(default=1.0, gt=0)
-    num_epochs: PositiveInt | None = None
-    num_minibatches: PositiveInt = 1
+    num_epochs: Count | None = None
+    num_minibatches: Count = 1
     clip_range: float | None = Field(default=None, gt=0)
     clip_range_high: float | None = Field(default=None, gt=0)
     loss_normalization: Normalization | None = None
@@ -143,14 +143,14 @@ class TrainingSettings(Section):
 class LearnerSettings(Section):
     """How many learners share an update, where, and in what portions each computes."""
 
-    num_learners: PositiveInt = 1
+    num_learners: Count = 1
     num_cpus_per_learner: float = Field(default=0.5, ge=0)
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
-    num_threads: PositiveInt = 2
+    num_threads: Threads = 2
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
     share_prompts: bool = True
-    max_tokens_per_micro_batch: PositiveInt = 8192
+    max_tokens_per_micro_batch: Count = 8192
 
 
 class EvaluationSettings(Section):
@@ -160,9 +160,9 @@ class EvaluationSettings(Section):
     training temperature, and pass@k is reported.
     """
 
-    interval: NonNegativeInt = 0
-    num_tasks: NonNegativeInt = 200
-    samples_per_task: PositiveInt = 1
+    interval: CountOrZero = 0
+    num_tasks: CountOrZero = 200
+    samples_per_task: Count = 1
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -170,8 +170,8 @@ class OutputSettings(Section):
     """What a run writes, below `dir`/<experiment>/<timestamp>."""
 
     dir: str = "outputs"
-    checkpoint_interval: NonNegativeInt = 10
-    num_checkpoints_kept: PositiveInt = 2
+    checkpoint_interval: CountOrZero = 10
+    num_checkpoints_kept: Count = 2
     tensorboard: bool = True
     wandb: Literal["off", "online", "offline"] = "off"
     episodes: bool = True
@@ -185,9 +185,9 @@ class Settings(Section):
     """
 
     experiment: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    seed: NonNegativeInt = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     deterministic: bool = False
-    max_adapter_lag: NonNegativeInt = 0
+    max_adapter_lag: CountOrZero = 0
     environment: EnvironmentSettings = EnvironmentSettings()
     model: ModelSettings = ModelSettings()
     tiny: TinySettings = TinySettings()

@@ -89,6 +89,10 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     "{s.training.num_groups}: a group is one learner's": lambda s: (
         s.learners.num_learners > s.training.num_groups
     ),
+    "training.num_minibatches {s.training.num_minibatches} must be <= training.num_groups "
+    "{s.training.num_groups}: a group is in one minibatch": lambda s: (
+        s.training.num_minibatches > s.training.num_groups
+    ),
     "learners.num_gpus_per_learner {s.learners.num_gpus_per_learner} must be whole with several "
     "learners, which nccl cannot place on one GPU": lambda s: (
         s.learners.num_learners > 1 and s.learners.num_gpus_per_learner % 1 > 0

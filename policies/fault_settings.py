@@ -1,9 +1,8 @@
 """The settings of what happens when a part fails; RLlib's names where it has one."""
 
 from pydantic import Field
-from pydantic.types import NonNegativeInt
 
-from agentpeft.policies.section import Section
+from agentpeft.policies.section import CountOrZero, Section
 
 
 class FaultToleranceSettings(Section):
@@ -15,13 +14,13 @@ class FaultToleranceSettings(Section):
     the limit of the mean |difference| of their log-probabilities, None: by the base's type.
     """
 
-    max_episode_retries: NonNegativeInt = 3
+    max_episode_retries: CountOrZero = 3
     max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
-    max_skipped_updates: NonNegativeInt = 5
+    max_skipped_updates: CountOrZero = 5
     placement_timeout_s: float = Field(default=30.0, gt=0)
-    max_num_env_runner_restarts: NonNegativeInt = 20
+    max_num_env_runner_restarts: CountOrZero = 20
     env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
     env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
-    max_num_learner_restarts: NonNegativeInt = 3
-    probe_interval: NonNegativeInt = 1
+    max_num_learner_restarts: CountOrZero = 3
+    probe_interval: CountOrZero = 1
     max_probe_difference: float | None = Field(default=None, gt=0)
