@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from agentpeft.launch.machine_checks import Finding
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import make_chat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.learner import Learner
@@ -59,7 +59,7 @@ def climb() -> Iterator[Finding]:
 
 def check_mask(rig: Rig) -> Finding:
     """The mask covers what was sampled, turn by turn, and nothing else."""
-    chat = ChatFormat(rig.learner.policy.base.tokenizer)
+    chat = make_chat(rig.learner.policy.base, rig.learner.settings)
     said = [[text for role, text in r.messages if role == "assistant"] for r in rig.records]
     masked = []
     for trajectory in (t for group in rig.groups for t in group.trajectories):

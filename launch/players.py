@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.chat import ChatFormat, TextChat
+from agentpeft.policies.chat import TextChat, make_chat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
@@ -154,7 +154,7 @@ def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
     base = load_base(with_model(settings, name), limits.num_gpus_per_env_runner)
     if contestant.kind == "adapter":
         open_adapter(base, name)
-    chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+    chat = make_chat(base, settings)
     own = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,
         max_context_tokens=limits.max_context_tokens,

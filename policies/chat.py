@@ -7,6 +7,8 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.errors import SettingsError
+from agentpeft.policies.config import Settings
+from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import Ids
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
@@ -122,6 +124,11 @@ class ChatFormat:
     def _end_of_turn(self) -> int | None:
         ids = self._encode(self._closing) if self._is_chat else np.empty(0, np.int64)
         return int(ids[0]) if len(ids) == 1 else None
+
+
+def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
+    """Returns how a model reads and writes, which stops where its own config says."""
+    return ChatFormat(base.tokenizer, settings.model.use_chat_template, base.stop_token_ids)
 
 
 class TextChat(ChatFormat):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentpeft.envs import EnvFault, Outcome
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import ChatFormat, make_chat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import Proof, prove
 from agentpeft.policies.engines.protocol import Engine
@@ -151,7 +151,7 @@ class EnvRunner:
             from agentpeft.policies.models import load_base
 
             base = load_base(settings, settings.env_runners.num_gpus_per_env_runner)
-        chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+        chat = make_chat(base, settings)
         return Player(chat, make_engine(settings, base, chat))
 
     def _make_engine(self, settings: Settings, base: PolicyBase, chat: ChatFormat) -> Engine:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import make_chat
 from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Probe
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learner import Learner
@@ -28,7 +28,7 @@ _EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
 def imitate(learner: Learner, first: int, num_groups: int) -> dict[str, float]:
     """Learns from the oracle's episodes of the tasks from position `first` on."""
     settings = learner.settings
-    chat = ChatFormat(learner.policy.base.tokenizer, settings.model.use_chat_template)
+    chat = make_chat(learner.policy.base, settings)
     groups = oracle_groups(settings.environment, chat, settings.seed, first)
     return learner.update(learner.peers.of_first(lambda: list(islice(groups, num_groups))))
 
@@ -36,7 +36,7 @@ def imitate(learner: Learner, first: int, num_groups: int) -> dict[str, float]:
 def warm_start(learner: Learner) -> None:
     """Takes all steps of the warm start with the adapter."""
     settings = learner.settings
-    chat = ChatFormat(learner.policy.base.tokenizer, settings.model.use_chat_template)
+    chat = make_chat(learner.policy.base, settings)
     batches = warm_start_batches(settings, chat)
     for _ in range(settings.warm_start.num_steps):
         learner.sft_update(learner.peers.of_first(lambda: next(batches)))

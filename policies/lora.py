@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -22,6 +23,13 @@ from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import Floats
 
 _TRAINED, _REFERENCE = "default", "reference"
+_COMPARED_OR_INERT = {
+    *("r", "lora_alpha", "target_modules", "base_model_name_or_path", "revision"),
+    *("task_type", "peft_type", "auto_mapping", "peft_version", "inference_mode"),
+    *("lora_dropout", "loftq_config", "eva_config", "corda_config", "megatron_config"),
+    *("megatron_core", "runtime_config"),
+}
+"""What of PEFT's `LoraConfig` is compared by its value, or does nothing once there are weights."""
 
 
 class _Trained:
@@ -133,8 +141,7 @@ class FullPolicy(_Trained):
 
     def load(self, path: str | Path) -> None:
         """Takes over the weights of a saved model. Raises: CheckpointError."""
-        weights = _read_weights(Path(path) / "model.safetensors")
-        _copy_weights({name: w.astype(np.float32) for name, w in weights.items()}, self._parameters)
+        _copy_weights(_read_weights(Path(path) / "model.safetensors"), self._parameters)
 
 
 Policy = LoraPolicy | FullPolicy
@@ -240,8 +247,9 @@ def _copy_weights(weights: Mapping[str, Floats], parameters: Mapping[str, nn.Par
 
 
 def _read_weights(path: Path) -> dict[str, Floats]:
+    """Returns weights in float32, whatever type they are saved in. Raises: CheckpointError."""
     try:
-        return cast(dict[str, Floats], load_file(path))
+        return {name: weight.float().numpy() for name, weight in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
@@ -268,4 +276,17 @@ def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:
         if value(saved) != value(own):
             raise SettingsError(
                 f"the adapter {folder} has the {name} {value(saved)}, this run {value(own)}"
+            )
+    default = LoraConfig()
+    for name in sorted({field.name for field in fields(saved)} - _COMPARED_OR_INERT):
+        setting = getattr(saved, name)
+        is_plain_init = name == "init_lora_weights" and setting in (True, False, "gaussian")
+        if (
+            setting != getattr(default, name)
+            and not is_plain_init
+            and setting not in (None, {}, [])
+        ):
+            raise SettingsError(
+                f"the adapter {folder} has {name} = {setting!r:.100}, which changes what it "
+                "computes and is not supported: merge it into its base and start from that"
             )

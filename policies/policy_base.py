@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_KEY = "agentpeft_fingerprint"
 Progress = Callable[[int, float, float], None]
@@ -30,6 +30,17 @@ class PolicyBase:
         """The hash of a built-in model's weights when it was made; None for any other model."""
         value = self.model.config.to_dict().get(FINGERPRINT_KEY)
         return None if value is None else str(value)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a generation, by the model's own `generation_config`."""
+        return stop_tokens_of(self.model.generation_config)
+
+
+def stop_tokens_of(config: GenerationConfig | None) -> tuple[int, ...]:
+    """Returns the `eos_token_id`s of a generation config: one, several or none."""
+    ids = None if config is None else config.eos_token_id
+    return (ids,) if isinstance(ids, int) else tuple(ids or ())
 
 
 def compute_fingerprint(model: torch.nn.Module) -> str:

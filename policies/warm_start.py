@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 import agentpeft.envs
 from agentpeft.envs import SettingsError
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import make_chat
 from agentpeft.policies.config import Settings, WarmStartSettings
 from agentpeft.policies.oracle import oracle_texts, warm_start_batches, warm_start_environment
 from agentpeft.policies.policy_base import (
@@ -122,7 +122,7 @@ def train(base: PolicyBase, settings: Settings, progress: Progress | None = None
     model, warm_start = base.model, settings.warm_start
     optimizers = _make_optimizers(model, warm_start.lr)
     schedule = WarmStartSchedule(warm_start)
-    chat = ChatFormat(base.tokenizer, settings.model.use_chat_template)
+    chat = make_chat(base, settings)
     model.train()
     model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
     for groups in _one_ahead(warm_start_batches(settings, chat)):

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
 from agentpeft.envs.errors import SettingsError
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import Settings
@@ -13,6 +16,7 @@ from agentpeft.policies.engines.owned_process import owned_children
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm_settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.models import find_base
+from agentpeft.policies.policy_base import stop_tokens_of
 
 VARIABLES = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -30,8 +34,14 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     """
     check_vllm()
     folder, tokenizer = find_base(settings)
-    chat = ChatFormat(tokenizer, settings.model.use_chat_template)
+    stops = stop_tokens_of(_read_generation_config(folder))
+    chat = ChatFormat(tokenizer, settings.model.use_chat_template, stops)
     return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
+
+
+def _read_generation_config(folder: Path) -> GenerationConfig | None:
+    has_one = (folder / GENERATION_CONFIG_NAME).is_file()
+    return GenerationConfig.from_pretrained(folder) if has_one else None
 
 
 def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSettings) -> Engine:

@@ -4,7 +4,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.chat import ChatFormat, make_chat
+from agentpeft.policies.config import Settings, TinySettings
+from agentpeft.policies.tiny import build_tiny
 
 CHATML = """{%- for m in messages -%}
 {{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
@@ -116,3 +118,11 @@ def test_a_tokenizer_without_any_stop_token_is_refused():
     tokenizer.eos_token = None
     with pytest.raises(SettingsError, match="end-of-sequence"):
         ChatFormat(tokenizer, use_chat_template=False)
+
+
+@pytest.mark.parametrize(("eos", "more"), [(None, set()), (7, {7}), ([7, 9], {7, 9})])
+def test_a_model_stops_where_its_own_generation_config_says(eos, more):
+    base = build_tiny(TinySettings(hidden_size=32, num_layers=1, num_heads=2), ["some text"])
+    before = make_chat(base, Settings()).stop_token_ids
+    base.model.generation_config.eos_token_id = eos
+    assert make_chat(base, Settings()).stop_token_ids == before | more

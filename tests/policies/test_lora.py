@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.adapter_store import make_version
@@ -227,3 +228,52 @@ def test_full_policy_trains_all_weights_and_delivers_them(tmp_path):
     again = make_policy(LoraSettings(use_lora=False))
     again.load(tmp_path)
     assert torch.equal(logits(again.model), logits(policy.model))
+
+
+def save_adapter(folder, changes=None, dtype=torch.float32):
+    """Writes a trained adapter as another program might; returns its weights."""
+    policy = make_policy()
+    policy.load_weights(random_weights(policy))
+    policy.save(folder)
+    path = folder / "adapter_model.safetensors"
+    save_file({n: w.to(dtype) for n, w in load_file(path).items()}, path)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | (changes or {})))
+    return policy.adapter_weights()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_rslora": True},
+        {"alpha_pattern": {"q_proj": 2.0}},
+        {"rank_pattern": {"q_proj": 2}},
+        {"use_dora": True},
+        {"bias": "all"},
+        {"lora_bias": True},
+        {"modules_to_save": ["lm_head"]},
+        {"layers_to_transform": [0]},
+        {"init_lora_weights": "pissa"},
+        {"trainable_token_indices": [1]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_an_adapter_that_computes_otherwise_is_refused_by_name(tmp_path, changes):
+    save_adapter(tmp_path, changes)
+    (name,) = changes
+    with pytest.raises(SettingsError, match=f"has {name} = .* not supported"):
+        attach_lora(make_base(adapter_path=str(tmp_path)), LORA)
+
+
+@pytest.mark.parametrize("changes", [{"init_lora_weights": "gaussian"}, {"lora_dropout": 0.1}])
+def test_what_does_nothing_to_a_trained_adapter_is_no_hindrance(tmp_path, changes):
+    save_adapter(tmp_path, changes)
+    attach_lora(make_base(adapter_path=str(tmp_path)), LORA)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_adapter_in_16_bits_is_taken_over(tmp_path, dtype):
+    expected = save_adapter(tmp_path, dtype=dtype)
+    weights = attach_lora(make_base(adapter_path=str(tmp_path)), LORA).adapter_weights()
+    for name, weight in expected.items():
+        assert np.allclose(weights[name], weight, atol=2e-3) and weights[name].dtype == np.float32
