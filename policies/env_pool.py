@@ -8,7 +8,16 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, Stage, Task, TaskStream, TextEnv
+from agentpeft.envs import (
+    EnvFault,
+    Outcome,
+    SettingsError,
+    Stage,
+    Task,
+    TaskStream,
+    TextEnv,
+    UnknownTaskError,
+)
 
 Env: TypeAlias = gymnasium.Env[str, str]
 
@@ -38,17 +47,28 @@ class EnvPool:
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
         """Returns an environment at the start of its episode, and the prompt. Raises: EnvFault."""
+        if self._tasks is None:
+            return self.begin_with(seed=self._derive_seed(position))
+        return self.begin_with(task=task)
+
+    def begin_with(
+        self, seed: int | None = None, task: Task | str | None = None
+    ) -> tuple[Env, str]:
+        """As `begin`, of a task, a task's id, or what the environment draws with a seed.
+
+        Raises: UnknownTaskError, SettingsError, EnvFault.
+        """
         try:
             env = self._free.pop()
         except IndexError:  # other threads take environments too
             env = self._make()
         try:
-            if isinstance(env.unwrapped, TextEnv):
-                prompt, _ = env.reset(options={"task": task})
-            else:
-                prompt, _ = env.reset(seed=self._derive_seed(position))
+            prompt, _ = env.reset(seed=seed, options=None if task is None else {"task": task})
         except EnvFault:
             env.close()
+            raise
+        except (SettingsError, UnknownTaskError):
+            self.give_back(env)
             raise
         if not isinstance(prompt, str):
             kind = type(prompt).__name__
