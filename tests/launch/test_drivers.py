@@ -140,6 +140,12 @@ def test_a_rollout_ends_where_the_next_turn_has_no_room(merged):
     assert all(all(mask) and len(mask) <= 4 for mask in played["env_mask"])
 
 
+def test_a_data_set_holds_tasks_of_every_kind(tmp_path, trl_python):
+    after = "print(dataset.column_names, {f.dtype for f in dataset.features.values()})"
+    shown = run_block(PAGE, "from_rows", trl_python, tmp_path, after)
+    assert shown == "['task_kind', 'task_id', 'instruction', 'fields'] {'string'}"
+
+
 def test_torchrl_plays_unmodified(merged, tmp_path, trl_python):
     after = (
         "from torchrl.envs.utils import check_env_specs\ncheck_env_specs(env)\n"
