@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache
 from importlib import import_module
 from math import isfinite
@@ -99,7 +99,7 @@ def _to_task(row: Mapping[str, object]) -> Task:
         records = _records_in(cast(Hashable, kind))
         values = {name: _decode(value, records) for name, value in others.items()}
         return kind(task_id=texts["task_id"], instruction=texts["instruction"], **values)
-    except (TypeError, ValueError, AttributeError, InvalidOperation, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DataError(f"{place}: no {kind.__name__} ({error})") from None
 
 

@@ -120,6 +120,8 @@ def replaced(**changes):
         (replaced(fields='{"skills": {"$Table": {}}}'), r"unknown '\$Table'"),
         (replaced(fields='{"skills": {"$decimal": "x"}}'), "no Task"),
         (replaced(fields='{"skills": {"a": 1, "b": 2}}'), "no Task"),
+        (replaced(fields='{"skills": {"$timedelta": [99999999999, 0, 0]}}'), "no Task"),
+        (replaced(fields="[" * 100_000), "no Task"),
         (replaced(task_kind="os:system"), "import its module first"),
         (replaced(task_kind="agentpeft.envs.nothing.tasks:Task"), "no such module"),
         ({}, "column 'task_kind' must be text"),
