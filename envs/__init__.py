@@ -12,6 +12,7 @@ from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
 from agentpeft.envs.spaces import Unicode
 from agentpeft.envs.streams import Stage, TaskStream
+from agentpeft.envs.task_rows import from_rows, to_rows
 from agentpeft.envs.tasks import Task, Taskset, TaskSource
 from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.vector import TextVectorEnv
@@ -39,6 +40,8 @@ __all__ = [
     "Unicode",
     "UnknownTaskError",
     "check_text_env",
+    "from_rows",
+    "to_rows",
 ]
 
 _ENTRY_POINTS = {

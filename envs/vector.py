@@ -83,13 +83,14 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         """Resets the environments.
 
         An integer seed gives them seed, seed + 1, …. `options["reset_mask"]` (shape `(num_envs,)`)
-        limits the reset to some; `options["task"]` may be a list with one entry per environment.
+        limits the reset to some; `options["task"]` may be a list, a tuple or a `Taskset` with one
+        entry per environment.
         """
         seeds = self._seeds(seed)
         settings = dict(options or {})
         mask = settings.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         tasks = settings.pop("task", None)
-        if not isinstance(tasks, list):
+        if isinstance(tasks, str) or not isinstance(tasks, Sequence):
             tasks = [tasks] * self.num_envs
         elif len(tasks) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} tasks, got {len(tasks)}")
@@ -111,7 +112,13 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         return tuple(self._observations), infos
 
     def step(self, actions: Sequence[str]) -> BatchResult:
-        """Steps every environment and returns the batch of results."""
+        """Steps every environment and returns the batch of results.
+
+        Raises: TypeError for a single text, ValueError for another number of actions, EnvFault.
+        """
+        if isinstance(actions, str | bytes):
+            kind = type(actions).__name__
+            raise TypeError(f"expected {self.num_envs} actions, got one {kind} {actions!r:.60}")
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._is_over.any():

@@ -9,7 +9,16 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, Stage, Task, TaskStream, TextEnv
+from agentpeft.envs import (
+    EnvFault,
+    Outcome,
+    SettingsError,
+    Stage,
+    Task,
+    TaskStream,
+    TextEnv,
+    UnknownTaskError,
+)
 
 Env: TypeAlias = gymnasium.Env[str, str]
 MAX_REWARD = 1e6
@@ -52,17 +61,29 @@ class EnvPool:
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
         """Returns an environment at the start of its episode, and the prompt. Raises: EnvFault."""
+        if self._tasks is None:
+            return self.begin_with(seed=self._derive_seed(position))
+        return self.begin_with(task=task)
+
+    def begin_with(
+        self, seed: int | None = None, task: Task | str | None = None
+    ) -> tuple[Env, str]:
+        """As `begin`, of a task, a task's id, or what the environment draws with a seed.
+
+        Raises: UnknownTaskError, SettingsError, EnvFault.
+        """
         try:
             env = self._free.pop()
         except IndexError:  # other threads take environments too
             env = self._make()
         try:
-            if isinstance(env.unwrapped, TextEnv):
-                returned: object = env.reset(options={"task": task})
-            else:
-                returned = env.reset(seed=self._derive_seed(position))
+            options = None if task is None else {"task": task}
+            returned: object = env.reset(seed=seed, options=options)
         except EnvFault:
             env.close()
+            raise
+        except (SettingsError, UnknownTaskError):
+            self.give_back(env)
             raise
         match returned:
             case (str() as prompt, _):

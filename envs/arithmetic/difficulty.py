@@ -1,8 +1,19 @@
-"""Difficulty that follows the success rate: a level that rises and falls."""
+"""Difficulty that follows the success rate: a level that rises and falls, and what it pays.
+
+If all levels paid alike, an agent that cannot do the next level would gain by failing now and then,
+so as to stay where it is. Hence each level pays more, by as much as a success is worth over a
+failure: the worst episode of a level gets what the best one of the level below gets. A success
+gets its own reward and can only raise the levels that follow, so no policy gains by failing on
+purpose.
+"""
 
 from collections import deque
+from dataclasses import dataclass
 
+from agentpeft.envs.arithmetic.tasks import ArithmeticTask
 from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.rewards import Episode, RewardConfig
+from agentpeft.envs.tasks import Task
 
 
 class AdaptiveDifficulty:
@@ -25,7 +36,7 @@ class AdaptiveDifficulty:
         are_numbers = all(isinstance(rate, int | float) for rate in (raise_at, lower_at))
         if not (are_numbers and 0 <= lower_at < raise_at <= 1):
             raise SettingsError(f"needs 0 <= lower_at < raise_at <= 1: {lower_at!r}, {raise_at!r}")
-        self.level = bounds[0]
+        self.level = self.lowest = bounds[0]
         self._bounds = bounds
         self._rates = (lower_at, raise_at)
         self._successes: deque[bool] = deque(maxlen=window)
@@ -43,3 +54,27 @@ class AdaptiveDifficulty:
         self.level = level
         self._successes.clear()
         return True
+
+
+@dataclass(frozen=True)
+class LevelReward:
+    """A reward function: `base`, and `step` more for each level above the lowest.
+
+    An episode on a given task of another level gets `base` alone, as it does not count.
+    """
+
+    base: RewardConfig
+    difficulty: AdaptiveDifficulty
+    step: float
+
+    def __call__(self, episode: Episode) -> float:
+        """Returns the final reward."""
+        reward, level = self.base.final_reward(episode), self.difficulty.level
+        if not is_of_level(episode.task, level):
+            return reward
+        return reward + self.step * (level - self.difficulty.lowest)
+
+
+def is_of_level(task: Task, level: int) -> bool:
+    """Returns whether a task is of a level: its longer operand has as many digits."""
+    return isinstance(task, ArithmeticTask) and task.num_digits == level

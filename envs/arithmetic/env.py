@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
-from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty
+from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty, LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.errors import SettingsError, check_choice
@@ -37,6 +37,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     Rewards:
         Exact match: 1 for the right answer, else 0 (preset `exact_match`); see `RewardConfig`.
+        Where difficulty is adaptive, each level pays 1 more (the spread of the rewards) than the
+        one below, right or wrong, so that staying easy by failing on purpose never pays.
 
     Episode End:
         The right answer ends in `success`. A wrong one ends in `failure` at the last turn; before
@@ -50,7 +52,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             working, so that 12*34 is `21*43=` with, say, `8400+0630=8040`.
         adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
-            the seed and on the outcomes before it.
+            the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
         prompt: "full", or "compact" (`1 try: 12+34=`).
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
@@ -101,6 +103,10 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             for name in settings:
                 check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
             self._difficulty = AdaptiveDifficulty(digits, **settings)  # type: ignore[arg-type]
+            if self.reward_config.reward_fn is None:
+                step = self.reward_config.spread(self.config.max_turns)
+                level_reward = LevelReward(self.reward_config, self._difficulty, step)
+                self.reward_config = replace(self.reward_config, reward_fn=level_reward)
             self._follow(self._difficulty)
 
     @property
@@ -134,7 +140,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     def _end(self, outcome: Outcome) -> None:
         if (
             self._difficulty
-            and self.task.num_digits == self._difficulty.level
+            and is_of_level(self.task, self._difficulty.level)
             and self._difficulty.record(outcome is Outcome.SUCCESS)
         ):
             self._follow(self._difficulty)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import TypeAlias
 
 from agentpeft.envs.db_bench.database import Row, Value
@@ -19,7 +20,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?\Z")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?\Z")
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
     re.DOTALL,
@@ -157,14 +159,14 @@ def _bare_value(token: str) -> Value:
     if token in ("None", "NULL", "null"):
         return None
     if _NUMBER.match(token) and len(token) <= 100:
-        return int(token) if token.lstrip("+-").isdigit() else float(token)
+        return int(token) if _INTEGER.match(token) else Decimal(token)
     return token
 
 
 def _call_value(name: str, arguments: list[Literal]) -> Value:
     """Returns the value of `Decimal('1.5')`, `datetime.date(2024, 1, 31)` and the like."""
     if name == "Decimal(":
-        if len(arguments) == 1 and isinstance(arguments[0], str | int | float):
+        if len(arguments) == 1 and isinstance(arguments[0], str | int | Decimal):
             return arguments[0]
         raise _UnreadableError
     kind = name.rstrip("(").rpartition(".")[2]

@@ -1,6 +1,5 @@
 """When two values, two rows and two bags of rows are the same answer."""
 
-import math
 import re
 from bisect import bisect_left
 from collections import defaultdict
@@ -10,19 +9,21 @@ from decimal import Decimal
 from functools import cached_property
 
 from agentpeft.envs.db_bench.database import Row, Value
+from agentpeft.envs.number_equality import is_same_written_number
 
-TOLERANCE = 1e-6
-"""Relative or absolute, for numbers that are not both integers."""
-
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(?:\.\d{1,300})?(?:[eE][-+]?\d{1,2})?\Z")
+_STORED_TOLERANCE = 1e-9
+_STORED_ZERO_TOLERANCE = 1e-12
+_LARGE = 1e300
+"""Numbers beyond it count as near each other, since no float is beside an infinite one."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][-+]?[0-9]{1,3})?\Z")
 
 
 def is_same_value(answer: Value, gold: Value) -> bool:
     """Returns whether an answered value is the gold one.
 
-    Numbers agree within `TOLERANCE`, or when the answer, rounded to the gold value's own decimals,
-    equals it and those are three or more. Two integers must be equal. A quoted number equals the
-    number; a date equals its text. Other text is compared exactly. NULL equals only NULL.
+    Numbers agree by the rule of `number_equality`; a value of MySQL's types is written as it
+    prints, so that an average `5.0000` is a decimal. A quoted number equals the number; a date
+    equals its text. Other text is compared exactly. NULL equals only NULL.
 
     >>> is_same_value("3.14159", Decimal("3.142"))
     True
@@ -55,17 +56,7 @@ def _is_same_number(answer: Value, gold: Value) -> bool:
     answer_text, gold_text = _number_text(answer), _number_text(gold)
     if answer_text is None or gold_text is None:
         return False
-    answer_number, gold_number = Decimal(answer_text), Decimal(gold_text)
-    if answer_number == gold_number:
-        return True
-    if _is_integer(answer_text) and _is_integer(gold_text):
-        return False
-    decimals = len(gold_text.lower().partition("e")[0].partition(".")[2])
-    if decimals >= 3 and abs(answer_number - gold_number) <= Decimal(5).scaleb(-decimals - 1):
-        return True
-    return math.isclose(
-        float(answer_number), float(gold_number), rel_tol=TOLERANCE, abs_tol=TOLERANCE
-    )
+    return is_same_written_number(answer_text, gold_text)
 
 
 def _number_text(value: Value) -> str | None:
@@ -73,10 +64,6 @@ def _number_text(value: Value) -> str | None:
         return None
     text = value if isinstance(value, str) else str(value)
     return text if _NUMBER.match(text) else None
-
-
-def _is_integer(text: str) -> bool:
-    return text.lstrip("-").isdigit()
 
 
 def is_same_row(answer: Row, gold: Row) -> bool:
@@ -90,13 +77,18 @@ def is_same_sequence(answer: Sequence[Row], gold: Sequence[Row]) -> bool:
 
 
 def is_same_stored_row(row: Row, gold: Row) -> bool:
-    """Returns whether two stored rows are equal; floating-point numbers within `TOLERANCE`."""
+    """Returns whether two stored rows are equal.
+
+    Floating-point numbers are so within 1e-9 of the gold's size, since the same sum in another
+    order differs in its last bits; a zero within 1e-12.
+    """
     return len(row) == len(gold) and all(map(_is_same_stored_value, row, gold))
 
 
 def _is_same_stored_value(value: Value, gold: Value) -> bool:
     if isinstance(value, float) and isinstance(gold, float):
-        return math.isclose(value, gold, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        slack = _STORED_TOLERANCE * abs(gold) or _STORED_ZERO_TOLERANCE
+        return value == gold or abs(value - gold) <= slack
     return value == gold
 
 
@@ -181,5 +173,6 @@ def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
     """Returns a row without its numbers, and the first of them: rows that agree are near there."""
     texts = [_number_text(value) for value in row]
     number = next((float(text) for text in texts if text is not None), 0.0)
+    number = min(max(number, -_LARGE), _LARGE)
     key = (_plain(value) if text is None else 0 for value, text in zip(row, texts, strict=True))
     return tuple(key), number

@@ -4,7 +4,8 @@ A final answer is stated as `#### 42`, as `\boxed{42}`, or as "the answer is 42"
 the last counts only where neither of the others states a number. All statements that count must
 agree (and be fewer than 500), and each is one number with at most a unit: "#### 41 or 42",
 "#### 41 … #### 42" and "41-42" are guesses, which are never correct. A statement without a number
-("#### Step two") and a numbered heading ("#### 1. Add") state nothing.
+("#### Step two") and a numbered heading ("#### 1. Add") state nothing. What makes another number of
+one (`4²`, `4ⁿ`, `4π`, `4万`, "4 or so") makes it unclear.
 
 Every pattern is anchored and free of nested repetition, so the time is linear in the text. Not
 understood: numbers in words, roots, units that convert (`3 dozen` is 3).
@@ -14,8 +15,10 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from fractions import Fraction
+from unicodedata import decomposition
 
-TOLERANCE = Fraction(1, 1_000_000)
+from agentpeft.envs.number_equality import is_same_number
+
 _MAX_NUMBER_CHARS = 4000
 _MAX_EXPONENT = 308
 _MAX_UNIT_CHARS = 80
@@ -33,10 +36,11 @@ _NUMBER = re.compile(
      (?:\s(?P<scale>hundred|thousand|million|billion|trillion)\b)?)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"": 0, "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _HEADING = re.compile(r"[.):]\s+[^\W\d]")
 _SENTENCE_END = re.compile(r"[.!](?=\s|\Z)")
-_UNIT_PUNCTUATION = frozenset(" \t,%°²³'\u2019\"/.()[]{}*$£€¥₹-")
+_UNIT_PUNCTUATION = frozenset(" \t,%°º'\u2019\"/.()[]{}*$£€¥₹-")
+_UNIT_POWERS = frozenset("²³")
 _HEDGES = re.compile(
     r"\b(?:or|and|not|between|either|maybe|perhaps|possibly|half|"
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|"
@@ -86,11 +90,12 @@ def parse_number(text: str) -> Fraction | None:
     return value if isinstance(value, Fraction) else None
 
 
-def is_same_number(value: Fraction, gold: Fraction) -> bool:
-    """Returns whether integers are equal, or others within 1e-6, relative or absolute."""
-    if value.denominator == gold.denominator == 1:
-        return value == gold
-    return abs(value - gold) <= TOLERANCE * max(Fraction(1), abs(gold))
+def is_gold_number(value: Fraction, gold: Fraction) -> bool:
+    """Returns whether a value is the gold one by the rule of `number_equality`.
+
+    Nothing here is computed in floating point, so a gold `5.00` is an integer.
+    """
+    return is_same_number(value, gold, num_decimals=0 if gold.denominator == 1 else None)
 
 
 def is_correct(text: str, gold: str) -> bool:
@@ -102,7 +107,7 @@ def is_correct(text: str, gold: str) -> bool:
     if expected is None:
         raise ValueError(f"gold must be a number, got {gold!r:.80}")
     answer = find_final_answer(text)
-    return isinstance(answer, Fraction) and is_same_number(answer, expected)
+    return isinstance(answer, Fraction) and is_gold_number(answer, expected)
 
 
 def _without_latex(text: str) -> str:
@@ -163,9 +168,24 @@ def _read_statement(segment: str) -> Fraction | NoAnswer:
 
 
 def _is_unit(tail: str) -> bool:
+    """Returns whether what follows a number, behind any space, leaves its value as it is.
+
+    Powers belong to a letter's unit: `4 m²`, but `4²` is another number.
+    """
     if len(tail) > _MAX_UNIT_CHARS or _HEDGES.search(tail):
         return False
-    return all(char.isalpha() or char in _UNIT_PUNCTUATION for char in tail)
+    return all(
+        char in _UNIT_PUNCTUATION
+        or _is_word_letter(char)
+        or (char in _UNIT_POWERS and _is_word_letter(before))
+        for before, char in zip(" " + tail, tail, strict=False)
+    )
+
+
+def _is_word_letter(char: str) -> bool:
+    """Returns whether a character is a letter, and neither a numeral, raised, lowered nor pi."""
+    is_part_of_number = char.isnumeric() or decomposition(char).startswith("<su") or char in "πΠ"
+    return char.isalpha() and not is_part_of_number
 
 
 def _to_fraction(number: re.Match[str]) -> Fraction | None:
@@ -179,8 +199,8 @@ def _to_fraction(number: re.Match[str]) -> Fraction | None:
         value = int(part["whole"] or 0) + Fraction(int(part["top"]), int(part["bottom"]))
     else:
         exponent = int(part["exponent"] or part["power"] or 0)
-        exponent += _SCALES.get(part["scale"].lower(), 0)
-        if abs(exponent) > _MAX_EXPONENT:
+        scale = _SCALES.get(part["scale"].lower())
+        if scale is None or abs(exponent + scale) > _MAX_EXPONENT:
             return None
-        value = Fraction(part["decimal"]) * Fraction(10) ** exponent
+        value = Fraction(part["decimal"]) * Fraction(10) ** (exponent + scale)
     return -value if part["sign"] == "-" or part["sign2"] else value

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from agentpeft.envs.errors import SettingsError, check_choice
-from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_same_number, parse_number
+from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.outcomes import Outcome
@@ -83,7 +83,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
     def _act(self, action: str) -> Turn:
         answer = find_final_answer(action)
         if isinstance(answer, Fraction):
-            if is_same_number(answer, self._gold):
+            if is_gold_number(answer, self._gold):
                 return Turn("Correct.", Outcome.SUCCESS)
             return Turn("Wrong.", Outcome.FAILURE)
         if answer is NoAnswer.UNCLEAR:

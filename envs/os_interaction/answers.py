@@ -2,18 +2,24 @@
 
 import re
 from dataclasses import dataclass
-from math import isclose
+from fractions import Fraction
 from typing import Literal
 
 from agentpeft.envs.errors import DataError
+from agentpeft.envs.number_equality import is_same_written_number
 
 AnswerKind = Literal["text", "number", "names", "size", "regex"]
 
-_TOLERANCE = 1e-6
-_SIZE_TOLERANCE = 0.025
+_SIZE_TOLERANCE = Fraction(25, 1000)
 """A unit of 1,000 for one of 1,024 is 2.4 % off."""
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,300})?(?:\.\d{0,300})?(?:[eE][-+]?\d{1,2})?")
-_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes?|[KMGT]?i?B?)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[-+]?(?=\.?[0-9])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,300})?(?:\.[0-9]{0,300})?"
+    r"(?:[eE][-+]?[0-9]{1,2})?"
+)
+_SIZE = re.compile(
+    r"([0-9]{1,30}(?:\.([0-9]{1,30}))?)\s*(?:bytes?|([KMGT]?)(i?)(B?))",
+    re.ASCII | re.IGNORECASE,
+)
 _SEPARATORS = re.compile(r"[\s,;]+")
 
 
@@ -21,10 +27,10 @@ _SEPARATORS = re.compile(r"[\s,;]+")
 class ExpectedAnswer:
     """An answer's value and how it is compared.
 
-    "text": equal but for space around it and a pair of quotes; two numbers within 1e-6, integers
-    equal. "number": the same, where the expected text must be a number. "names": the same names,
-    parted by space, commas or semicolons, in any order. "size": bytes or du's `4.0K`, within 2.5 %.
-    "regex": the pattern is found in the answer.
+    "text": equal but for space around it and a pair of quotes; two numbers by the rule of
+    `number_equality`. "number": the same, where the expected text must be a number. "names": the
+    same names, parted by space, commas or semicolons, in any order. "size": bytes, which are exact,
+    or as du rounds them (`4.0K`). "regex": the pattern is found in the answer.
     """
 
     value: str
@@ -63,34 +69,43 @@ def _unquote(text: str) -> str:
 
 
 def _is_same_number(answer: str, value: str) -> bool:
-    numbers = [_number_of(text) for text in (answer, value)]
-    if None in numbers:
+    if not (_NUMBER.fullmatch(answer) and _NUMBER.fullmatch(value)):
         return False
-    first, second = (float(number or 0) for number in numbers)
-    if first == second:
-        return True
-    are_integers = all(first_or_second.is_integer() for first_or_second in (first, second))
-    return not are_integers and isclose(first, second, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return is_same_written_number(answer.replace(",", ""), value.replace(",", ""))
 
 
-def _number_of(text: str) -> float | None:
-    is_number = _NUMBER.fullmatch(text) is not None and any(map(str.isdigit, text))
-    return float(text.replace(",", "")) if is_number else None
+@dataclass(frozen=True)
+class _Size:
+    """A size as written: its bytes, and how many a step of its last digit is (0: it is exact)."""
+
+    num_bytes: Fraction
+    step: Fraction
 
 
 def _is_same_size(answer: str, value: str) -> bool:
+    """Returns whether a size is the expected one, as far as the coarser of the two tells.
+
+    du rounds up and others to the nearest, so they may differ by less than one step of the last
+    digit (`4.0K` is 4,096 bytes, and not `4.1K`), and by 2.5 % at most (`2M` is not `1.5M`).
+    """
     return any(
-        isclose(first, second, rel_tol=_SIZE_TOLERANCE)
+        first.num_bytes == second.num_bytes
+        or (
+            abs(first.num_bytes - second.num_bytes) < max(first.step, second.step)
+            and abs(first.num_bytes - second.num_bytes) <= _SIZE_TOLERANCE * second.num_bytes
+        )
         for first in _sizes_of(answer)
         for second in _sizes_of(value)[:1]
     )
 
 
-def _sizes_of(text: str) -> list[float]:
-    """Returns the bytes that a size may mean: with units of 1,024, then of 1,000."""
+def _sizes_of(text: str) -> list[_Size]:
+    """Returns what a size may mean: with units of 1,024, then of 1,000 where kB or k is written."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return []
-    unit = match[2][:1].upper()
-    power = "KMGT".index(unit) + 1 if unit and unit in "KMGT" else 0
-    return [float(match[1]) * base**power for base in (1024, 1000)]
+    number, decimals, unit, binary, byte = (group or "" for group in match.groups())
+    power = "KMGT".index(unit.upper()) + 1 if unit else 0
+    bases = (1024, 1000) if (byte or unit == "k") and not binary else (1024,)
+    last_digit = Fraction(1, 10 ** len(decimals)) if power else Fraction(0)
+    return [_Size(Fraction(number) * base**power, last_digit * base**power) for base in bases]

@@ -4,27 +4,33 @@ Read with TRL 1.16. The trainer renders and parses the calls, so the model's cha
 one of those whose tool calls TRL knows.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, from_rows, to_rows
+from agentpeft.envs.task_rows import is_task_row
 from agentpeft.policies.env_pool import Env, EnvPool, reward_for
 
 OVER = "The episode is over."
 
 
-def make_rows(num_tasks: int) -> list[dict[str, Any]]:
-    """Returns a data set's rows: tasks by position, in a column and in the message to fill.
+def make_rows(tasks: int | Iterable[Task]) -> list[dict[str, Any]]:
+    """Returns a data set's rows: so many tasks by position, or these tasks, for `TrlEnvironment`.
 
-    TRL gives environments the columns, and a `rollout_func` the messages alone.
+    A position is in a column and in the message to fill, since TRL gives environments the columns,
+    and a `rollout_func` the messages alone.
     """
     message = {"role": "user", "content": ""}
-    return [{"prompt": [{**message, "position": i}], "position": i} for i in range(num_tasks)]
+    if isinstance(tasks, int):
+        return [{"prompt": [{**message, "position": i}], "position": i} for i in range(tasks)]
+    return [{"prompt": [message], **row} for row in to_rows(tasks)]
 
 
 class TrlEnvironment:
     """One environment at a time, for `environment_factory`; its public methods are the tools.
 
-    The task is a function of seed and position, so that a group's episodes are of one task.
+    The task is a function of the row (and of the environment's seed, for a position), so that a
+    group's episodes are of one task.
     """
 
     def __init__(self, env_id: str, kwargs: dict[str, Any] | None = None, seed: int = 0) -> None:
@@ -33,15 +39,56 @@ class TrlEnvironment:
         self._env: Env | None = None
         self._return = 0.0
         self._fault: EnvFault | None = None
+        self._next_position = 0
+        self._is_over = True
 
-    def reset(self, position: int, **row: object) -> str:
-        """Starts an episode and returns the prompt, which TRL appends to the row's message."""
-        del row
+    def reset(
+        self,
+        position: int | Mapping[str, Any] | None = None,
+        *,
+        seed: int | None = None,
+        task_id: str | None = None,
+        **row: object,
+    ) -> str:
+        """Starts an episode and returns the prompt, which TRL appends to the row's message.
+
+        The task is that of the columns of `to_rows`, of `task_id`, of `position`, or what is drawn
+        with `seed`. Other columns are not looked at. A row with none of these stands for the next
+        position, from 0 on, so that those who are reset together play one task. Instead of columns
+        as arguments, a row may be the only one.
+
+        Raises: SettingsError, DataError, UnknownTaskError, EnvFault.
+        """
+        if isinstance(position, Mapping):
+            return self.reset(**position)
         if self._env is not None:
             self._pool.give_back(self._env)
-        self._return, self._fault, self._is_over = 0.0, None, False
-        self._env, prompt = self._pool.begin(position, self._pool.task_at(position))
+            self._env = None
+        self._return, self._fault, self._is_over = 0.0, None, True
+        self._env, prompt = self._begin(position, seed, task_id, row)
+        self._is_over = False
         return prompt
+
+    def _begin(
+        self,
+        position: int | None,
+        seed: int | None,
+        task_id: str | None,
+        row: Mapping[str, object],
+    ) -> tuple[Env, str]:
+        columns = {**row, "task_id": task_id}
+        if is_task_row(columns):
+            return self._pool.begin_with(seed, from_rows([columns])[0])
+        if task_id is not None:
+            return self._pool.begin_with(seed, task_id)
+        if seed is None:
+            if position is None:
+                position = self._next_position
+            self._next_position = position + 1
+            return self._pool.begin(position, self._pool.task_at(position))
+        if position is not None:
+            raise SettingsError(f"a row has a position or a seed, got {position} and {seed}")
+        return self._pool.begin_with(seed)
 
     def act(self, action: str) -> str:
         """Acts in the environment.

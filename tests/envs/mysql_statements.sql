@@ -609,3 +609,8 @@ SELECT DISTINCT emp.dept_id FROM emp ORDER BY emp.dept_id + 1 DESC
 SELECT DISTINCT e.* FROM emp e ORDER BY e.id
 SELECT DISTINCT UPPER(e.name) n FROM emp e ORDER BY UPPER(e.name)
 SELECT id, -rate, FLOOR(rate), ROUND(-bonus, 1), DATE_ADD(hired, INTERVAL 1 DAY) FROM emp
+SELECT '٤' + 0, '1٤' + 0, '٤' = 4, ROUND('٤.٥', 0), ABS('٤'), CAST('٤' AS SIGNED), CAST('1٤' AS DECIMAL(5,2))
+SELECT CAST('٢٠٢٤-01-01' AS DATE), YEAR('٢٠٢٤-01-01'), CAST('٢٠:00:00' AS TIME)
+SELECT DATE_ADD('2024-01-01', INTERVAL '٤' DAY), DATE_ADD('2024-01-01 00:00:00', INTERVAL '1:٤' HOUR_MINUTE)
+INSERT INTO emp (id) VALUES ('٤')
+INSERT INTO emp (id, hired) VALUES (99, '٢٠٢٤-01-01')

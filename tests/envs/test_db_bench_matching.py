@@ -103,7 +103,7 @@ def test_pairing_agrees_with_trying_every_order(answer, gold):
 
 
 def test_stored_text_is_compared_exactly():
-    assert is_same_stored_row((1, "a", 0.1), (1, "a", 0.1 + 1e-9))
+    assert is_same_stored_row((1, "a", 0.1), (1, "a", 0.1 + 1e-11))
     assert not is_same_stored_row(("5.0",), ("5",))
     assert not is_same_stored_row((None,), ("",))
 

@@ -43,6 +43,19 @@ def env(env_id):
     env.close()
 
 
+def test_the_module_before_an_id_is_agentpeft_envs(tmp_path):
+    code = """
+import gymnasium as gym
+try:
+    gym.make("agentpeft:AgentPEFT/Arithmetic-v0")
+except gym.error.NamespaceNotFound as error:
+    assert "Namespace AgentPEFT not found" in str(error), error
+gym.make("agentpeft.envs:AgentPEFT/Arithmetic-v0").reset()
+gym.make_vec("agentpeft.envs:AgentPEFT/Arithmetic-v0", num_envs=2).reset()
+"""
+    run_python(code, tmp_path)
+
+
 def play(env, actions):
     """Returns what an episode shows, from the prompt to its end."""
     return [env.step(action) for action in actions]

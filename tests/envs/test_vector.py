@@ -9,7 +9,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from toy_env import EchoEnv
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, TextVectorEnv
+from agentpeft.envs import EnvFault, Outcome, SettingsError, Taskset, TextVectorEnv
 from agentpeft.envs.text_env import Turn
 
 ACTIONS = [
@@ -67,9 +67,19 @@ def test_one_task_for_all_or_one_for_each():
     env = make()
     assert list(env.reset(options={"task": "echo/1"})[1]["task_id"]) == ["echo/1"] * 3
     ids = ["echo/1", "echo/2", "echo/3"]
-    assert list(env.reset(options={"task": ids})[1]["task_id"]) == ids
+    for given in (ids, tuple(ids), Taskset(EchoEnv().task_source.get(one) for one in ids)):
+        assert list(env.reset(options={"task": given})[1]["task_id"]) == ids
     with pytest.raises(ValueError, match="expected 3 tasks, got 1"):
         env.reset(options={"task": ["echo/1"]})
+
+
+@pytest.mark.parametrize("text", ["abc", b"abc", "a"])
+def test_one_text_is_no_batch_of_actions(text):
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match=r"expected 3 actions, got one (str|bytes) b?'a"):
+        env.step(text)
+    assert env.step(np.array(["hm", "hm", "hm"]))[4]["num_turns"].tolist() == [1, 1, 1]
 
 
 def test_a_reset_mask_leaves_the_others_alone():

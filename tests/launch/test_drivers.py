@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from needed_blocks import run_block
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentpeft.envs import EnvFault
+from agentpeft.envs import ENV_IDS, EnvFault, SettingsError, Taskset, UnknownTaskError
 from agentpeft.policies.drivers.trl_environment import OVER, TrlEnvironment, make_rows
 from agentpeft.policies.drivers.trl_rollout import TrlRollout, episode_return
 
@@ -66,6 +67,36 @@ def test_an_environment_is_reset_by_position_and_played_by_calls():
     assert (first.act("1"), first.get_reward()) == (OVER, 1.0)
 
 
+def test_an_environment_is_reset_by_seed_task_or_row():
+    env = TrlEnvironment(ENV_ID, TURNS)
+    assert env.reset(task_id="addition:3+4:plain").startswith("Compute 3+4=")
+    assert env.reset(seed=5) == gymnasium.make(ENV_ID, **TURNS).reset(seed=5)[0]
+    by_position = [env.reset(**row) for row in make_rows(3)]
+    assert [env.reset(row) for row in make_rows(3)] == by_position
+    assert env.reset(position=1, task_id=None, fields=None) == by_position[1]
+    plain = TrlEnvironment(ENV_ID, TURNS)
+    assert [plain.reset(prompt=[], level="easy") for _ in range(3)] == by_position
+    with pytest.raises(SettingsError, match="a position or a seed, got 1 and 2"):
+        env.reset(position=1, seed=2)
+    with pytest.raises(UnknownTaskError):
+        env.reset(task_id="addition:3:plain")
+    assert (env.act("7"), env.get_reward()) == (OVER, 0.0)
+    assert env.reset(task_id="addition:3+4:plain") and env.act("7") == "Correct."
+
+
+@pytest.mark.parametrize("env_id", [one for one in ENV_IDS if "OS" not in one])
+def test_an_environment_plays_the_tasks_of_rows(env_id):
+    own = gymnasium.make(env_id).unwrapped
+    tasks = list(Taskset.generate(own.task_source, 5, seed=3))
+    rows = pa.Table.from_pylist(make_rows(tasks)).to_pylist()
+    env = TrlEnvironment(env_id)
+    for task, row in zip(tasks, rows, strict=True):
+        assert env.reset(**row) == own.reset(options={"task": task})[0]
+        for action in own.oracle_actions(task):
+            env.act(action)
+        assert env.get_reward() == 1.0
+
+
 def test_an_episode_without_a_call_is_an_invalid_action():
     env = TrlEnvironment("AgentPEFT/DBBench-v0")
     env.reset(**make_rows(1)[0])
@@ -107,6 +138,12 @@ def test_a_rollout_s_mask_is_0_on_what_the_environment_says(merged):
 def test_a_rollout_ends_where_the_next_turn_has_no_room(merged):
     played, _ = play(merged, max_completion_length=8)
     assert all(all(mask) and len(mask) <= 4 for mask in played["env_mask"])
+
+
+def test_a_data_set_holds_tasks_of_every_kind(tmp_path, trl_python):
+    after = "print(dataset.column_names, {f.dtype for f in dataset.features.values()})"
+    shown = run_block(PAGE, "from_rows", trl_python, tmp_path, after)
+    assert shown == "['task_kind', 'task_id', 'instruction', 'fields'] {'string'}"
 
 
 def test_torchrl_plays_unmodified(merged, tmp_path, trl_python):

@@ -9,10 +9,15 @@ from agentpeft.envs.db_bench.mysql.types import Kind
 
 _PARTS = re.compile(
     r"\s*(\d{2,4})[^\d\s](\d{1,2})[^\d\s](\d{1,2})"
-    r"(?:(?:T|\s+)(\d{1,2})(?:[^\d\s](\d{1,2})(?:[^\d\s](\d{1,2})(?:\.(\d*))?)?)?)?\s*$"
+    r"(?:(?:T|\s+)(\d{1,2})(?:[^\d\s](\d{1,2})(?:[^\d\s](\d{1,2})(?:\.(\d*))?)?)?)?\s*$",
+    re.ASCII,
 )
-_DIGITS = re.compile(r"\s*(\d{4}|\d{2})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?(?:\.(\d*))?\s*$")
-_TIME = re.compile(r"\s*(-?)(?:(\d+) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*$")
+_DIGITS = re.compile(
+    r"\s*(\d{4}|\d{2})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?(?:\.(\d*))?\s*$", re.ASCII
+)
+_TIME = re.compile(
+    r"\s*(-?)(?:(\d+) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*$", re.ASCII
+)
 _UNITS = {
     "MICROSECOND": timedelta(microseconds=1),
     "SECOND": timedelta(seconds=1),
@@ -81,7 +86,7 @@ def add_interval(value: str, amount: str | float, unit: str, sign: int) -> str |
     if moment is None:
         return None
     if unit in _COMPOUND:
-        numbers = [float(number) for number in re.findall(r"\d+", str(amount))]
+        numbers = [float(number) for number in re.findall(r"[0-9]+", str(amount))]
         units = _COMPOUND[unit][-len(numbers) :] if numbers else ()
         steps = list(zip(numbers[-len(units) :], units, strict=True)) if units else []
         sign = -sign if str(amount).lstrip().startswith("-") else sign
@@ -98,7 +103,7 @@ def add_interval(value: str, amount: str | float, unit: str, sign: int) -> str |
 
 
 def _leading_number(amount: str | float) -> float:
-    match = re.match(r"\s*-?\d+(\.\d+)?", str(amount))
+    match = re.match(r"\s*-?[0-9]+(\.[0-9]+)?", str(amount))
     return float(match[0]) if match else 0
 
 

@@ -78,7 +78,9 @@ _OTHER_TYPES = {
     "TIME": TIME,
     **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY"), BLOB),
 }
-_TYPE = re.compile(r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
+_TYPE = re.compile(
+    r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.ASCII | re.IGNORECASE
+)
 
 
 @lru_cache(maxsize=512)
