@@ -33,6 +33,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     ),
 }
 """Which settings of `training` an algorithm does not read."""
+_WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
 _NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
 
 
@@ -92,6 +93,16 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     "training.num_minibatches {s.training.num_minibatches} must be <= training.num_groups "
     "{s.training.num_groups}: a group is in one minibatch": lambda s: (
         s.training.num_minibatches > s.training.num_groups
+    ),
+    "training.num_epochs {s.training.num_epochs}: the loss of algorithm {s.training.algorithm!r} "
+    "has no ratio to the policy that sampled, which later epochs need: set it to 1, or take grpo, "
+    "dr_grpo or ppo": lambda s: (
+        (s.training.num_epochs or 1) > 1 and s.training.algorithm in _WITHOUT_RATIO
+    ),
+    "training.kl_estimator 'k1' has no useful gradient as a loss (its expectation is zero): set "
+    "training.kl_placement to 'reward', or take k2 or k3": lambda s: (
+        s.training.kl_coeff > 0
+        and (s.training.kl_placement, s.training.kl_estimator) == ("loss", "k1")
     ),
     "learners.num_gpus_per_learner {s.learners.num_gpus_per_learner} must be whole with several "
     "learners, which nccl cannot place on one GPU": lambda s: (

@@ -17,6 +17,8 @@ from agentpeft.policies.config import Settings, TrainingSettings
 from agentpeft.policies.samples import EpisodeGroup, Floats
 
 _MAX_FREE_ENTROPY_VOCABULARY = 2048
+_LAG_CAP = 2.0
+"""The importance cap of samples that older adapters drew, unless the settings have one."""
 
 
 @dataclass
@@ -62,6 +64,8 @@ class Objective:
         self._constant = settings.env_runners.max_new_tokens
         in_loss = settings.training.kl_placement == "loss"
         self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
+        default = _LAG_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
+        self._importance_cap = settings.training.importance_cap or default
 
     def weigh(self, samples: Sequence[Sample]) -> list[Sample]:
         """Settles each token's weight; then drops samples that cannot have a gradient."""
@@ -85,10 +89,11 @@ class Objective:
         old = columns.get("old_logprobs", logprobs.detach())
         advantages = columns["advantages"]
         per_token = spec.policy_loss(logprobs, old, advantages, spec.clip)
-        if self._training.importance_cap is not None:
+        if self._importance_cap is not None:
             sampling = columns["sampling_logprobs"]
-            cap = self._training.importance_cap
-            per_token = per_token * losses.importance_weights(old, sampling, cap)
+            weights = losses.importance_weights(old, sampling, self._importance_cap)
+            per_token = per_token * weights
+            terms["importance_weight"] = weights
         terms["policy_loss"] = per_token
         if "reference_logprobs" in columns:
             reference = columns["reference_logprobs"]

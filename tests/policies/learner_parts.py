@@ -32,11 +32,12 @@ def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=Fals
     return policy
 
 
-def make_learner(policy=None, learners=None, **training):
+def make_learner(policy=None, learners=None, max_adapter_lag=0, **training):
     settings = Settings.model_validate(
         {
             "training": {"algorithm": "grpo", **training},
             "learners": learners or {},
+            "max_adapter_lag": max_adapter_lag,
             "env_runners": {"max_new_tokens": 8},
         }
     )

@@ -179,3 +179,16 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule(schedule, expe
     terms = {"num_warmup_iterations": 2, "num_iterations": 4, "lr": 1.0, "lr_schedule": schedule}
     training = make_learner(**terms).settings.training
     assert [compute_lr(training, i) for i in range(4)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo"])
+def test_samples_of_older_adapters_are_weighed_by_their_ratio_unless_told_otherwise(algorithm):
+    groups = random_groups()
+    own = {"algorithm": algorithm, "num_epochs": 1}
+    lagging = make_learner(max_adapter_lag=1, **own)
+    capped, other = make_learner(importance_cap=2.0, **own), make_learner(**own)
+    weight = lagging.update(groups)["train/importance_weight"]
+    assert capped.update(groups)["train/importance_weight"] == weight != 1.0
+    assert "train/importance_weight" not in other.update(groups)
+    after = [learner.adapter().sha256 for learner in (lagging, capped, other)]
+    assert after[0] == after[1] != after[2]
