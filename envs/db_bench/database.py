@@ -78,6 +78,13 @@ class TableContents:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class UnreadableTable:
+    """A table that is there but cannot be read, within a statement's time, as it was left."""
+
+    reason: str
+
+
 class DatabaseSession(Protocol):
     """One episode's database. Nothing done here is visible to any other session."""
 
@@ -89,8 +96,15 @@ class DatabaseSession(Protocol):
         """
         ...
 
-    def read_table(self, name: str) -> TableContents | None:
-        """Returns a table as the agent left it, None if it is gone. Raises: EnvFault."""
+    def read_table(
+        self, name: str, max_rows: int | None = None
+    ) -> TableContents | UnreadableTable | None:
+        """Returns a table as the agent left it, None if it is gone.
+
+        At most `max_rows` rows are read. What the agent made of the table is never a fault, nor is
+        anything of it run with more rights or time than the agent's own. Raises: EnvFault where the
+        server is gone.
+        """
         ...
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from agentpeft.envs.db_bench.database import (
     Row,
     StatementResult,
     TableContents,
+    UnreadableTable,
 )
 from agentpeft.envs.db_bench.gold import GoldRows, compute_choices
 from agentpeft.envs.db_bench.matching import is_same_sequence, is_same_stored_row, is_sub_bag
@@ -75,7 +76,7 @@ class Grader:
         if remembered.contents is None:
             remembered.contents = self._run_gold(task)
         return all(
-            _is_same_table(session.read_table(table.name), gold)
+            _is_same_table(session.read_table(table.name, _count_rows(gold) + 1), gold)
             for table, gold in zip(task.tables, remembered.contents, strict=True)
         )
 
@@ -120,7 +121,13 @@ class Grader:
 
     def _run_gold(self, task: DBBenchTask) -> tuple[TableContents | None, ...]:
         with self._gold_run(task) as (session, _):
-            return tuple(session.read_table(table.name) for table in task.tables)
+            tables = tuple(session.read_table(table.name) for table in task.tables)
+        contents = tuple(table for table in tables if not isinstance(table, UnreadableTable))
+        for table in tables:
+            if isinstance(table, UnreadableTable):
+                message = f"task {task.task_id}: gold SQL leaves a table that cannot be read"
+                raise DataError(f"{message}: {table.reason}")
+        return contents
 
     @contextmanager
     def _gold_run(self, task: DBBenchTask) -> Iterator[tuple[DatabaseSession, StatementResult]]:
@@ -132,9 +139,17 @@ class Grader:
             yield session, result
 
 
-def _is_same_table(contents: TableContents | None, gold: TableContents | None) -> bool:
+def _count_rows(contents: TableContents | None) -> int:
+    return len(contents.rows) if contents else 0
+
+
+def _is_same_table(
+    contents: TableContents | UnreadableTable | None, gold: TableContents | None
+) -> bool:
     if contents is None or gold is None:
         return contents is gold
+    if isinstance(contents, UnreadableTable):
+        return False
     if [name.lower() for name in contents.columns] != [name.lower() for name in gold.columns]:
         return False
     if len(contents.rows) != len(gold.rows):

@@ -3,8 +3,10 @@
 Each episode has a schema and an account of its own, neither is ever used again. The account may
 SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER and INDEX in its schema and nothing else: no
 views, triggers, routines, events, temporary tables, locks, files, settings, other schemas (EXECUTE
-only makes a wrong function's error MySQL's usual one). A watchdog ends its statements, and the
-grader reads its tables, from administrator's connections.
+only makes a wrong function's error MySQL's usual one). A watchdog ends its statements from an
+administrator's connection, and where that does not help, the client hangs up. The grader reads its
+tables from an account that may SELECT in the backend's schemas and nothing else, and in a
+statement's time, since to read a virtual column is to run the agent's code.
 
 Schema, account and connection (1.3 ms on tmpfs, up to 4 ms on a disk) are made ahead by two
 background threads, which also drop what is done with; `open` itself only makes the tables.

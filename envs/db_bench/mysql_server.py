@@ -2,6 +2,8 @@
 
 Each backend has a random token, holds the server's lock of that name for as long as it lives, and
 names its schemas after it, so any later backend can tell (and remove) what a crashed one left.
+Agents' tables are read by an account of the backend's that may SELECT in its schemas, nothing else:
+a virtual column's expression is the agent's code, and runs when it is read.
 """
 
 import logging
@@ -49,7 +51,9 @@ class MySQLServer:
         self.address = Address.parse(url)
         self.limits = limits
         self._clients: list[MySQLClient] = []
+        self._readers: list[MySQLClient] = []
         self._prefix = f"agentpeft_{secrets.token_hex(4)}"
+        self._reader = Slot(f"{self._prefix}_reader", secrets.token_urlsafe(12))
         self._lock = threading.Lock()
         self._owner: MySQLClient | None = None
         self._is_owner_lost = True
@@ -66,6 +70,12 @@ class MySQLServer:
             _check_accounts(client, self.address)
             self._hold_lock()
             self._remove_leftovers(client)
+            pattern = self._prefix.replace("_", r"\_") + r"\_%"
+            client.query(
+                f"CREATE USER {self._reader.name}@`%` {self._identified} "
+                f"'{self._reader.password}'; GRANT SELECT ON `{pattern}`.* TO "
+                f"{self._reader.name}@`%`"
+            )
 
     @contextmanager
     def administrator(self) -> Iterator[MySQLClient]:
@@ -82,13 +92,52 @@ class MySQLServer:
         except ConnectionLostError as error:
             client.close()
             self._is_owner_lost = True
-            while self._clients:
-                self._clients.pop().close()
+            for pool in (self._clients, self._readers):
+                while pool:
+                    pool.pop().close()
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
         except BaseException:
             self._give_back(client)
             raise
         self._give_back(client)
+
+    @contextmanager
+    def reader(self) -> Iterator[MySQLClient]:
+        """Lends a pooled connection that may read the schemas; one that was closed is not kept.
+
+        Raises: EnvFault where none can be made. What happens inside is the caller's affair.
+        """
+        try:
+            client = self._readers.pop()
+        except IndexError:
+            client = self._connect_reader()
+        try:
+            yield client
+        except ConnectionLostError:
+            client.close()
+            raise
+        finally:
+            if self._is_closed or client.is_closed:
+                client.close()
+            else:
+                self._readers.append(client)
+
+    def check(self) -> None:
+        """Returns if fresh connections and a fresh schema work: the server is not to blame.
+
+        Raises: EnvFault.
+        """
+        try:
+            self._connect_administrator().close()
+            name = self.make_slot().name
+            with self.administrator() as client:
+                client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
+            reader = self._connect_reader()
+            reader.query(f"SELECT a FROM {name}.t")  # noqa: S608
+            reader.close()
+            self.remove_slot(name)
+        except MySQLError as error:
+            raise EnvFault(f"the database server {self.address} is out of order: {error}") from None
 
     def connect_agent(self, slot: Slot) -> MySQLClient:
         """Returns a connection of the slot's account, set up as MySQL 8's defaults are.
@@ -147,13 +196,19 @@ class MySQLServer:
         return sum(float(str(size)) for (size,) in sizes if size is not None) / 2**20
 
     def close(self) -> None:
-        """Closes all administrator's connections; idempotent."""
+        """Removes the reader and closes all connections; idempotent."""
+        if not self._is_closed:
+            try:
+                self.remove_slot(self._reader.name)
+            except (MySQLError, EnvFault) as error:
+                _LOGGER.warning("account %s stays behind: %s", self._reader.name, error)
         self._is_closed = True
         owner = [self._owner] if self._owner else []
         self._owner = None
-        for client in [*self._clients, *owner]:
+        for client in [*self._clients, *self._readers, *owner]:
             client.close()
         self._clients.clear()
+        self._readers.clear()
 
     def _connect_administrator(self) -> MySQLClient:
         if self._is_closed:
@@ -171,6 +226,16 @@ class MySQLServer:
             ) from None
         except MySQLError as error:
             raise SettingsError(f"cannot log in at {self.address}: {error}") from None
+        return client
+
+    def _connect_reader(self) -> MySQLClient:
+        """Raises: EnvFault."""
+        address = replace(self.address, user=self._reader.name, password=self._reader.password)
+        try:
+            client = MySQLClient(address, _ADMIN_TIMEOUT_S)
+            client.query("SET autocommit = 1, wait_timeout = 86400, sql_mode = ''")
+        except MySQLError as error:
+            raise EnvFault(f"cannot read at {self.address}: {error}") from None
         return client
 
     def _give_back(self, client: MySQLClient) -> None:

@@ -9,9 +9,16 @@ from agentpeft.envs.db_bench.database import (
     StatementResult,
     Table,
     TableContents,
+    UnreadableTable,
     Value,
 )
-from agentpeft.envs.db_bench.mysql_client import ConnectionLostError, MySQLClient, MySQLError
+from agentpeft.envs.db_bench.mysql_client import (
+    ConnectionLostError,
+    DeadlineError,
+    MySQLClient,
+    MySQLError,
+    ResultLimits,
+)
 from agentpeft.envs.db_bench.mysql_server import MySQLServer, Slot
 from agentpeft.envs.db_bench.mysql_watchdog import Guard, KillReason, Watchdog
 from agentpeft.envs.db_bench.mysql_wording import compute_error_text, hide_names_in_rows
@@ -27,10 +34,13 @@ _TOO_LONG = StatementResult(
 )
 _FULL = StatementResult(error="1114 (HY000): The table is full")
 _GONE_ERRNOS = (1049, 1103, 1146)
-_LOCK_TIMEOUT = 1205
 _TOO_MANY_CONNECTIONS = 1226
-_READ_ATTEMPTS = 5
-_SIZE_CHECK_S = 0.01
+_CLIENT_GRACE_S = 0.5
+"""How long after its time a statement may take to be ended by the server, before we hang up."""
+_MOST_ROWS = 2**63
+_TEXT_PER_STORED = 4
+"""How much longer than on the server's disk a table's text may be."""
+_SIZE_CHECK_S = 0.004
 _INSERT_CHARS = 500_000
 _TRAILING_COMMENT = re.compile(r";\s*(?:--\s|#)[^\n;'\"`]*$")
 """To the server a statement of its own, whose empty result would hide the one before."""
@@ -56,6 +66,7 @@ class MySQLSession:
         self._watchdog = watchdog
         self._client: MySQLClient | None = client
         self._on_close: Callable[[MySQLSession], None] | None = on_close
+        self._read_until_s: float | None = None
 
     @property
     def _limits(self) -> DatabaseLimits:
@@ -83,6 +94,7 @@ class MySQLSession:
         except MySQLError as error:  # the account's other connections still run what was killed
             return self._error(error, sql)
         sql = _TRAILING_COMMENT.sub("", sql)
+        self._read_until_s = None
         started_s = time.monotonic()
         with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
             result = self._run(client, sql)
@@ -91,28 +103,53 @@ class MySQLSession:
         if guard.reason and not result.is_cut:
             return _result_of_kill(guard)
         is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
-        if is_slow_write and self._is_over_size():
+        if is_slow_write and not result.is_timeout and self._is_over_size():
             return _FULL
         return result
 
-    def read_table(self, name: str) -> TableContents | None:
-        """Returns a table as an administrator sees it: committed, and no temporary table.
+    def read_table(
+        self, name: str, max_rows: int | None = None
+    ) -> TableContents | UnreadableTable | None:
+        """Returns a table as others see it: committed, and no temporary table.
 
-        What the agent has not committed is rolled back first.
+        What the agent has not committed is rolled back first. Reading evaluates the agent's virtual
+        columns, so it is done by the server's reader and within a statement's time, which all reads
+        since the last `execute` share.
         """
         self._end_transaction()
-        statement = f"SELECT * FROM {quote_name(self.slot.name)}.{quote_name(name)}"  # noqa: S608
-        for _ in range(_READ_ATTEMPTS):
+        if self._read_until_s is None:
+            self._read_until_s = time.monotonic() + self._limits.statement_timeout_s
+        table = f"{quote_name(self.slot.name)}.{quote_name(name)}"
+        statement = f"SELECT * FROM {table} LIMIT {_MOST_ROWS if max_rows is None else max_rows}"  # noqa: S608
+        try:
+            return self._read(statement, self._read_until_s)
+        except DeadlineError:
+            self._check_server()
+            return UnreadableTable("it takes too long to read")
+        except ConnectionLostError as error:
+            raise EnvFault(f"lost the database at {self._server.address}: {error}") from None
+        except MySQLError as error:
+            if error.errno in _GONE_ERRNOS:
+                return None
+            self._server.check()
+            return UnreadableTable(compute_error_text(error.text, "", self.slot.name))
+
+    def _read(self, statement: str, until_s: float) -> TableContents | UnreadableTable:
+        limits = ResultLimits(
+            max_bytes=_TEXT_PER_STORED * self._limits.max_database_mib * 2**20, deadline_s=until_s
+        )
+        with self._server.reader() as client:
+            number = client.connection_id
             try:
-                with self._server.administrator() as client:
-                    rows = client.query(statement)
-                    return TableContents(client.columns, tuple(rows))
-            except MySQLError as error:
-                if error.errno in _GONE_ERRNOS:
-                    return None
-                if error.errno != _LOCK_TIMEOUT:
-                    raise EnvFault(f"cannot read table {name!r}: {error}") from None
-        raise EnvFault(f"cannot read table {name!r}: it stays locked")
+                rows, is_cut = client.run(statement, limits, lambda: self._server.kill(number))
+            except DeadlineError:
+                self._server.kill(number, "CONNECTION")
+                raise
+            if client.is_closed:
+                self._server.kill(number, "CONNECTION")
+        if is_cut:
+            return UnreadableTable("it is too large")
+        return TableContents(client.columns, tuple(rows))
 
     def close(self) -> None:
         """Throws the schema and the account away; idempotent."""
@@ -122,17 +159,28 @@ class MySQLSession:
             on_close(self)
 
     def _run(self, client: MySQLClient, sql: str) -> StatementResult:
+        number = client.connection_id
+        until_s = time.monotonic() + self._limits.statement_timeout_s + _CLIENT_GRACE_S
+        limits = ResultLimits(self._limits.max_rows, deadline_s=until_s)
         try:
-            rows, is_cut = client.run(
-                sql, self._limits.max_rows, lambda: self._server.kill(client.connection_id)
-            )
+            rows, is_cut = client.run(sql, limits, lambda: self._server.kill(number))
+        except DeadlineError:
+            self._hang_up(client)
+            return _TIMEOUT
         except ConnectionLostError as error:
             self._drop_client()
             self._check_server()
             return self._error(error, sql)
         except MySQLError as error:
             return self._error(error, sql)
+        if client.is_closed:
+            self._hang_up(client)
         return StatementResult(hide_names_in_rows(rows, self.slot.name), is_cut=is_cut)
+
+    def _hang_up(self, client: MySQLClient) -> None:
+        """Ends a connection that may still be at work on the server."""
+        self._drop_client()
+        self._server.kill(client.connection_id, "CONNECTION")
 
     def _error(self, error: MySQLError, sql: str) -> StatementResult:
         return StatementResult(error=compute_error_text(error.text, sql, self.slot.name))
@@ -157,24 +205,29 @@ class MySQLSession:
         """Lets a KILL that came too late for its statement hit nothing of the agent's."""
         try:
             if self._client is not None:
-                self._client.query("DO 0")
+                self._client.query("DO 0", _CLIENT_GRACE_S)
         except ConnectionLostError:
             self._drop_client()
         except MySQLError:
             pass
 
     def _end_transaction(self) -> None:
+        client = self._client
+        if client is None or not client.is_in_transaction:
+            return
         try:
-            if self._client is not None and self._client.is_in_transaction:
-                self._client.query("ROLLBACK")
+            client.query("ROLLBACK", _CLIENT_GRACE_S)
+        except DeadlineError:
+            self._hang_up(client)
         except MySQLError:  # an XA transaction: it ends with its connection
             self._drop_client()
 
     def _is_over_size(self) -> bool:
         try:
             size_mib = self._server.compute_size_mib(self.slot.name)
-        except MySQLError as error:
-            raise EnvFault(f"cannot measure the database: {error}") from None
+        except MySQLError:
+            self._server.check()
+            return True  # the agent has made it unmeasurable, so it counts as too large
         return size_mib > self._limits.max_database_mib
 
     def _drop_client(self) -> None:

@@ -19,7 +19,7 @@ from agentpeft.envs.errors import EnvFault
 _LOGGER = logging.getLogger(__name__)
 _TICK_S = 0.05
 _SIZE_POLL_S = 0.2
-_GRACE_S = 1.0
+_GRACE_S = 0.25
 
 
 class KillReason(StrEnum):

@@ -17,12 +17,14 @@ from agentpeft.envs.db_bench.database import (
     StatementResult,
     Table,
     TableContents,
+    UnreadableTable,
 )
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import Statement, parse_statements
 from agentpeft.envs.db_bench.mysql.rows import to_mysql_rows
 from agentpeft.envs.db_bench.mysql.translate import StatementKind, Translation, translate
 from agentpeft.envs.db_bench.mysql.types import (
+    INTERNAL,
     Schema,
     quote_name,
 )
@@ -109,7 +111,9 @@ class SqliteSession:
             return StatementResult(error=str(Mistake.STACK()))
         return result
 
-    def read_table(self, name: str) -> TableContents | None:
+    def read_table(
+        self, name: str, max_rows: int | None = None
+    ) -> TableContents | UnreadableTable | None:
         """Returns a table as committed; see `DatabaseSession.read_table`."""
         self._roll_back()
         table = self._schema.by_name.get(name)
@@ -117,9 +121,13 @@ class SqliteSession:
             return None
         names = tuple(column.name for column in table.columns)
         columns = ", ".join(map(quote_name, names))
-        rows = self._connection.read(f"SELECT {columns} FROM {quote_name(name)}")  # noqa: S608
+        limit = "" if max_rows is None else f" LIMIT {max_rows}"
+        query = f"SELECT {columns} FROM {quote_name(name)}{limit}"  # noqa: S608
         types = tuple(column.type for column in table.columns)
-        return TableContents(names, to_mysql_rows(rows, types))
+        try:
+            return TableContents(names, to_mysql_rows(self._connection.read(query), types))
+        except RUN_ERRORS as error:
+            return UnreadableTable(str(to_mysql_error(error, query)))
 
     def close(self) -> None:
         """Throws the database away; idempotent."""
@@ -143,10 +151,7 @@ class SqliteSession:
         self._schema = translation.schema or self._schema
         if kind is not StatementKind.READ:
             return StatementResult()
-        try:
-            rows = to_mysql_rows(result.rows, translation.types)
-        except (ArithmeticError, ValueError):
-            raise Mistake.NUMBER_RANGE("DECIMAL", statement.text[:80]) from None
+        rows = to_mysql_rows(result.rows, translation.types)
         return StatementResult(rows, is_cut=result.is_cut)
 
     def _translate(self, statement: Statement) -> Translation:
@@ -198,6 +203,8 @@ class SqliteSession:
 
     def _explain(self, error: Exception, job: Job) -> MySQLError:
         key = failed_key(error)
+        if key and key[0].startswith(INTERNAL):  # a table that ALTER TABLE was building
+            return Mistake.DUPLICATE_KEY("", f"{key[0].removeprefix(INTERNAL)}.{key[1][0]}")
         table = self._schema.by_name.get(key[0]) if key else None
         if key is None or table is None:
             return to_mysql_error(error, job.sql[0])

@@ -1,18 +1,22 @@
 """SQLite's run-time errors as the errors that MySQL gives in their place."""
 
+import logging
 import re
 import sqlite3
 from collections.abc import Callable
 
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.mysql.types import INTERNAL
 from agentpeft.envs.db_bench.sqlite_connection import StatementInterrupted
 
+_LOGGER = logging.getLogger(__name__)
 PACKET_TOO_BIG = MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
 _OUT_OF_MEMORY = MySQLError(
     1038, "HY001", "Out of sort memory, consider increasing server sort buffer size"
 )
 _BAD_TEXT = MySQLError(1300, "HY000", "Cannot convert string to utf8mb4")
 _BAD_ARGUMENTS = MySQLError(1210, "HY000", "Incorrect arguments to a function")
+_UNKNOWN = MySQLError(1105, "HY000", "Unknown error")
 _FOREIGN_KEY = MySQLError(
     1452, "23000", "Cannot add or update a child row: a foreign key constraint fails"
 )
@@ -55,7 +59,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
 )
 
 
-_TARGET = re.compile(r'(?:INTO|UPDATE|TABLE)\s+"((?:[^"]|"")+)"')
+_TARGET = re.compile(r'(?:INTO|UPDATE|TABLE)\s+(?:main\.)?"((?:[^"]|"")+)"')
 
 
 def to_mysql_error(error: Exception, sql: str) -> MySQLError:
@@ -76,8 +80,9 @@ def to_mysql_error(error: Exception, sql: str) -> MySQLError:
         return _BY_CODE[code]
     for pattern, to_error in _MESSAGES:
         if match := pattern.match(str(error)):
-            return to_error(match[1])
-    return MySQLError(1105, "HY000", f"Unknown error: {error}")
+            return to_error(match[1].replace(INTERNAL, ""))
+    _LOGGER.debug("no MySQL error for %s: %r", sql, error)
+    return _UNKNOWN
 
 
 def failed_key(error: Exception) -> tuple[str, tuple[str, ...]] | None:

@@ -18,13 +18,13 @@ from agentpeft.envs.db_bench.mysql.types import (
     Kind,
     SqlType,
     TableSchema,
+    is_name,
     quote_name,
     table_schema,
 )
 from agentpeft.envs.db_bench.sqlite_connection import GuardedConnection
 from agentpeft.envs.errors import DataError
 
-_MAX_NAME_CHARS = 64
 _MAX_IMAGES = 512
 _MAX_IMAGE_BYTES = 64 * 1024
 
@@ -85,11 +85,7 @@ def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
     """Returns how a table is stored. Raises: DataError for what MySQL would not create."""
     names = [column.name for column in columns]
     for kind, identifier in [("table", name), *(("column", column) for column in names)]:
-        if (
-            not 0 < len(identifier) <= _MAX_NAME_CHARS
-            or identifier.endswith(" ")
-            or "\0" in identifier
-        ):
+        if not is_name(identifier):
             raise DataError(f"table {name!r}: incorrect {kind} name {identifier!r}")
     if not names:
         raise DataError(f"table {name!r}: a table must have at least one column")

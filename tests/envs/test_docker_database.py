@@ -9,7 +9,14 @@ import docker
 import pytest
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, DatabaseSession, Table
+from agentpeft.envs.db_bench.database import (
+    Column,
+    DatabaseLimits,
+    DatabaseSession,
+    Table,
+    TableContents,
+    UnreadableTable,
+)
 from agentpeft.envs.db_bench.docker_database import DockerDatabase
 
 T = Table("t", (Column("a", "INT"), Column("b", "TEXT")), ((1, "x"), (2, "y")))
@@ -45,6 +52,24 @@ def test_episode_is_played_in_the_container(database: DockerDatabase) -> None:
     assert contents is not None
     assert contents.rows == ((2, "y"),)
     session.close()
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "DISCARD TABLESPACE",
+        "ADD COLUMN z INT AS (LOCATE(CONCAT(REPEAT('a', 100000), 'b'), REPEAT('a', 300000))) "
+        "VIRTUAL",
+    ],
+)
+def test_table_made_unreadable_is_no_fault(database: DockerDatabase, definition: str) -> None:
+    session = database.open([T])
+    session.execute(f"ALTER TABLE t {definition}")
+    assert isinstance(session.read_table("t"), UnreadableTable)
+    session.close()
+    after = database.open([T])
+    assert isinstance(after.read_table("t"), TableContents)
+    after.close()
 
 
 def test_server_is_bounded_and_on_loopback_only(database: DockerDatabase) -> None:

@@ -15,6 +15,7 @@ from agentpeft.envs.db_bench.mysql.types import (
     TEXT,
     Kind,
     SqlType,
+    quote_name,
     quote_text,
 )
 
@@ -139,7 +140,7 @@ def _window(node: exp.Expr, scope: Scope) -> Fragment:
     if alias is not None and not node.args.get("partition_by") and not node.args.get("order"):
         if name_of(alias).lower() not in scope.windows:
             raise Mistake.UNKNOWN_WINDOW(name_of(alias))
-        return _rounded(f"{sql} OVER {name_of(alias).lower()}", kind, is_sum)
+        return _rounded(f"{sql} OVER {quote_name(name_of(alias).lower())}", kind, is_sum)
     return _rounded(f"{sql} OVER ({window_definition(node, scope)})", kind, is_sum)
 
 
@@ -191,7 +192,7 @@ def compile_windows(node: exp.Expr, scope: Scope) -> str:
     windows = node.args.get("windows") or []
     scope.aggregates_allowed = True
     terms = [
-        f"{name_of(window.this).lower()} AS ({window_definition(window, scope)})"
+        f"{quote_name(name_of(window.this).lower())} AS ({window_definition(window, scope)})"
         for window in windows
     ]
     scope.aggregates_allowed = False

@@ -9,7 +9,13 @@ from agentpeft.envs.db_bench.mysql.scopes import Scope, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.select import compile_limit
 from agentpeft.envs.db_bench.mysql.sources import compile_joins, find_table
 from agentpeft.envs.db_bench.mysql.stored import assignments
-from agentpeft.envs.db_bench.mysql.types import ColumnSchema, TableSchema, quote_name, quote_text
+from agentpeft.envs.db_bench.mysql.types import (
+    INTERNAL,
+    ColumnSchema,
+    TableSchema,
+    quote_name,
+    quote_text,
+)
 
 
 def _where(node: exp.Expr, scope: Scope) -> str:
@@ -18,7 +24,7 @@ def _where(node: exp.Expr, scope: Scope) -> str:
     return f" WHERE {compile_condition(where.this, scope)}" if where else ""
 
 
-def _limited(node: exp.Expr, table: str, where: str, scope: Scope) -> str:
+def _limited(node: exp.Expr, source: str, table: TableSchema, where: str, scope: Scope) -> str:
     """Returns WHERE for a change of the first rows in an order only."""
     if not node.args.get("order") and not node.args.get("limit"):
         return where
@@ -30,7 +36,8 @@ def _limited(node: exp.Expr, table: str, where: str, scope: Scope) -> str:
         value = compile_expression(ordered.this, scope)
         terms.append(collated(value) + (" DESC" if ordered.args.get("desc") else ""))
     order = f" ORDER BY {', '.join(terms)}" if terms else ""
-    return f" WHERE rowid IN (SELECT rowid FROM {table}{where}{order}{compile_limit(node)})"
+    row = table.row_id
+    return f" WHERE {row} IN (SELECT {row} FROM {source}{where}{order}{compile_limit(node)})"
 
 
 def _open_tables(
@@ -61,11 +68,12 @@ def compile_update(node: exp.Expr, state: StatementState) -> list[str]:
     if node.args.get("from_"):
         raise Misplaced("FROM")
     sql, tables = _open_tables(node.this, joins, scope)
-    state.target = next(iter(tables.values())).name
+    first = next(iter(tables.values()))
+    state.target = first.name
     sets = assignments(node.expressions, scope, tables)
     where = _where(node, scope)
     if not joins:
-        where = _limited(node, sql, where, scope)
+        where = _limited(node, sql, first, where, scope)
         terms = (f"{quote_name(column.name)} = {value}" for _, column, value in sets)
         return [f"UPDATE {sql} SET {', '.join(terms)}{where}"]
     if node.args.get("order") or node.args.get("limit"):
@@ -82,14 +90,17 @@ def _update_joined(
 ) -> list[str]:
     """A row that matches several times takes the first match: the one of the least row ids."""
     values = ", ".join(f"{value} AS c{index}" for index, (_, value) in enumerate(sets))
-    others = [quote_name(name) for name in tables if name != alias]
-    first = f", min({others[0]}.rowid)" if others else ""
-    row = f"{quote_name(alias)}.rowid"
-    table = quote_name(tables[alias].name)
-    terms = ", ".join(f"{quote_name(column.name)} = s.c{n}" for n, (column, _) in enumerate(sets))
+    rows = {name: f"{quote_name(name)}.{table.row_id}" for name, table in tables.items()}
+    row = rows.pop(alias)
+    first = f", min({next(iter(rows.values()))})" if rows else ""
+    table, found = quote_name(tables[alias].name), quote_name(f"{INTERNAL}s")
+    terms = ", ".join(
+        f"{quote_name(column.name)} = {found}.c{n}" for n, (column, _) in enumerate(sets)
+    )
     return [
         f"UPDATE {table} SET {terms} FROM (SELECT {row} AS r, {values}{first} "
-        f"FROM {joined} GROUP BY {row}) AS s WHERE {table}.rowid = s.r"
+        f"FROM {joined} GROUP BY {row}) AS {found} "
+        f"WHERE {table}.{tables[alias].row_id} = {found}.r"
     ]
 
 
@@ -105,25 +116,29 @@ def compile_delete(node: exp.Expr, state: StatementState) -> list[str]:
     if using:
         targets = [name_of(node.this.this)]
     sql, tables = _open_tables(first, joins, scope)
-    state.target = next(iter(tables.values())).name
+    table = next(iter(tables.values()))
+    state.target = table.name
     where = _where(node, scope)
     if not targets:
-        return [f"DELETE FROM {sql}{_limited(node, sql, where, scope)}"]
+        return [f"DELETE FROM {sql}{_limited(node, sql, table, where, scope)}"]
     for target in targets:
         if target not in tables:
             raise Mistake.UNKNOWN_TABLE_IN(target)
     if len(targets) == 1:
-        row = f"{quote_name(targets[0])}.rowid"
-        table = quote_name(tables[targets[0]].name)
-        return [f"DELETE FROM {table} WHERE rowid IN (SELECT {row} FROM {sql}{where})"]
+        row = tables[targets[0]].row_id
+        name, found = quote_name(tables[targets[0]].name), f"{quote_name(targets[0])}.{row}"
+        return [f"DELETE FROM {name} WHERE {row} IN (SELECT {found} FROM {sql}{where})"]
     slots = [quote_text(f".{name}") for name in targets]  # no name of an agent's own variable
-    rows = [f"',' || group_concat(DISTINCT {quote_name(name)}.rowid) || ','" for name in targets]
+    rows = [
+        f"',' || group_concat(DISTINCT {quote_name(name)}.{tables[name].row_id}) || ','"
+        for name in targets
+    ]
     keep = (f"my_set({slot}, {found})" for slot, found in zip(slots, rows, strict=True))
     return [  # all rows are found before the first one goes
         f"SELECT {', '.join(keep)} FROM {sql}{where}",
         *(
             f"DELETE FROM {quote_name(tables[name].name)} "
-            f"WHERE instr(my_get({slot}), ',' || rowid || ',')"
+            f"WHERE instr(my_get({slot}), ',' || {tables[name].row_id} || ',')"
             for name, slot in zip(targets, slots, strict=True)
         ),
     ]

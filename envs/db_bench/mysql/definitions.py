@@ -1,5 +1,6 @@
 """CREATE, ALTER and DROP TABLE: the new schema and the SQLite statements that lead to it."""
 
+import re
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -7,17 +8,30 @@ from sqlglot import exp
 from agentpeft.envs.db_bench.mysql.compiler import compile_expression
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import MARK
-from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, StatementState, name_of
+from agentpeft.envs.db_bench.mysql.scopes import (
+    Fragment,
+    OutputColumn,
+    Scope,
+    StatementState,
+    name_of,
+)
 from agentpeft.envs.db_bench.mysql.stored import store
 from agentpeft.envs.db_bench.mysql.types import (
+    INTERNAL,
+    TEXT,
     ColumnSchema,
     Kind,
     Schema,
     SqlType,
     TableSchema,
+    is_name,
     parse_type,
     quote_name,
+    quote_text,
 )
+
+_NOW = ("NOW", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP")
+_FIRST_OF_ENUM = re.compile(r"\s*ENUM\s*\(\s*'((?:[^']|'')*)'", re.IGNORECASE)
 
 _DECLARED = {
     Kind.FLOAT: "float",
@@ -45,23 +59,41 @@ def compile_create(node: exp.Expr, state: StatementState) -> Definition:
         raise Mistake.COMMAND_DENIED(f"CREATE {node.args['kind']}", name_of(node.this.this))
     target = node.this.this if isinstance(node.this, exp.Schema) else node.this
     name = _own_name(target, state.schema, "CREATE")
-    if name in state.schema.by_name:
-        if node.args.get("exists"):
-            return Definition((), state.schema)
-        raise Mistake.TABLE_EXISTS(name)
+    if name in state.schema.by_name and node.args.get("exists"):
+        return Definition((), state.schema)
+    check_new_name(name, state.schema)
     table = _table(name, node.this.expressions if isinstance(node.this, exp.Schema) else [], state)
     if node.expression is None:
         if not table.columns:
             raise Mistake.NO_COLUMNS()
         return Definition((table.sqlite_ddl,), state.schema.with_table(table))
     query = state.compile_query(node.expression, Scope(state), True)
-    columns = tuple(
-        ColumnSchema(column.name, declared_type(column.type), column.type)
-        for column in query.columns
-    )
+    columns = tuple(_made(column) for column in query.columns)
     table = TableSchema(name, columns)
-    copy = f"INSERT INTO {quote_name(name)} {query.sql}"
+    listed = ", ".join(f"{quote_name(c.name)}" for c in columns)
+    values = ", ".join(_copied(column) for column in columns)
+    inner = quote_name(f"{INTERNAL}q")
+    copy = (
+        f"INSERT INTO {quote_name(name)} SELECT {values} FROM "
+        f"(WITH {inner}({listed}) AS ({query.sql}) SELECT * FROM {inner})"
+    )
     return Definition((table.sqlite_ddl, copy), state.schema.with_table(table))
+
+
+def _made(column: OutputColumn) -> ColumnSchema:
+    """Returns the column that CREATE TABLE … AS makes of a query's."""
+    kind = TEXT if column.type.kind in (Kind.NULL, Kind.UNKNOWN) else column.type
+    return ColumnSchema(column.name, declared_type(kind), kind)
+
+
+def _copied(column: ColumnSchema) -> str:
+    """Returns the SQL of a query's value as the column that CREATE TABLE … AS makes of it."""
+    name = quote_name(column.name)
+    if column.type.kind is Kind.INTEGER:
+        return f"my_bigint({name})"
+    if column.type.kind in (Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIME):
+        return store(Fragment(name, column.type), column)
+    return name
 
 
 def declared_type(kind: SqlType) -> str:
@@ -71,6 +103,17 @@ def declared_type(kind: SqlType) -> str:
     if kind.kind is Kind.DECIMAL:
         return f"decimal(65,{kind.scale})"
     return _DECLARED.get(kind.kind, f"varchar({kind.length})" if kind.length else "text")
+
+
+def check_new_name(name: str, schema: Schema, kept: str = "") -> None:
+    """Checks the name of a table to be made, where table `kept` goes. Raises: MySQLError.
+
+    As on a server with `lower_case_table_names`, no two names differ only in case.
+    """
+    if not is_name(name) or name.lower().startswith("sqlite_"):
+        raise Mistake.WRONG_TABLE_NAME(name)
+    if any(t.name.lower() == name.lower() for t in schema.tables if t.name != kept):
+        raise Mistake.TABLE_EXISTS(name)
 
 
 def _own_name(node: exp.Expr, schema: Schema, command: str) -> str:
@@ -132,6 +175,8 @@ def _column(node: exp.Expr, state: StatementState) -> tuple[ColumnSchema, bool, 
         raise Misplaced("")
     declared = kind.sql("mysql").replace(", ", ",")
     column = ColumnSchema(name_of(node.this), declared, parse_type(declared))
+    if not is_name(column.name):
+        raise Mistake.WRONG_COLUMN_NAME(column.name)
     is_primary = is_unique = False
     for constraint in node.args.get("constraints") or []:
         rule = constraint.args["kind"]
@@ -151,12 +196,20 @@ def _column(node: exp.Expr, state: StatementState) -> tuple[ColumnSchema, bool, 
 def _default(node: exp.Expr, column: ColumnSchema, state: StatementState) -> str | None:
     if isinstance(node, exp.Null):
         return None
-    if "CURRENT_TIMESTAMP" in node.sql("mysql").upper() or "NOW(" in node.sql("mysql").upper():
+    if _is_now(node):
+        if column.type.kind is not Kind.DATETIME:
+            raise Mistake.BAD_DEFAULT(column.name)
         return "CURRENT_TIMESTAMP"
     try:
         return store(compile_expression(node, Scope(state)), column)
     except MySQLError:
         raise Mistake.BAD_DEFAULT(column.name) from None
+
+
+def _is_now(node: exp.Expr) -> bool:
+    """Returns whether a default is the time of the write, and not an expression with it."""
+    is_call = isinstance(node, exp.Anonymous) and name_of(node).upper() in _NOW
+    return is_call or isinstance(node, exp.CurrentTimestamp | exp.Localtime | exp.Localtimestamp)
 
 
 def compile_drop(node: exp.Expr, schema: Schema) -> Definition:
@@ -184,8 +237,7 @@ def compile_alter(node: exp.Expr, state: StatementState) -> Definition:
     for action in node.args["actions"]:
         if isinstance(action, exp.AlterRename):
             new_name = name_of(action.this.this)
-            if new_name in schema.by_name:
-                raise Mistake.TABLE_EXISTS(new_name)
+            check_new_name(new_name, schema, name)
             table = replace(table, name=new_name)
         else:
             table = _altered(table, action, origins, state)
@@ -198,20 +250,43 @@ def compile_alter(node: exp.Expr, state: StatementState) -> Definition:
 def _rebuild(
     name: str, old: TableSchema, new: TableSchema, origins: dict[str, str | None]
 ) -> tuple[str, ...]:
-    work = "my_new_table"
-    kept = [column for column in new.columns if origins.get(column.name) is not None]
-    values = []
-    for column in kept:
-        before = old.by_name[str(origins[column.name]).lower()]
-        value = Fragment(quote_name(before.name), before.type, True)
-        values.append(value.sql if before.type == column.type else store(value, column))
-    names = ", ".join(quote_name(column.name) for column in kept)
+    work = f"{INTERNAL}{new.name}"
+    values = {}
+    for column in new.columns:
+        origin = origins.get(column.name)
+        if origin is not None:
+            before = old.by_name[origin.lower()]
+            value = Fragment(quote_name(before.name), before.type, True)
+            is_same = before.type == column.type
+            values[column.name] = value.sql if is_same else store(value, column)
+        elif not (column.is_nullable or column.is_auto_increment or column.default is not None):
+            values[column.name] = _implicit(column)
+    names = ", ".join(map(quote_name, values)) or quote_name(new.columns[0].name)
     return (
         replace(new, name=work).sqlite_ddl,
-        f"INSERT INTO {work} ({names}) SELECT {', '.join(values)} FROM {quote_name(name)}",
+        f"INSERT INTO {quote_name(work)} ({names}) "
+        f"SELECT {', '.join(values.values()) or 'NULL'} FROM {quote_name(name)}",
         f"DROP TABLE {quote_name(name)}",
-        f"ALTER TABLE {work} RENAME TO {quote_name(new.name)}",
+        f"ALTER TABLE {quote_name(work)} RENAME TO {quote_name(new.name)}",
     )
+
+
+def _implicit(column: ColumnSchema) -> str:
+    """Returns the SQL of what rows get in a new column that is NOT NULL and has no default.
+
+    Of a date that would be zero, which a strict MySQL refuses where there is a row.
+    """
+    if column.type.kind in (Kind.DATE, Kind.DATETIME):
+        zero = "0000-00-00" if column.type.kind is Kind.DATE else "0000-00-00 00:00:00"
+        return store(Fragment(quote_text(zero), TEXT), column)
+    if column.type.kind is Kind.TIME:
+        return "'00:00:00'"
+    if column.type.kind is Kind.BLOB:
+        return "x''"
+    if column.type.kind is not Kind.TEXT:
+        return "0"
+    first = _FIRST_OF_ENUM.match(column.declared)
+    return f"'{first[1]}'" if first else "''"
 
 
 def _altered(
@@ -240,7 +315,8 @@ def _altered(
         old_name = action.args.get("rename_from") or action.this.this
         old = _existing(table, name_of(old_name))
         column, _, _ = _column(action.this, state)
-        return _replaced(table, old, column, origins)
+        changed = _replaced(table, old, column, origins)
+        return _placed(changed, column, action.this.args.get("position"))
     raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql').replace(MARK, '')}")
 
 
@@ -277,17 +353,22 @@ def _with_column(
     column, is_primary, is_unique = _column(node, state)
     if column.name.lower() in table.by_name:
         raise Mistake.DUPLICATE_COLUMN(column.name)
-    if not column.is_nullable and column.default is None:
-        is_text = column.type.kind in (Kind.TEXT, Kind.BLOB)
-        column = replace(column, default="''" if is_text else "0")
     origins[column.name] = None
-    place = len(table.columns)
-    position = node.args.get("position")
-    if position is not None:
-        place = 0
-        if position.this is not None:
-            place = table.columns.index(_existing(table, name_of(position.this.this))) + 1
-    columns = (*table.columns[:place], column, *table.columns[place:])
     primary = (column.name,) if is_primary else table.primary_key
     unique = (*table.unique_keys, *([(column.name, (column.name,))] if is_unique else []))
-    return TableSchema(table.name, columns, primary, unique)
+    changed = TableSchema(table.name, (*table.columns, column), primary, unique)
+    return _placed(changed, column, node.args.get("position"))
+
+
+def _placed(table: TableSchema, column: ColumnSchema, position: exp.Expr | None) -> TableSchema:
+    """Returns the table with a column of it FIRST or AFTER another; as it is without either."""
+    if position is None:
+        return table
+    others = [other for other in table.columns if other is not column]
+    place = 0
+    if position.this is not None:
+        after = _existing(table, name_of(position.this.this))
+        if after is column:
+            raise Mistake.UNKNOWN_COLUMN(column.name, table.name)
+        place = others.index(after) + 1
+    return replace(table, columns=(*others[:place], column, *others[place:]))

@@ -53,6 +53,13 @@ def _row_key(*values: SQLiteValue) -> str:
     return repr([collation_key(value) if isinstance(value, str) else value for value in values])
 
 
+def _bigint(value: SQLiteValue) -> SQLiteValue:
+    """An integer that went over SQLite's range is a floating-point number by now."""
+    if isinstance(value, float) and not abs(value) < 1 << 63:
+        raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
+    return value
+
+
 def _store(
     value: SQLiteValue, declared: str, column: str, row: int, is_lenient: int
 ) -> SQLiteValue:
@@ -78,6 +85,7 @@ _FUNCTIONS: dict[str, Function] = {
     "rand": lambda *seed: (random.Random(*seed) if seed else _RANDOM).random(),
     "single_row": _single_row,
     "store": _store,
+    "bigint": _bigint,
     "isnull": lambda value: int(value is None),
 }
 

@@ -8,7 +8,7 @@ from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope, Source, StatementState, name_of
 from agentpeft.envs.db_bench.mysql.sources import find_table, table_source
 from agentpeft.envs.db_bench.mysql.stored import assignments, store, stored
-from agentpeft.envs.db_bench.mysql.types import ColumnSchema, TableSchema, quote_name
+from agentpeft.envs.db_bench.mysql.types import INTERNAL, ColumnSchema, TableSchema, quote_name
 
 _NEW_ROW = "new row"
 
@@ -90,14 +90,15 @@ def _insert_query(
     query = scope.statement.compile_query(node, scope, False)
     if len(query.columns) != len(columns):
         raise Mistake.COLUMN_COUNT(1)
+    inner = quote_name(f"{INTERNAL}q")
     names = [f'"c{index}"' for index in range(len(columns))]
     values = (
         store(Fragment(name, own.type, own.is_collated), column, 1, is_lenient)
         for name, own, column in zip(names, query.columns, columns, strict=True)
     )
     return (
-        f"SELECT {', '.join(values)} FROM (WITH q({', '.join(names)}) AS ({query.sql}) "
-        "SELECT * FROM q) WHERE 1"
+        f"SELECT {', '.join(values)} FROM (WITH {inner}({', '.join(names)}) AS ({query.sql}) "
+        f"SELECT * FROM {inner}) WHERE 1"
     )
 
 

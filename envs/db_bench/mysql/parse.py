@@ -2,6 +2,7 @@
 
 Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names:
 their tokens are marked before sqlglot sees them, so that none is rewritten into another dialect's.
+The mark is a character that no name may have: `parse` refuses names with it, as MySQL does.
 """
 
 import logging
@@ -16,9 +17,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.grammar import check_nesting, find_foreign, token_types
+from agentpeft.envs.db_bench.mysql.types import INTERNAL
 
 MAX_CHARS = 100_000
-MARK = "#"
+MARK = INTERNAL
 """Stands before the name of a function call in the parsed tree."""
 
 _DIALECT = Dialect.get_or_raise("mysql")
@@ -141,6 +143,7 @@ def _tokenize(sql: str) -> list[Token]:
 def parse(statement: Statement) -> exp.Expr:
     """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
     _check_first_words(statement)
+    _check_names(statement)
     tokens = _marked(statement)
     check_nesting(statement.tokens)
     foreign = find_foreign(statement.tokens)
@@ -204,6 +207,17 @@ def _check_first_words(statement: Statement) -> None:
         raise Mistake.PRIVILEGE(_PRIVATE_OBJECTS[second])
     if second in ("DATABASE", "SCHEMA"):
         raise Mistake.DATABASE_DENIED(rest[-1].lower())
+
+
+def _check_names(statement: Statement) -> None:
+    """Raises: MySQLError (1300) for a name with a character above U+FFFF."""
+    if statement.text.isascii():
+        return
+    for token in statement.tokens:
+        if max(token.text, default="") > "\uffff" and token.token_type is not TokenType.STRING:
+            raise Mistake.BAD_NAME(
+                re.sub(r"\\x(..)", lambda m: f"\\x{m[1].upper()}", str(token.text.encode())[2:-1])
+            )
 
 
 def _marked(statement: Statement) -> list[Token]:

@@ -12,9 +12,17 @@ from agentpeft.envs.db_bench.mysql.compiler import (
 )
 from agentpeft.envs.db_bench.mysql.errors import Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.mysql.types import INTEGER, NUMBERS, Kind, quote_text
+from agentpeft.envs.db_bench.mysql.types import (
+    INTEGER,
+    INTERNAL,
+    NUMBERS,
+    Kind,
+    quote_name,
+    quote_text,
+)
 
 _CHAIN = 30
+_INNER = quote_name(f"{INTERNAL}q")
 
 
 @handles(exp.And, exp.Or)
@@ -107,8 +115,8 @@ def _quantified(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
     else:
         decided, default, chosen = f"max{test} = 1", "0", "1"
     return Fragment(
-        f'(WITH "q"("c") AS ({query.sql}) SELECT CASE WHEN {decided} THEN {chosen} '
-        f'WHEN count(*) > count{test} THEN NULL ELSE {default} END FROM "q")',
+        f'(WITH {_INNER}("c") AS ({query.sql}) SELECT CASE WHEN {decided} THEN {chosen} '
+        f"WHEN count(*) > count{test} THEN NULL ELSE {default} END FROM {_INNER})",
         INTEGER,
     )
 
@@ -120,8 +128,8 @@ def _scalar_subquery(node: exp.Expr, scope: Scope) -> Fragment:
     if query.is_single_row:
         return Fragment(f"({query.sql})", kind)
     return Fragment(
-        f'(WITH "q"("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
-        f'FROM (SELECT "c" FROM "q" LIMIT 2))',
+        f'(WITH {_INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
+        f'FROM (SELECT "c" FROM {_INNER} LIMIT 2))',
         kind,
     )
 
@@ -166,7 +174,7 @@ def _in_query(left: Fragment, node: exp.Expr, scope: Scope) -> Fragment:
     if second == '"c"':
         return Fragment(f"({first} IN ({query.sql}))", INTEGER)
     return Fragment(
-        f'({first} IN (WITH "q"("c") AS ({query.sql}) SELECT {second} FROM "q"))', INTEGER
+        f'({first} IN (WITH {_INNER}("c") AS ({query.sql}) SELECT {second} FROM {_INNER}))', INTEGER
     )
 
 

@@ -30,7 +30,7 @@ def to_decimal(value: int | float | str, scale: int) -> Decimal:
 
 
 def _to_integer(value: SQLiteValue) -> Value:
-    if isinstance(value, float) and abs(value) >= 1 << 63:
+    if isinstance(value, float) and not abs(value) < 1 << 63:  # nor NaN
         raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
     return round(value) if isinstance(value, float) else value
 
@@ -48,19 +48,32 @@ def _to_text(value: SQLiteValue) -> Value:
 
 
 def _to_date(value: SQLiteValue) -> Value:
-    return date.fromisoformat(value[:10]) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value[:10])
+    except ValueError:
+        raise Mistake.TRUNCATED_TEMPORAL("date", value) from None
 
 
 def _to_datetime(value: SQLiteValue) -> Value:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise Mistake.TRUNCATED_TEMPORAL("datetime", value) from None
 
 
 def _to_time(value: SQLiteValue) -> Value:
     if not isinstance(value, str):
         return value
     sign = -1 if value.startswith("-") else 1
-    hours, minutes, seconds = value.lstrip("-").split(":")
-    return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    try:
+        hours, minutes, seconds = value.lstrip("-").split(":")
+        return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    except (ValueError, OverflowError):
+        raise Mistake.TRUNCATED_TEMPORAL("time", value) from None
 
 
 _CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
@@ -81,7 +94,12 @@ def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
     scale = kind.scale
 
     def convert(value: SQLiteValue) -> Value:
-        return to_decimal(value, scale) if isinstance(value, int | float | str) else None
+        if not isinstance(value, int | float | str):
+            return None
+        try:
+            return to_decimal(value, scale)
+        except ArithmeticError:
+            raise Mistake.NUMBER_RANGE("DECIMAL", value) from None
 
     return convert
 
@@ -91,7 +109,8 @@ def to_mysql_rows(
 ) -> tuple[Row, ...]:
     """Returns SQLite's rows with values as mysql-connector gives them.
 
-    `types` is empty for statements without a result. Raises: MySQLError (1690).
+    `types` is empty for statements without a result. Raises: MySQLError (1292, 1690) for a value
+    that its type cannot hold, and nothing else whatever is stored.
     """
     converters = [_converter(kind) for kind in types]
     return tuple(

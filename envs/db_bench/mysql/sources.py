@@ -9,7 +9,7 @@ from agentpeft.envs.db_bench.mysql.coercion import align
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.mysql.scopes import Fragment, OutputColumn, Scope, Source, name_of
-from agentpeft.envs.db_bench.mysql.types import Kind, TableSchema, quote_name
+from agentpeft.envs.db_bench.mysql.types import INTERNAL, Kind, TableSchema, quote_name
 
 
 def compile_from(node: exp.Expr, scope: Scope) -> str:
@@ -98,7 +98,9 @@ def _compile_derived(node: exp.Expr, alias: exp.Expr, scope: Scope) -> str:
     scope.add(Source(name, columns))
     if names:
         listed = ", ".join(map(quote_name, names))
-        return f"(WITH c({listed}) AS ({query.sql}) SELECT * FROM c) AS {quote_name(name)}"
+        inner = quote_name(f"{INTERNAL}c")
+        with_ = f"WITH {inner}({listed}) AS ({query.sql})"
+        return f"({with_} SELECT * FROM {inner}) AS {quote_name(name)}"
     return f"({query.sql}) AS {quote_name(name)}"
 
 
@@ -118,7 +120,7 @@ def _compile_table(node: exp.Expr, scope: Scope) -> str:
     if scope.statement.target == name and scope.parent is not None:
         raise Mistake.UPDATE_TARGET(name)
     scope.add(table_source(table, alias, schema.name))
-    return f"{quote_name(table.name)} AS {quote_name(alias)}"
+    return f"main.{quote_name(table.name)} AS {quote_name(alias)}"  # and no CTE of that name
 
 
 def find_table(node: exp.Expr, scope: Scope) -> TableSchema:

@@ -11,6 +11,7 @@ from agentpeft.envs.db_bench.mysql.errors import Mistake
 
 MAX_SCALE = 30
 DIVISION_SCALE = 4
+_MAX_NAME_CHARS = 64
 
 
 class Kind(StrEnum):
@@ -116,6 +117,16 @@ _AFFINITIES = {
 }
 
 
+INTERNAL = "\U000f0000"
+"""Begins the names that this package makes: no name in MySQL has a character above U+FFFF."""
+
+
+def is_name(name: str) -> bool:
+    """Returns whether MySQL takes this for the name of a table or a column."""
+    is_short = 0 < len(name) <= _MAX_NAME_CHARS
+    return is_short and not name.endswith(" ") and min(name) > "\0" and max(name) <= "\uffff"
+
+
 def quote_name(name: str) -> str:
     """Returns an identifier in SQLite's quotes."""
     return '"' + name.replace('"', '""') + '"'
@@ -163,6 +174,14 @@ class TableSchema:
     def by_name(self) -> dict[str, ColumnSchema]:
         """The columns by name in lower case (MySQL's column names have no case)."""
         return {column.name.lower(): column for column in self.columns}
+
+    @cached_property
+    def row_id(self) -> str:
+        """SQLite's name of the row's number: one that is no column's. Raises: MySQLError."""
+        for name in ("rowid", "_rowid_", "oid"):
+            if name not in self.by_name:
+                return name
+        raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
 
     @cached_property
     def sqlite_ddl(self) -> str:

@@ -108,6 +108,34 @@ def test_result_flood_is_cut_at_once(session: MySQLSession, sql: str) -> None:
     assert_usable(session)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM seq_1_to_1000000000",
+        "SELECT 1;" * 2000,
+        "SELECT * FROM seq_1_to_40;" * 700,
+        f"SELECT {', '.join(['1'] * 4000)} FROM seq_1_to_1000000",
+        f"SELECT {', '.join(['1'] * 500)} FROM seq_1_to_40;" * 13,
+        "SELECT REPEAT('a', 16000000)",
+        "SELECT REPEAT('a', 15000000) FROM seq_1_to_100",
+        "SELECT REPEAT('a', 1000000);" * 600,
+        "SELECT NULL FROM seq_1_to_1000000000",
+        "SELECT CAST('x' AS INT) FROM seq_1_to_1000000; SHOW WARNINGS",
+        "SELECT seq, SLEEP(0.01) FROM seq_1_to_1000000",
+        "SELECT LOCATE(CONCAT(REPEAT('a', 100000), 'b'), REPEAT('a', 300000)) FROM seq_1_to_99",
+        "SET max_statement_time = 0; SELECT SHA2(REPEAT('a', 16000000), 512) FROM seq_1_to_9999",
+        "ALTER TABLE people ADD COLUMN z INT DEFAULT (SLEEP(9))",
+    ],
+)
+def test_no_statement_takes_a_second_more_than_its_time(session: MySQLSession, sql: str) -> None:
+    session.execute("START TRANSACTION; DELETE FROM people WHERE name = 'Ann'; COMMIT")
+    started = time.monotonic()
+    result = session.execute(sql)
+    assert time.monotonic() - started < LIMITS.statement_timeout_s + 1
+    assert result.is_cut or result.is_timeout or result.error or result.rows
+    assert session.execute("SELECT COUNT(*) FROM people").rows == ((2,),)
+
+
 def test_result_of_exactly_max_rows_is_not_cut(session: MySQLSession) -> None:
     assert not session.execute("SELECT * FROM seq_1_to_50").is_cut
     assert session.execute("SELECT * FROM seq_1_to_51").is_cut
