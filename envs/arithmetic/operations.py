@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
 
@@ -41,6 +42,12 @@ class Operation:
                 "an operation's name is an identifier and its symbol has no digit, space or colon, "
                 f"got {self.name!r} and {self.symbol!r}"
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A registered operation is pickled by its name: its functions may be anything."""
+        if _OPERATIONS.get(self.name) is self:
+            return get_operation, (self.name,)
+        return cast(tuple[Any, ...], super().__reduce__())
 
 
 _OPERATIONS: dict[str, Operation] = {}

@@ -173,6 +173,8 @@ class GuardedConnection:
         except sqlite3.OperationalError as error:
             if vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
+                if not self._is_over():  # Ctrl-C: SQLite swallows what a callback of ours raises
+                    raise KeyboardInterrupt from None
                 raise StatementInterrupted from None
             raise (self._functions and self._functions.take()) or error from None
         finally:

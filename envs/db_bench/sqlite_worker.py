@@ -67,6 +67,7 @@ class WorkerPool:
     def __init__(self, num_workers: int | None = None) -> None:
         """`num_workers` None: one per processor, at least two."""
         self._num_workers = num_workers or max(2, os.cpu_count() or 1)
+        self._is_closed = False
         self._forget()
 
     def run(self, request: Request) -> Reply:
@@ -88,9 +89,11 @@ class WorkerPool:
         return answer
 
     def close(self) -> None:
-        """Ends the workers; idempotent."""
-        while self._idle:
-            self._idle.pop().stop()
+        """Ends the workers, also those that a statement is using, once it is done. Idempotent."""
+        self._is_closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().stop()
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator["_Worker"]:
@@ -105,6 +108,8 @@ class WorkerPool:
                     self._idle.append(worker)
                 else:
                     worker.stop()
+                if self._is_closed:
+                    self.close()
 
     def _take_idle(self) -> "_Worker | None":
         with contextlib.suppress(IndexError):

@@ -34,9 +34,13 @@ def plain(value):
     return value
 
 
+in_turn_and_in_threads = pytest.mark.parametrize("num_threads", [None, 2])
+
+
+@in_turn_and_in_threads
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_results_are_those_of_gymnasiums_sync_vector_env(mode):
-    own = make(autoreset_mode=mode)
+def test_results_are_those_of_gymnasiums_sync_vector_env(mode, num_threads):
+    own = make(autoreset_mode=mode, num_threads=num_threads)
     reference = SyncVectorEnv([EchoEnv] * 3, autoreset_mode=mode)
     assert plain(own.reset(seed=5)) == plain(reference.reset(seed=5))
     for actions in ACTIONS:
@@ -72,8 +76,9 @@ def test_one_task_for_all_or_one_for_each():
         env.reset(options={"task": ["echo/1"]})
 
 
-def test_a_reset_mask_leaves_the_others_alone():
-    env = make(autoreset_mode="Disabled")
+@in_turn_and_in_threads
+def test_a_reset_mask_leaves_the_others_alone(num_threads):
+    env = make(autoreset_mode="Disabled", num_threads=num_threads)
     before, _ = env.reset(seed=0)
     env.step(["hm", "failure", "hm"])
     with pytest.raises(ResetNeeded, match=r"\[1\]"):
@@ -103,8 +108,9 @@ def test_an_episode_that_ended_is_reset_at_the_next_step():
     assert (rewards.dtype, terminated.dtype) == (np.float64, np.bool_)
 
 
-def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew():
-    env = make()
+@in_turn_and_in_threads
+def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew(num_threads):
+    env = make(num_threads=num_threads)
     env.reset(seed=0)
     with pytest.raises(EnvFault):
         env.step(["fault", "hm", "failure"])
@@ -118,6 +124,7 @@ def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew():
 class MeetingEnv(EchoEnv):
     """Steps only return once two of them are under way at the same time."""
 
+    has_waiting_steps = True
     barrier = threading.Barrier(2, timeout=20)
 
     def _act(self, action):
@@ -129,6 +136,14 @@ def test_steps_run_at_the_same_time():
     env = TextVectorEnv([MeetingEnv] * 2)
     env.reset(seed=0)
     assert env.step(["a", "b"])[0] == ("met", "met")
+
+
+def test_steps_that_wait_for_nothing_take_no_threads():
+    env = make()
+    env.reset(seed=0)
+    here = threading.get_ident()
+    env.envs[0].unwrapped._act = lambda _: Turn(str(threading.get_ident()))
+    assert env.step(["hm"] * 3)[0][0] == str(here)
 
 
 def test_fewer_threads_than_environments_step_them_all():
@@ -152,7 +167,7 @@ def test_attributes_are_read_set_and_called_for_each():
     ("kwargs", "message"),
     [
         ({"num_envs": 0}, "num_envs >= 1"),
-        ({"num_threads": 0}, "num_threads must be >= 1, got 0"),
+        ({"num_threads": 0}, "num_threads must be an integer >= 1, got 0"),
         ({"autoreset_mode": "never"}, "'never' is not a valid AutoresetMode"),
     ],
 )
@@ -171,7 +186,7 @@ def test_the_number_of_actions_must_fit():
 
 def test_close_is_idempotent_and_ends_the_threads():
     before = set(threading.enumerate())
-    env = make()
+    env = make(num_threads=3)
     env.reset(seed=0)
     own = set(threading.enumerate()) - before
     assert 1 <= len(own) <= 3
