@@ -10,6 +10,7 @@ from os import PathLike, fspath
 
 _MAX_NAMES = 40
 _MAX_NAME_CHARS = 200
+_MAX_PATH_CHARS = 32_767
 MAX_COUNT = 2**31 - 1
 MAX_DURATION_S = 1_000_000
 """The system's clocks and polls take no more than some weeks."""
@@ -87,19 +88,13 @@ def check_flag(setting: str, value: bool) -> None:
         raise SettingsError(f"{setting} must be True or False, got {shown(value)}")
 
 
-def check_text(setting: str, value: str | None) -> None:
-    """Raises: SettingsError if a setting's value is neither a string nor None."""
-    if value is not None and not isinstance(value, str):
-        raise SettingsError(f"{setting} must be a string or None, got {shown(value)}")
-
-
-def check_path(setting: str, value: str | PathLike[str] | None) -> None:
-    """Raises: SettingsError if a setting's value can be no path and is not None."""
+def check_path(setting: str, value: str | PathLike[str] | None, what: str = "a path") -> None:
+    """Raises: SettingsError if a setting's value is neither None nor a path, or a name like one."""
     if value is None:
         return
     path = fspath(value) if isinstance(value, str | PathLike) else None
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise SettingsError(f"{setting} must be a path or None, got {shown(value)}")
+    if not isinstance(path, str) or not 0 < len(path) <= _MAX_PATH_CHARS or "\0" in path:
+        raise SettingsError(f"{setting} must be {what} or None, got {shown(value)}")
 
 
 def check_choice(setting: str, value: str | None, known: Iterable[str | None]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import SettingsError, did_you_mean, shown
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def is_operation(name: str) -> bool:
 def get_operation(name: str) -> Operation:
     """Returns a registered operation. Raises: SettingsError on an unknown name."""
     if name not in _OPERATIONS:
-        raise SettingsError(f"unknown operation {name!r}{did_you_mean(name, _OPERATIONS)}")
+        raise SettingsError(f"unknown operation {shown(name)}{did_you_mean(name, _OPERATIONS)}")
     return _OPERATIONS[name]
 
 

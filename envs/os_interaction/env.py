@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from agentpeft.envs.errors import SettingsError, check_choice, check_duration, check_text, shown
+from agentpeft.envs.errors import SettingsError, check_choice, check_duration, check_path, shown
 from agentpeft.envs.os_interaction.actions import (
     Finish,
     InvalidAction,
@@ -112,8 +112,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
         super().__init__(task_source, options)
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_choice("sandbox", sandbox, get_args(SandboxKind))
-        check_text("image", image)
-        check_text("runtime", runtime)
+        check_path("image", image, "a name or a path")
+        check_path("runtime", runtime, "a name")
         check_duration("command_timeout_s", command_timeout_s)
         deadline_s = self.config.episode_timeout_s
         if deadline_s is not None and command_timeout_s > deadline_s:
