@@ -115,14 +115,11 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
             own = settings if tasks[index] is None else {**settings, "task": tasks[index]}
             return self.envs[index].reset(seed=seeds[index], options=own or None)
 
-        infos: dict[str, Any] = {}
-        for index, (observation, info) in zip(
-            chosen, self._call_each(reset_one, chosen), strict=True
-        ):
+        results = self._call_each(reset_one, chosen)
+        for index, (observation, _) in zip(chosen, results, strict=True):
             self._observations[index] = observation
             self._is_over[index] = False
-            infos = self._add_info(infos, info, int(index))
-        return tuple(self._observations), infos
+        return tuple(self._observations), self._batch(chosen, [info for _, info in results])
 
     def step(self, actions: Sequence[str]) -> BatchResult:
         """Steps every environment and returns the batch of results."""
@@ -135,9 +132,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         results = self._call_each(
             lambda index: self._step_one(index, actions[index]), range(self.num_envs)
         )
-        infos: dict[str, Any] = {}
-        for index, result in enumerate(results):
-            infos = self._add_info(infos, result[4], index)
+        infos = self._batch(range(self.num_envs), [result[4] for result in results])
         self._observations = [result[0] for result in results]
         terminated = np.array([result[2] for result in results], dtype=np.bool_)
         truncated = np.array([result[3] for result in results], dtype=np.bool_)
@@ -226,6 +221,19 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
             raise errors[0]
         return [future.result() for future in futures]
 
+    def _batch(
+        self, indices: Sequence[int] | NDArray[np.intp], infos: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Returns the environments' infos as `_add_info` gives them, in a fraction of its time."""
+        columns = _to_columns(infos) if len(infos) == self.num_envs else None
+        if columns is None:
+            batch: dict[str, Any] = {}
+            for index, info in zip(indices, infos, strict=True):
+                batch = self._add_info(batch, info, int(index))
+            return batch
+        masks = {f"_{key}": np.ones(self.num_envs, np.bool_) for key in columns}
+        return columns | masks
+
     def _wait_for_calls(self, timeout_s: float | None) -> None:
         """Waits for the calls that threads have begun (`wait` may never see a cancelled one)."""
         wait([call for call in self._running.values() if not call.cancelled()], timeout_s)
@@ -242,6 +250,22 @@ def _call_in_turn(
             _call_in_turn(function, indices[position + 1 :])
             raise
     return results
+
+
+def _to_columns(infos: Sequence[dict[str, Any]]) -> dict[str, NDArray[Any]] | None:
+    """Returns each key's values as an array; None where keys differ or values are no plain ones."""
+    keys = infos[0].keys()
+    if any(info.keys() != keys for info in infos):
+        return None
+    columns = {}
+    for key in keys:
+        values = [info[key] for info in infos]
+        kinds = set(map(type, values))
+        if len(kinds) > 1 or not issubclass(kind := kinds.pop(), bool | int | str | tuple):
+            return None
+        dtype = kind if kind in (bool, int) else object
+        columns[key] = np.fromiter(values, dtype, len(values))
+    return columns
 
 
 def _has_waiting_steps(env: gymnasium.Env[str, str]) -> bool:

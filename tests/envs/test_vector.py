@@ -121,6 +121,41 @@ def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew(num_threa
     assert list(env.step(["word1"] * 3)[4]["is_success"]) == [True] * 3
 
 
+class TellingEnv(EchoEnv):
+    """Adds to the info what `tell` gives for its actions so far."""
+
+    def __init__(self, tell, **options):
+        super().__init__(**options)
+        self.tell = tell
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, **self.tell(len(self.actions))}
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda _: {},
+        lambda num: {"extra": num} if num == 2 else {},
+        lambda num: {"mixed": num if num == 1 else "text"},
+        lambda num: {"none": None, "real": num / 2, "array": np.ones(2), "text": "a" * num},
+        lambda num: {"nested": {"depth": num}},
+        lambda num: {"np": np.float32(num), "list": [num], "pair": (num, "b")},
+    ],
+)
+def test_infos_are_batched_as_gymnasium_does(tell):
+    own = TextVectorEnv([lambda: TellingEnv(tell)] * 3)
+    reference = SyncVectorEnv([lambda: TellingEnv(tell)] * 3)
+    assert plain(own.reset(seed=1)) == plain(reference.reset(seed=1))
+    for actions in (("hm", "hm", "failure"), ("please", "hm", "hm"), ("hm", "word", "hm")):
+        infos, expected = own.step(actions)[4], reference.step(actions)[4]
+        assert plain(infos) == plain(expected)
+        for key, value in expected.items():
+            if isinstance(value, np.ndarray):
+                assert infos[key].dtype == value.dtype, key
+
+
 class MeetingEnv(EchoEnv):
     """Steps only return once two of them are under way at the same time."""
 
