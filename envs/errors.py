@@ -11,8 +11,8 @@ from os import PathLike, fspath
 _MAX_NAMES = 40
 _MAX_NAME_CHARS = 200
 _MAX_PATH_CHARS = 32_767
-MAX_COUNT = 2**31 - 1
-MAX_DURATION_S = 1_000_000
+_MAX_COUNT = 2**31 - 1
+_MAX_DURATION_S = 1_000_000
 """The system's clocks and polls take no more than some weeks."""
 
 
@@ -64,16 +64,16 @@ def check_count(setting: str, value: int, least: int = 1) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise SettingsError(f"{setting} must be an integer >= {least}, got {shown(value)}")
-    if value > MAX_COUNT:
-        raise SettingsError(f"{setting} must be an integer <= {MAX_COUNT}, got {shown(value)}")
+    if value > _MAX_COUNT:
+        raise SettingsError(f"{setting} must be an integer <= {_MAX_COUNT}, got {shown(value)}")
 
 
 def check_duration(setting: str, value: float) -> None:
     """Raises: SettingsError if a setting's value is no number above 0 and up to a million."""
     if not is_number(value) or not value > 0:
         raise SettingsError(f"{setting} must be a number > 0, got {shown(value)}")
-    if value > MAX_DURATION_S:
-        raise SettingsError(f"{setting} must be <= {MAX_DURATION_S}, got {shown(value)}")
+    if value > _MAX_DURATION_S:
+        raise SettingsError(f"{setting} must be <= {_MAX_DURATION_S}, got {shown(value)}")
 
 
 def check_share(setting: str, value: float) -> None:

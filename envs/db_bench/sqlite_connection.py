@@ -2,7 +2,8 @@
 
 One C call is not interrupted: what may take long inside one (a regular expression, a statement
 whose common table expressions multiply) is to run in a worker process. Nor is memory bounded here
-other than by time: see `sqlite_worker`.
+other than by time: see `sqlite_worker`. And SQLite swallows what a callback raises: a Ctrl-C that
+comes between two operations is raised after the statement, one in a function's call is lost.
 """
 
 import contextlib

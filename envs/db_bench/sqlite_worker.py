@@ -192,10 +192,8 @@ def _start_with_pipe() -> _Started:
     own_end, child_end = Pipe()
     with child_end:
         descriptor = child_end.fileno()
-        program = (
-            f"from multiprocessing.connection import Connection; main(Connection({descriptor}))"
-        )
-        process = processes.start(_command(program), pass_fds=[descriptor], env=_environment())
+        command = _command(f"main(Connection({descriptor}))")
+        process = processes.start(command, pass_fds=[descriptor], env=_environment())
     return process, own_end
 
 
@@ -209,9 +207,8 @@ def _start_with_listener() -> _Started:
     with Listener(authkey=key) as listener:
         thread = threading.Thread(target=lambda: accepted.put(listener.accept()), daemon=True)
         thread.start()
-        program = f"connect({listener.address!r})"
-        environment = {**_environment(), _KEY_VARIABLE: key.hex()}
-        process = processes.start(_command(program), env=environment)
+        command = _command(f"connect({listener.address!r})")
+        process = processes.start(command, env={**_environment(), _KEY_VARIABLE: key.hex()})
         try:
             return process, accepted.get(timeout=_START_TIMEOUT_S)
         except queue.Empty:

@@ -16,6 +16,7 @@ from agentpeft.envs import TextVectorEnv
 from agentpeft.envs.db_bench.actions import operation_action
 from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.mysql_server import MySQLServer
 from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.text_env import Turn
 
@@ -65,6 +66,11 @@ def test_a_closed_environment_answers_nothing_and_leaves_nothing(env, settings):
     env.close()
     if settings[1].get("sandbox") != "docker":  # its pool's containers have a process of their own
         assert set(children_of(os.getpid())) <= set(before)
+
+
+def test_threads_are_for_steps_that_wait_outside(env, settings):
+    is_elsewhere = bool(settings[1].keys() & {"database", "sandbox"})
+    assert env.unwrapped.has_waiting_steps is is_elsewhere
 
 
 def test_closing_in_the_middle_of_a_step_waits_for_it(env, settings):
@@ -168,6 +174,18 @@ def test_a_statement_that_outlives_its_backend_leaves_no_worker():
     assert session.execute("SELECT SLEEP(0.04)").rows == ((0,),)
     session.close()
     assert set(children_of(os.getpid())) <= set(before)
+
+
+def test_an_administrator_s_connection_that_ctrl_c_has_hit_is_not_lent_again(mysql_url):
+    server = MySQLServer(mysql_url, DatabaseLimits())
+    with server.administrator() as client:
+        first = client.connection_id
+    with pytest.raises(KeyboardInterrupt), server.administrator() as client:
+        assert client.connection_id == first
+        raise KeyboardInterrupt
+    with server.administrator() as client:
+        assert client.connection_id != first
+    server.close()
 
 
 class ReleasingEnv(EchoEnv):
