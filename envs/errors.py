@@ -6,8 +6,14 @@ An agent's mistake is none of these: it is an observation, a reward and `info["o
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import isfinite
+from os import PathLike, fspath
 
 _MAX_NAMES = 40
+_MAX_NAME_CHARS = 200
+_MAX_PATH_CHARS = 32_767
+_MAX_COUNT = 2**31 - 1
+_MAX_DURATION_S = 1_000_000
+"""The system's clocks and polls take no more than some weeks."""
 
 
 class SettingsError(ValueError):
@@ -37,34 +43,73 @@ class EnvFault(RuntimeError):  # noqa: N818 (a fault, not a mistake)
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for the closest known name, else the first known names."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    close = get_close_matches(name[:_MAX_NAME_CHARS], names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
     more = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
     return f"; known: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def check_count(setting: str, value: int) -> None:
-    """Raises: SettingsError if a setting's value is no integer above 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SettingsError(f"{setting} must be an integer >= 1, got {value!r:.60}")
+def shown(value: object) -> str:
+    """Returns a value as messages cite it: on one line, at most 60 characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = f"an {type(value).__name__} with too many digits to show"
+    return " ".join(text.split())[:60]
+
+
+def check_count(setting: str, value: int, least: int = 1) -> None:
+    """Raises: SettingsError if a setting's value is no integer from `least` to 2^31 - 1."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or value < least:
+        raise SettingsError(f"{setting} must be an integer >= {least}, got {shown(value)}")
+    if value > _MAX_COUNT:
+        raise SettingsError(f"{setting} must be an integer <= {_MAX_COUNT}, got {shown(value)}")
 
 
 def check_duration(setting: str, value: float) -> None:
-    """Raises: SettingsError if a setting's value is no finite number above 0."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and isfinite(value) and value > 0):
-        raise SettingsError(f"{setting} must be a number > 0, got {value!r:.60}")
+    """Raises: SettingsError if a setting's value is no number above 0 and up to a million."""
+    if not is_number(value) or not value > 0:
+        raise SettingsError(f"{setting} must be a number > 0, got {shown(value)}")
+    if value > _MAX_DURATION_S:
+        raise SettingsError(f"{setting} must be <= {_MAX_DURATION_S}, got {shown(value)}")
 
 
 def check_share(setting: str, value: float) -> None:
     """Raises: SettingsError if a setting's value is no number from 0 to 1."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and 0 <= value <= 1):
-        raise SettingsError(f"{setting} must be a number from 0 to 1, got {value!r:.60}")
+    if not (is_number(value) and 0 <= value <= 1):
+        raise SettingsError(f"{setting} must be a number from 0 to 1, got {shown(value)}")
 
 
-def check_choice(setting: str, value: str, known: Iterable[str]) -> None:
+def check_flag(setting: str, value: bool) -> None:
+    """Raises: SettingsError if a setting's value is neither True nor False."""
+    if not isinstance(value, bool):
+        raise SettingsError(f"{setting} must be True or False, got {shown(value)}")
+
+
+def check_path(setting: str, value: str | PathLike[str] | None, what: str = "a path") -> None:
+    """Raises: SettingsError if a setting's value is neither None nor a path, or a name like one."""
+    if value is None:
+        return
+    path = fspath(value) if isinstance(value, str | PathLike) else None
+    if not isinstance(path, str) or not 0 < len(path) <= _MAX_PATH_CHARS or "\0" in path:
+        raise SettingsError(f"{setting} must be {what} or None, got {shown(value)}")
+
+
+def check_choice(setting: str, value: str | None, known: Iterable[str | None]) -> None:
     """Raises: SettingsError if a setting's value is none of the known ones."""
-    if value not in (names := tuple(known)):
-        raise SettingsError(f"unknown {setting} {value!r:.60}{did_you_mean(str(value), names)}")
+    names = tuple(known)
+    if value not in names:
+        hint = did_you_mean(value if isinstance(value, str) else "", filter(None, names))
+        raise SettingsError(f"unknown {setting} {shown(value)}{hint}")
+
+
+def is_number(value: object) -> bool:
+    """Returns whether a value is a finite number as settings have them: int or float, no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False

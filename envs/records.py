@@ -93,9 +93,9 @@ def read_records(path: str | Path) -> Iterator[Record]:
     wrong name; `.parquet` needs pyarrow. Raises: DataError.
     """
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     try:
+        if not path.is_file():
+            raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
         if path.suffix == ".parquet":
             return _read_parquet(path)
         text = path.read_text(encoding="utf-8-sig")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import import_module
-from math import isfinite
+from math import isfinite, nan
 from types import MappingProxyType
 
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import EnvFault, SettingsError, did_you_mean, is_number, shown
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.tasks import Task
 
@@ -30,6 +30,12 @@ class Episode:
     prompt: str
     turns: tuple[TurnRecord, ...]
     outcome: Outcome
+    environment: str = "environment"
+
+    @property
+    def place(self) -> str:
+        """Environment, task and turn, as messages begin."""
+        return f"{self.environment}, task {self.task.task_id!r}, turn {len(self.turns)}"
 
 
 RewardFunction = Callable[[Episode], float]
@@ -62,12 +68,12 @@ class RewardConfig:
         for name, value in vars(self).items():
             if name == "reward_fn" or (value is None and name in _OPTIONAL):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-                raise SettingsError(f"{name} must be a finite number, got {value!r:.60}")
+            if not is_number(value):
+                raise SettingsError(f"{name} must be a finite number, got {shown(value)}")
             if value < 0 and name in ("turn_cost", "length_cost"):
                 raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
         if self.reward_fn is not None and not callable(self._function):
-            raise SettingsError(f"reward_fn {self.reward_fn!r:.60} is not callable")
+            raise SettingsError(f"reward_fn {shown(self.reward_fn)} is not callable")
 
     @cached_property
     def _function(self) -> RewardFunction | None:
@@ -100,19 +106,23 @@ class RewardConfig:
         if isinstance(value, str):
             if value not in REWARD_PRESETS:
                 raise SettingsError(
-                    f"unknown reward preset {value!r}{did_you_mean(value, REWARD_PRESETS)}"
+                    f"unknown reward preset {shown(value)}{did_you_mean(value, REWARD_PRESETS)}"
                 )
             return REWARD_PRESETS[value]
         if not isinstance(value, Mapping):
             raise SettingsError(
-                f"reward must be a RewardConfig, a preset's name or a mapping, got {value!r:.60}"
+                f"reward must be a RewardConfig, a preset's name or a mapping, got {shown(value)}"
             )
         known = {f.name for f in fields(cls)} | {"preset"}
         for key in value:
             if key not in known:
-                raise SettingsError(f"unknown reward field {key!r}{did_you_mean(str(key), known)}")
+                hint = did_you_mean(str(key), known)
+                raise SettingsError(f"unknown reward field {shown(key)}{hint}")
         settings = dict(value)
-        base = cls.of(str(settings.pop("preset"))) if "preset" in settings else cls()
+        preset = settings.pop("preset", cls())
+        if not isinstance(preset, str | RewardConfig):
+            raise SettingsError(f"reward preset must be a preset's name, got {shown(preset)}")
+        base = cls.of(preset)
         return replace(base, **settings)  # type: ignore[arg-type]
 
     def turn_reward(self, action: str, is_valid_action: bool) -> float:
@@ -130,19 +140,37 @@ class RewardConfig:
         return max(outcomes) - min(outcomes) + shaping
 
     def final_reward(self, episode: Episode) -> float:
-        """Returns the reward for how the episode ended."""
-        if self._function is not None:
-            return float(self._function(episode))
-        return self._by_outcome[episode.outcome]
+        """Returns the reward for how the episode ended.
+
+        Raises: EnvFault where `reward_fn` gives no finite number. What it raises itself is its own.
+        """
+        if self._function is None:
+            return self._by_outcome[episode.outcome]
+        try:
+            value: object = self._function(episode)
+        except Exception as error:
+            error.add_note(f"{episode.place}: raised by the reward_fn of the settings")
+            raise
+        try:
+            reward = nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            reward = nan
+        if not isfinite(reward):
+            name = self.reward_fn if isinstance(self.reward_fn, str) else shown(self._function)
+            raise EnvFault(
+                f"{episode.place}: reward_fn {name} returned {shown(value)}, no finite number"
+            )
+        return reward
 
 
 def _load_function(name: str) -> RewardFunction:
     module_name, _, attribute = name.partition(":")
     try:
         function: RewardFunction = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SettingsError(
-            f"reward_fn {name!r} must be 'module:function' that can be imported ({error})"
+            f"reward_fn {shown(name)} must be 'module:function' that can be imported "
+            f"({shown(error)})"
         ) from None
     return function
 

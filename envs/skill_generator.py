@@ -8,7 +8,14 @@ from typing import ClassVar, Generic, Self, TypeVar, get_args
 
 import numpy as np
 
-from agentpeft.envs.errors import SettingsError, UnknownTaskError, did_you_mean
+from agentpeft.envs.errors import (
+    SettingsError,
+    UnknownTaskError,
+    check_count,
+    check_flag,
+    did_you_mean,
+    shown,
+)
 from agentpeft.envs.splits import Split, check_split
 from agentpeft.envs.tasks import SingleSkillSource, SkillMode, Taskset, TaskSource, TaskT
 
@@ -34,11 +41,9 @@ class GeneratorOptions:
         """Raises: SettingsError."""
         check_split(self.split)
         for name, (_, least) in self._limits.items():
-            limit = vars(self)[name]
-            if limit is not None and (type(limit) is not int or limit < least):
-                raise SettingsError(f"{name} must be an integer >= {least} or None, got {limit!r}")
-        if not isinstance(self.invent, bool):
-            raise SettingsError(f"invent must be True or False, got {self.invent!r}")
+            if vars(self)[name] is not None:
+                check_count(name, vars(self)[name], least)
+        check_flag("invent", self.invent)
 
     @classmethod
     def of_id(cls, text: str) -> Self | None:
@@ -71,7 +76,7 @@ def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `known`. Raises: SettingsError."""
     wanted = set(names)
     for name in sorted(wanted.difference(known)):
-        raise SettingsError(f"unknown skill {name!r}{did_you_mean(name, known)}")
+        raise SettingsError(f"unknown skill {shown(name)}{did_you_mean(name, known)}")
     return tuple(skill for skill in known if skill in wanted)
 
 
@@ -80,10 +85,10 @@ def read_skills(
 ) -> tuple[str, ...]:
     """Returns the skills that settings name; None is all. Raises: SettingsError."""
     if skill_mode not in get_args(SkillMode):
-        raise SettingsError(f"skill_mode must be 'single' or 'all', got {skill_mode!r}")
+        raise SettingsError(f"skill_mode must be 'single' or 'all', got {shown(skill_mode)}")
     names = [skills] if isinstance(skills, str) else known if skills is None else skills
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise SettingsError(f"skills are names, got {skills!r:.60}")
+        raise SettingsError(f"skills are names, got {shown(skills)}")
     if not names:
         raise SettingsError("skills must name at least one skill, or be None for all")
     return sort_skills(names, known)
@@ -101,7 +106,7 @@ def choose_tasks(
     """
     for name, value in generated.items():
         if value not in (None, False):
-            raise SettingsError(f"{name}={value!r} is for generated tasks; data has its own")
+            raise SettingsError(f"{name}={shown(value)} is for generated tasks; data has its own")
     tasks = load()
     if skills is None:
         return tasks
@@ -122,6 +127,8 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
     ) -> None:
         """Raises: SettingsError."""
         self.skills = read_skills(skills, skill_mode, self.known_skills)
+        if num_skills is not None:
+            check_count("num_skills", num_skills)
         if skill_mode == "single" and num_skills not in (None, 1):
             raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
         wanted = 1 if skill_mode == "single" else num_skills

@@ -3,7 +3,7 @@
 from typing import Literal, TypeAlias, get_args
 from zlib import crc32
 
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import SettingsError, shown
 
 Split: TypeAlias = Literal["train", "test"]
 _TEST_PERCENT = 25
@@ -21,4 +21,4 @@ def split_of(text: str) -> Split:
 def check_split(split: str | None) -> None:
     """Raises: SettingsError if it is neither "train", "test" nor None."""
     if split is not None and split not in get_args(Split):
-        raise SettingsError(f"split must be 'train', 'test' or None, got {split!r:.60}")
+        raise SettingsError(f"split must be 'train', 'test' or None, got {shown(split)}")

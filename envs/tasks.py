@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar, overload
+from typing import Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,7 @@ TaskT = TypeVar("TaskT", bound=Task)
 TaskT_co = TypeVar("TaskT_co", bound=Task, covariant=True)
 
 
+@runtime_checkable
 class TaskSource(Protocol[TaskT_co]):
     """Where an environment's tasks come from: a `Taskset` or a generator."""
 

@@ -1,22 +1,28 @@
 """`TextEnv`: the one episode loop that every environment of the suite shares."""
 
 import inspect
+import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any, ClassVar, Generic, TypedDict, cast
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 
+from agentpeft.envs.closing import Closable, gated
 from agentpeft.envs.errors import (
+    EnvFault,
     SettingsError,
     UnknownSettingError,
     UnknownTaskError,
     check_count,
     check_duration,
+    check_flag,
     did_you_mean,
+    shown,
 )
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.rewards import Episode, RewardConfig, TurnRecord
@@ -73,12 +79,12 @@ class EpisodeConfig:
         for name in ("max_turns", "max_action_chars", "max_observation_chars"):
             check_count(name, getattr(self, name))
         for name in ("invalid_ends", "timeout_ends"):
-            if not isinstance(getattr(self, name), bool):
-                raise SettingsError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
         if self.episode_timeout_s is not None:
             check_duration("episode_timeout_s", self.episode_timeout_s)
         if self.render_mode not in (None, "ansi"):
-            raise SettingsError(f"render_mode must be None or 'ansi', got {self.render_mode!r}")
+            got = shown(self.render_mode)
+            raise SettingsError(f"render_mode must be None or 'ansi', got {got}")
 
     def override(self, options: Mapping[str, Any], others: Iterable[str] = ()) -> "EpisodeConfig":
         """Returns a copy with some settings changed.
@@ -94,7 +100,7 @@ class EpisodeConfig:
         return replace(self, **options)
 
 
-class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
+class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     """A Gymnasium environment whose observations and actions are plain text.
 
     A subclass says what a task's prompt is (`_begin`), what an action does (`_act`) and how a
@@ -107,8 +113,13 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
     * `info` has `outcome` (an `Outcome`), `is_success`, `is_valid_action`, `num_turns`, `task_id`
       and `skills`.
     * An agent's mistake is text and reward, never an exception.
+    * `reset`, `step` and `oracle_actions` run one at a time. After `close` they raise
+      ClosedEnvironmentError, also the one that `close` came in the middle of.
+    * A pickled or copied environment has the settings, the tasks and the random state, but no
+      episode: it must be reset. A closed one cannot be copied.
 
-    `task_source` may be given a `Taskset` or a generator after construction too.
+    `task_source` may be given a `Taskset` or a generator after construction too. A subclass that
+    holds something frees it in `_release` and leaves it out of `__getstate__`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -116,9 +127,18 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
         "render_fps": 1,  # of no meaning for text, but Gymnasium warns without it
     }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
+    has_waiting_steps: bool = False
+    """Whether steps wait on a server or on another process, so that threads make many faster."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Makes the subclass's oracle a call like `reset` and `step`."""
+        super().__init_subclass__(**kwargs)
+        if "oracle_actions" in vars(cls):
+            cls.oracle_actions = gated(cls.oracle_actions)  # type: ignore[assignment, method-assign]
 
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
         """`options` override the class's `default_config`. Raises: SettingsError."""
+        super().__init__()
         parameters = inspect.signature(type(self)).parameters.values()
         own = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
         self.config = self.default_config.override(cast(Mapping[str, Any], options), own)
@@ -148,6 +168,36 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
     def _end(self, outcome: Outcome) -> None:
         """Called once when an episode has ended; not when a reset or a fault cuts it short."""
 
+    def _release(self) -> None:
+        """Frees what the environment holds: called once, after the last call."""
+
+    @gated
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns all but the episode that is going on. Raises: ClosedEnvironmentError."""
+        state = {**vars(self), "_task": None, "_prompt": "", "_turns": []}
+        del state["_lock"]
+        return {**state, "_depth": 0, "_outcome": Outcome.UNKNOWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes a copy of what `__getstate__` returned."""
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+    @property
+    def task_source(self) -> TaskSource[TaskT]:
+        """Where the tasks come from."""
+        return self._task_source
+
+    @task_source.setter
+    def task_source(self, source: TaskSource[TaskT]) -> None:
+        """Raises: SettingsError if it is no task source."""
+        if isinstance(source, type) or not isinstance(source, TaskSource):
+            raise SettingsError(
+                "task_source must be a Taskset or a generator (an object with draw and get), "
+                f"got {shown(source)}; for a list of tasks, Taskset(tasks)"
+            )
+        self._task_source = source
+
     @property
     def task(self) -> TaskT:
         """The present task. Raises: ResetNeeded before the first reset."""
@@ -163,15 +213,17 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
     @property
     def episode(self) -> Episode:
         """The present episode so far."""
-        return Episode(self.task, self._prompt, tuple(self._turns), self._outcome)
+        name = self.spec.id if self.spec else type(self).__name__
+        return Episode(self.task, self._prompt, tuple(self._turns), self._outcome, name)
 
+    @gated
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Starts an episode and returns (prompt, info).
 
         `options["task"]` is a task or a task id of the task source; without it one is drawn.
-        Raises: UnknownTaskError, SettingsError (unknown option), EnvFault.
+        Raises: UnknownTaskError, SettingsError (unknown option), EnvFault, ClosedEnvironmentError.
         """
         super().reset(seed=seed)
         self._outcome = Outcome.UNKNOWN
@@ -183,11 +235,12 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
         self._outcome = Outcome.ONGOING
         return self._prompt, self._info(is_valid_action=True)
 
+    @gated
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carries out an action; returns (new text, reward, terminated, truncated, info).
 
         Raises: ResetNeeded where no episode is going on, TypeError if the action is no string,
-        EnvFault (and then the episode is over, without an outcome).
+        EnvFault (and then the episode is over, without an outcome), ClosedEnvironmentError.
         """
         if self._outcome is not Outcome.ONGOING:
             raise ResetNeeded("no episode is going on; call reset() before step()")
@@ -201,9 +254,12 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[TaskT]):
         observation = self._cut(turn.observation)
         self._turns.append(TurnRecord(action, observation, reward, is_valid_action))
         is_over = outcome is not Outcome.ONGOING
+        if is_over:
+            reward += self.reward_config.final_reward(replace(self.episode, outcome=outcome))
+        if not isfinite(reward):
+            raise EnvFault(f"{self.episode.place}: the reward is {reward}, no finite number")
         self._outcome = outcome
         if is_over:
-            reward += self.reward_config.final_reward(self.episode)
             self._end(outcome)
         return observation, float(reward), is_over, False, self._info(is_valid_action)
 

@@ -16,6 +16,7 @@ from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.errors import did_you_mean
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
+from agentpeft.envs.registration import find_spec
 
 
 def validate(args: Namespace) -> int:
@@ -58,7 +59,7 @@ def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
 
 
 def _takes_data(env_id: str) -> bool:
-    entry_point = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
+    entry_point = find_spec(env_id).entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     return creator is None or "data" in inspect.signature(creator).parameters
 

@@ -21,6 +21,7 @@ from agentpeft.envs.os_interaction.entries import to_entry as to_os_entry
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.tasks import OSTask
 from agentpeft.envs.records import Json, Record, read_records
+from agentpeft.envs.registration import name_of
 
 _OS_FIELDS = ("evaluation_info", "evaluation")
 
@@ -39,9 +40,10 @@ class TaskFamily:
 
 def family_of(env_id: str) -> TaskFamily:
     """Returns an environment's family. Raises: SettingsError."""
-    if env_id not in FAMILIES:
-        raise SettingsError(f"{env_id!r} has no generator of files{did_you_mean(env_id, FAMILIES)}")
-    return FAMILIES[env_id]
+    name = name_of(env_id)
+    if name not in FAMILIES:
+        raise SettingsError(f"{env_id!r} has no generator of files{did_you_mean(name, FAMILIES)}")
+    return FAMILIES[name]
 
 
 def family_of_file(path: Path) -> TaskFamily:

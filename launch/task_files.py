@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.registration import name_of
 from agentpeft.envs.splits import Split
 from agentpeft.launch import prepare_data
 from agentpeft.policies.config import Settings
@@ -49,11 +50,11 @@ def missing_task_file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
     """Returns an environment's task file where it is missing and would be made."""
     path = _task_path(kwargs)
     is_missing = path is not None and not path.exists()
-    return path if is_missing and env_id.rpartition("/")[2] in _MAKERS else None
+    return path if is_missing and name_of(env_id) in _MAKERS else None
 
 
 def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
-    maker = _MAKERS.get(env_id.rpartition("/")[2])
+    maker = _MAKERS.get(name_of(env_id))
     if maker is None:
         raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
     try:
@@ -97,7 +98,7 @@ def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
 
 
 _MAKERS: dict[str, _Maker] = {
-    "DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
-    "OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
-    "GSM8K-v0": _make_gsm8k,
+    "AgentPEFT/DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
+    "AgentPEFT/OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
+    "AgentPEFT/GSM8K-v0": _make_gsm8k,
 }

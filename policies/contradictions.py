@@ -1,12 +1,10 @@
 """Settings that contradict each other or would have no effect: one table, one message each."""
 
 from collections.abc import Callable
-from importlib import import_module
-
-import gymnasium
 
 import agentpeft.envs  # noqa: F401 (registers the suite)
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.registration import find_spec
 from agentpeft.policies.config import Settings, TinySettings, TrainingSettings
 from agentpeft.policies.section import Section
 
@@ -222,17 +220,4 @@ def check_contradictions(settings: Settings) -> None:
     for message, is_broken in _RULES.items():
         if is_broken(settings):
             raise SettingsError(message.format(s=settings))
-    _check_environment(settings.environment.id)
-
-
-def _check_environment(env_id: str) -> None:
-    module, colon, name = env_id.rpartition(":")
-    if colon:
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise SettingsError(f"environment.id {env_id!r}: {error}") from None
-    if name not in gymnasium.registry:
-        known = [key for key in gymnasium.registry if key.startswith("AgentPEFT/")]
-        hint = did_you_mean(name, gymnasium.registry if "/" not in name else known)
-        raise SettingsError(f"unknown environment {name!r}{hint}")
+    find_spec(settings.environment.id)

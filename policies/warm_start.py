@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
@@ -27,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 import agentpeft.envs
 from agentpeft.envs import SettingsError
+from agentpeft.envs.registration import find_spec
 from agentpeft.policies.chat import make_chat
 from agentpeft.policies.config import Settings, WarmStartSettings
 from agentpeft.policies.oracle import oracle_texts, warm_start_batches, warm_start_environment
@@ -94,7 +94,7 @@ def compute_key(settings: Settings) -> str:
 
 def _environment_folder(env_id: str, suite: Path) -> Path:
     """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
-    entry_point = gymnasium.spec(env_id).entry_point
+    entry_point = find_spec(env_id).entry_point
     module = entry_point if isinstance(entry_point, str) else ""
     parts = module.partition(":")[0].split(".")
     return suite / parts[2] if parts[:2] == ["agentpeft", "envs"] and len(parts) > 3 else suite

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import SettingsError, check_count, check_share
 from agentpeft.envs.rewards import Episode, RewardConfig
 from agentpeft.envs.tasks import Task
 
@@ -31,11 +31,11 @@ class AdaptiveDifficulty:
         lower_at: float = 0.3,
     ) -> None:
         """Starts at the lower bound. Raises: SettingsError."""
-        if not isinstance(window, int) or window < 1:
-            raise SettingsError(f"window must be an integer >= 1, got {window!r}")
-        are_numbers = all(isinstance(rate, int | float) for rate in (raise_at, lower_at))
-        if not (are_numbers and 0 <= lower_at < raise_at <= 1):
-            raise SettingsError(f"needs 0 <= lower_at < raise_at <= 1: {lower_at!r}, {raise_at!r}")
+        check_count("window", window)
+        check_share("raise_at", raise_at)
+        check_share("lower_at", lower_at)
+        if lower_at >= raise_at:
+            raise SettingsError(f"lower_at must be below raise_at, got {lower_at} and {raise_at}")
         self.level = self.lowest = bounds[0]
         self._bounds = bounds
         self._rates = (lower_at, raise_at)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, Unpack
 from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty, LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
-from agentpeft.envs.errors import SettingsError, check_choice
+from agentpeft.envs.errors import SettingsError, check_choice, shown
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.splits import Split
 from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
@@ -81,7 +81,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         check_choice("prompt", prompt, ("full", "compact"))
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-            raise SettingsError(f"operations are names, got {operations!r:.60}")
+            raise SettingsError(f"operations are names, got {shown(operations)}")
         low, high = digits = _digit_range(num_digits)
         source = ArithmeticGenerator(
             tuple(get_operation(name) for name in names),
@@ -95,7 +95,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
         if not isinstance(adaptive, bool | Mapping):
-            raise SettingsError(f"adaptive is True, False or a mapping, got {adaptive!r:.60}")
+            raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
         if adaptive is not False:
             if low == high:
                 raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
@@ -163,7 +163,11 @@ def _explain(task: ArithmeticTask) -> str:
 
 
 def _digit_range(num_digits: DigitRange) -> tuple[int, int]:
-    values = num_digits if isinstance(num_digits, Sequence) else (num_digits, num_digits)
-    if len(values) != 2 or any(type(value) is not int for value in values):
-        raise SettingsError(f"num_digits must be an integer or (fewest, most), got {num_digits!r}")
-    return values[0], values[1]
+    values: tuple[object, ...] = (num_digits, num_digits)
+    if isinstance(num_digits, Sequence) and not isinstance(num_digits, str | bytes):
+        values = tuple(num_digits)
+    match values:
+        case (int(low), int(high)) if type(low) is type(high) is int:
+            return low, high
+    got = shown(num_digits)
+    raise SettingsError(f"num_digits must be an integer or (fewest, most), got {got}")

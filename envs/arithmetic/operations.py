@@ -11,8 +11,9 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import SettingsError, did_you_mean, shown
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Operation:
                 f"got {self.name!r} and {self.symbol!r}"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A registered operation is pickled by its name: its functions may be anything."""
+        if _OPERATIONS.get(self.name) is self:
+            return get_operation, (self.name,)
+        return cast(tuple[Any, ...], super().__reduce__())
+
 
 _OPERATIONS: dict[str, Operation] = {}
 
@@ -61,7 +68,7 @@ def is_operation(name: str) -> bool:
 def get_operation(name: str) -> Operation:
     """Returns a registered operation. Raises: SettingsError on an unknown name."""
     if name not in _OPERATIONS:
-        raise SettingsError(f"unknown operation {name!r}{did_you_mean(name, _OPERATIONS)}")
+        raise SettingsError(f"unknown operation {shown(name)}{did_you_mean(name, _OPERATIONS)}")
     return _OPERATIONS[name]
 
 

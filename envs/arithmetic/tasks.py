@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
-from agentpeft.envs.errors import SettingsError, UnknownTaskError
+from agentpeft.envs.errors import SettingsError, UnknownTaskError, shown
 from agentpeft.envs.splits import Split, check_split, split_of
 from agentpeft.envs.tasks import Task
 
@@ -99,7 +99,9 @@ class ArithmeticGenerator:
         if not self.operations:
             raise SettingsError("operations must name at least one operation")
         if not 1 <= low <= high <= MAX_DIGITS:
-            raise SettingsError(f"num_digits must be 1 to {MAX_DIGITS}, got {low} to {high}")
+            raise SettingsError(
+                f"num_digits must be 1 to {MAX_DIGITS}, got {shown(low)} to {shown(high)}"
+            )
         for operation in self.operations:
             if operation.min_operand >= 10**low:
                 raise SettingsError(f"{operation.name} has no operands of {low} digits")

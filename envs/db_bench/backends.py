@@ -2,15 +2,19 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gymnasium.error import ClosedEnvironmentError
+
 from agentpeft.envs.db_bench.database import Database, DatabaseLimits, DatabaseSession, Table
-from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.errors import SettingsError, did_you_mean, shown
 
 URL_VARIABLE = "AGENTPEFT_MYSQL_URL"
 DEFAULT_IMAGE = "mysql:8.4"
 _BACKENDS = ("sqlite", "mysql", "docker")
+_EXTRA = ("docker", "mysql", "requests", "sqlglot")
+"""Packages that may not be installed."""
 
 _Key = tuple[int, str, DatabaseLimits]
 
@@ -26,14 +30,22 @@ _shared: dict[_Key, _Shared] = {}
 
 
 class _Handle:
-    """One user's share of a backend: the last user's `close` closes the backend."""
+    """One user's share of a backend: the last user's `close` closes the backend.
+
+    A copy, pickled or not, is a share of its own.
+    """
 
     def __init__(self, key: _Key, database: Database) -> None:
         self._key = key
         self._database = database
         self._is_closed = False
 
+    def __reduce__(self) -> tuple[Callable[..., Database], tuple[str, DatabaseLimits]]:
+        return open_database, self._key[1:]
+
     def open(self, tables: Sequence[Table]) -> DatabaseSession:
+        if self._is_closed:
+            raise ClosedEnvironmentError("this share of the database has been closed")
         return self._database.open(tables)
 
     def close(self) -> None:
@@ -57,13 +69,15 @@ def open_database(spec: str, limits: DatabaseLimits) -> Database:
     the same backend. Raises: SettingsError, EnvFault (no server).
     """
     if not isinstance(spec, str):
-        raise SettingsError(f"database must be a name or a URL, got {spec!r:.60}")
+        raise SettingsError(f"database must be a name or a URL, got {shown(spec)}")
     key = (os.getpid(), spec, limits)  # a forked child cannot use its parent's connections
     with _lock:
         if key not in _shared:
             try:
                 _shared[key] = _Shared(_make_database(spec, limits))
             except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in _EXTRA:
+                    raise
                 kind = spec.partition("://")[0]
                 raise SettingsError(
                     f"database {kind!r} needs the extra 'db' ({error}): pip install 'agentpeft[db]'"
@@ -91,7 +105,7 @@ def _make_database(spec: str, limits: DatabaseLimits) -> Database:
     hint = (
         f"; {kind!r} takes no such address" if kind in _BACKENDS else did_you_mean(kind, _BACKENDS)
     )
-    raise SettingsError(f"unknown database {kind + separator!r}{hint}")
+    raise SettingsError(f"unknown database {shown(kind + separator)}{hint}")
 
 
 def _url_from_environment() -> str:

@@ -1,10 +1,11 @@
 """`AgentPEFT/DBBench-v0`: SQL tasks played against a real or an embedded MySQL."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Unpack, get_args
+from typing import Any, Unpack, get_args
 
 from agentpeft.envs.db_bench.actions import (
     Answer,
@@ -20,7 +21,13 @@ from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.sources import make_task_source
 from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import SettingsError, check_count, check_share
+from agentpeft.envs.errors import (
+    SettingsError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_share,
+)
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.splits import Split
 from agentpeft.envs.tasks import TaskSource
@@ -116,10 +123,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         elif (data, skills, num_skills, generated) != (None, None, None, TableOptions()):
             raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)
-        if prompt not in get_args(PromptStyle):
-            raise SettingsError(f"prompt must be 'full' or 'compact', got {prompt!r}")
-        if not isinstance(autocommit, bool):
-            raise SettingsError(f"autocommit must be True or False, got {autocommit!r}")
+        check_choice("prompt", prompt, get_args(PromptStyle))
+        check_flag("autocommit", autocommit)
         check_share("oracle_commits", oracle_commits)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
@@ -138,7 +143,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self.grader = Grader(self._database)
         self._session: DatabaseSession | None = None
         self._runs: list[tuple[str, str | None]] = []
-        self._is_closed = False
+        self.has_waiting_steps = database != "sqlite"
 
     def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""
@@ -152,13 +157,13 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             return [answer]
         return [operation_action(task.gold_sql), answer]
 
-    def close(self) -> None:
-        """Releases the database; idempotent."""
-        self._close_session()
-        if not self._is_closed:
-            self._is_closed = True
-            self._database.close()
-        super().close()
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns all but the episode; a copy opens the database again."""
+        return {**super().__getstate__(), "_session": None, "_runs": []}
+
+    def _release(self) -> None:
+        with closing(self._database):
+            self._close_session()
 
     def _begin(self, task: DBBenchTask) -> str:
         self._close_session()
@@ -187,8 +192,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
 
     @property
     def _open_session(self) -> DatabaseSession:
-        if self._session is None:
-            raise SettingsError("the environment is closed; call reset() first")
+        assert self._session is not None, "an episode has a session"  # noqa: S101
         return self._session
 
     def _oracle_commits(self, task: DBBenchTask) -> bool:

@@ -96,8 +96,11 @@ class MySQLServer:
                 while pool:
                     pool.pop().close()
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
-        except BaseException:
+        except MySQLError:
             self._give_back(client)
+            raise
+        except BaseException:  # Ctrl-C may have left an answer unread
+            client.close()
             raise
         self._give_back(client)
 

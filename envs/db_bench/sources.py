@@ -9,7 +9,7 @@ from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import SKILLS
 from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import check_path
 from agentpeft.envs.skill_generator import choose_tasks, read_skills
 from agentpeft.envs.tasks import TaskSource
 
@@ -24,8 +24,7 @@ def make_task_source(
     """Returns the source of an environment's tasks. Raises: SettingsError, DataError."""
     chosen = read_skills(skills, skill_mode, SKILLS)
     generated = {"num_skills": num_skills, **asdict(options)}
+    check_path("data", data)
     if data is None:
         return DBBenchGenerator(chosen, skill_mode=skill_mode, **generated)
-    if not isinstance(data, str | Path):
-        raise SettingsError(f"data must be a path or None, got {data!r:.60}")
     return choose_tasks(lambda: load_tasks(data), skills and chosen, skill_mode, generated)

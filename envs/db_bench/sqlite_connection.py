@@ -2,7 +2,8 @@
 
 One C call is not interrupted: what may take long inside one (a regular expression, a statement
 whose common table expressions multiply) is to run in a worker process. Nor is memory bounded here
-other than by time: see `sqlite_worker`.
+other than by time: see `sqlite_worker`. And SQLite swallows what a callback raises: a Ctrl-C that
+comes between two operations is raised after the statement, one in a function's call is lost.
 """
 
 import contextlib
@@ -173,6 +174,8 @@ class GuardedConnection:
         except sqlite3.OperationalError as error:
             if vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
+                if not self._is_over():  # Ctrl-C: SQLite swallows what a callback of ours raises
+                    raise KeyboardInterrupt from None
                 raise StatementInterrupted from None
             raise (self._functions and self._functions.take()) or error from None
         finally:

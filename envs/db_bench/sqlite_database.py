@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agentpeft.envs.closing import Closable, gated
 from agentpeft.envs.db_bench.database import (
     DatabaseLimits,
     StatementResult,
@@ -74,7 +75,7 @@ class SqliteDatabase:
         self.workers.close()
 
 
-class SqliteSession:
+class SqliteSession(Closable):
     """A `DatabaseSession`: one database in memory.
 
     `statement_timeout_s` bounds one call of `execute`, however many statements it runs. A
@@ -82,6 +83,7 @@ class SqliteSession:
     """
 
     def __init__(self, database: SqliteDatabase, tables: Sequence[Table]) -> None:
+        super().__init__()
         self._limits = database.limits
         self._workers = database.workers
         layouts = [table_layout(table.name, table.columns) for table in tables]
@@ -94,6 +96,7 @@ class SqliteSession:
             fill(self._connection, tables)
             database.images.keep(tables, self._connection)
 
+    @gated
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`."""
         deadline_s = time.monotonic() + self._limits.statement_timeout_s
@@ -111,6 +114,7 @@ class SqliteSession:
             return StatementResult(error=str(Mistake.STACK()))
         return result
 
+    @gated
     def read_table(
         self, name: str, max_rows: int | None = None
     ) -> TableContents | UnreadableTable | None:
@@ -129,9 +133,8 @@ class SqliteSession:
         except RUN_ERRORS as error:
             return UnreadableTable(str(to_mysql_error(error, query)))
 
-    def close(self) -> None:
-        """Throws the database away; idempotent."""
-        self._connection.close()
+    def _release(self) -> None:
+        self._connection.close()  # under a query it would end the process
 
     def _run(self, statement: Statement, deadline_s: float) -> StatementResult:
         translation = self._translate(statement)

@@ -1,13 +1,19 @@
 """Worker processes that run SQLite statements which may hang in C or need much memory.
 
 Parent side: `WorkerPool`. Child side: `main`, which
-limits its own memory, writes no files, and dies at a statement's deadline (by a kernel timer, so
-also inside a C call and also when the parent was killed) or when the parent's socket closes.
+limits its own memory, writes no files, and dies at a statement's deadline (by a timer beside the
+interpreter, so also inside a C call and also when the parent was killed) or when the parent's
+socket closes.
+
+Weaker elsewhere than on Linux: macOS does not bound the address space, and Windows limits nothing
+but the memory that SQLite itself takes.
 """
 
 import contextlib
+import faulthandler
 import os
-import resource
+import queue
+import secrets
 import signal
 import sqlite3
 import sys
@@ -16,8 +22,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Literal, TypeAlias, cast
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
 
 from agentpeft.envs import processes
 from agentpeft.envs.db_bench.sqlite_connection import (
@@ -34,6 +41,8 @@ _START_TIMEOUT_S = 60.0
 _GRACE_S = 0.25
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
 _SQLITE_HEAP_BYTES = 256 * 1024**2
+_KEY_VARIABLE = "AGENTPEFT_WORKER_KEY"
+_WINDOWS_VARIABLES = ("SYSTEMROOT", "TEMP", "TMP")
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,7 @@ class WorkerPool:
     def __init__(self, num_workers: int | None = None) -> None:
         """`num_workers` None: one per processor, at least two."""
         self._num_workers = num_workers or max(2, os.cpu_count() or 1)
+        self._is_closed = False
         self._forget()
 
     def run(self, request: Request) -> Reply:
@@ -88,9 +98,11 @@ class WorkerPool:
         return answer
 
     def close(self) -> None:
-        """Ends the workers; idempotent."""
-        while self._idle:
-            self._idle.pop().stop()
+        """Ends the workers, also those that a statement is using, once it is done. Idempotent."""
+        self._is_closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().stop()
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator["_Worker"]:
@@ -105,6 +117,8 @@ class WorkerPool:
                     self._idle.append(worker)
                 else:
                     worker.stop()
+                if self._is_closed:
+                    self.close()
 
     def _take_idle(self) -> "_Worker | None":
         with contextlib.suppress(IndexError):
@@ -125,20 +139,11 @@ class _Worker:
     """The parent's end of one worker process."""
 
     def __init__(self) -> None:
-        self._socket, child_end = Pipe()
         self.is_new = True
         self.is_healthy = False
+        start = _start_with_listener if sys.platform == "win32" else _start_with_pipe
         try:
-            with child_end:
-                self._process = processes.start(
-                    [
-                        sys.executable,
-                        "-c",
-                        f"from {__name__} import main; main({child_end.fileno()})",
-                    ],
-                    pass_fds=[child_end.fileno()],
-                    env={"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-                )
+            self._process, self._socket = start()
         except OSError as error:
             raise EnvFault(f"no SQLite worker process could be started: {error}") from None
         if self._receive(_START_TIMEOUT_S) != "ready":
@@ -179,13 +184,59 @@ class _Worker:
             return None
 
 
+_Started: TypeAlias = tuple[processes.Process, "Connection[Any, Any]"]
+
+
+def _start_with_pipe() -> _Started:
+    """Starts a worker that inherits its end of a socket. Raises: OSError."""
+    own_end, child_end = Pipe()
+    with child_end:
+        descriptor = child_end.fileno()
+        command = _command(f"main(Connection({descriptor}))")
+        process = processes.start(command, pass_fds=[descriptor], env=_environment())
+    return process, own_end
+
+
+def _start_with_listener() -> _Started:
+    """Starts a worker that connects to this process: Windows inherits no descriptors.
+
+    Raises: OSError.
+    """
+    key = secrets.token_bytes(32)
+    accepted: queue.SimpleQueue[Connection[Any, Any]] = queue.SimpleQueue()
+    with Listener(authkey=key) as listener:
+        thread = threading.Thread(target=lambda: accepted.put(listener.accept()), daemon=True)
+        thread.start()
+        command = _command(f"connect({listener.address!r})")
+        process = processes.start(command, env={**_environment(), _KEY_VARIABLE: key.hex()})
+        try:
+            return process, accepted.get(timeout=_START_TIMEOUT_S)
+        except queue.Empty:
+            process.kill()
+            raise OSError("it does not connect") from None
+
+
+def _command(program: str) -> list[str]:
+    return [sys.executable, "-c", f"from {__name__} import Connection, connect, main; {program}"]
+
+
+def _environment() -> dict[str, str]:
+    """Returns a worker's variables: none of this process's, but what Windows cannot do without."""
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    return own | {name: os.environ[name] for name in _WINDOWS_VARIABLES if name in os.environ}
+
+
 def _limit_process() -> None:
-    """Bounds the process's memory and forbids files."""
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES,) * 2)
-    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
-        resource.setrlimit(limit, (0, 0))
+    """Bounds the process's memory and forbids files, as far as the system can."""
+    if sys.platform != "win32":
+        import resource
+
+        if sys.platform == "linux":
+            resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES,) * 2)
+        for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+            resource.setrlimit(limit, (0, 0))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     heap = sqlite3.connect(":memory:")
     heap.execute(f"PRAGMA hard_heap_limit = {_SQLITE_HEAP_BYTES}")
     heap.close()
@@ -203,15 +254,36 @@ def _run(request: Request) -> Answer:
         connection.close()
 
 
-def main(descriptor: int) -> None:
+@contextlib.contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Ends this process if what is inside takes longer."""
+    if sys.platform == "win32":
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+    else:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def connect(address: Any) -> None:
+    """Answers the requests of the process that listens at `address`."""
+    main(Client(address, authkey=bytes.fromhex(os.environ.pop(_KEY_VARIABLE))))
+
+
+def main(parent: "Connection[Any, Any]") -> None:
     """Answers requests until the parent closes its end."""
     _limit_process()
-    parent = Connection(descriptor)
     parent.send("ready")
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         while True:
             request: Request = parent.recv()
-            signal.setitimer(signal.ITIMER_REAL, request.job.timeout_s + _GRACE_S)
-            answer = _run(request)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            with _deadline(request.job.timeout_s + _GRACE_S):
+                answer = _run(request)
             parent.send(answer)

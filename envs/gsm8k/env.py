@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Unpack
 
-from agentpeft.envs.errors import SettingsError, check_choice
+from agentpeft.envs.errors import SettingsError, check_choice, check_path, shown
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems
@@ -60,10 +60,10 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
     ) -> None:
         """Raises: SettingsError, DataError."""
         check_choice("prompt", prompt, ("full", "compact"))
+        check_path("data", data, "a path, 'hub'")
+        check_path("split", split, "a name")
         if data is None and split is not None:
-            raise SettingsError(f"split={split!r} needs data='hub' or a folder")
-        if data is not None and not isinstance(data, str | Path):
-            raise SettingsError(f"data must be a path, 'hub' or None, got {data!r:.60}")
+            raise SettingsError(f"split={shown(split)} needs data='hub' or a folder")
         source: TaskSource[GSM8KTask] = WordProblems() if data is None else load_gsm8k(data, split)
         super().__init__(source, options)
         self.prompt_style: PromptStyle = prompt

@@ -1,11 +1,12 @@
 """`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Unpack, get_args
+from typing import Any, Unpack, get_args
 
-from agentpeft.envs.errors import SettingsError, check_choice, check_duration, did_you_mean
+from agentpeft.envs.errors import SettingsError, check_choice, check_duration, check_path, shown
 from agentpeft.envs.os_interaction.actions import (
     Finish,
     InvalidAction,
@@ -79,6 +80,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
     """
 
     default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
+    has_waiting_steps = True
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -110,6 +112,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
         super().__init__(task_source, options)
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_choice("sandbox", sandbox, get_args(SandboxKind))
+        check_path("image", image, "a name or a path")
+        check_path("runtime", runtime, "a name")
         check_duration("command_timeout_s", command_timeout_s)
         deadline_s = self.config.episode_timeout_s
         if deadline_s is not None and command_timeout_s > deadline_s:
@@ -147,14 +151,15 @@ class OSInteractionEnv(TextEnv[OSTask]):
             self._gold_sandbox = make_sandbox(*self._sandbox_settings)
         return [*commands, finish_action(gold_output(task, self._gold_sandbox))]
 
-    def close(self) -> None:
-        """Ends the sandboxes; idempotent."""
-        sandboxes = (self._sandbox, self._gold_sandbox)
-        self._sandbox = self._gold_sandbox = None
-        for sandbox in sandboxes:
-            if sandbox is not None:
-                sandbox.close()
-        super().close()
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns all but the episode; a copy makes sandboxes of its own."""
+        return {**super().__getstate__(), "_sandbox": None, "_gold_sandbox": None}
+
+    def _release(self) -> None:
+        with ExitStack() as sandboxes:
+            for sandbox in (self._sandbox, self._gold_sandbox):
+                if sandbox is not None:
+                    sandboxes.callback(sandbox.close)
 
     def _begin(self, task: OSTask) -> str:
         set_up(task, self.sandbox)
@@ -183,8 +188,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
 
     @property
     def _open_sandbox(self) -> Sandbox:
-        if self._sandbox is None:
-            raise SettingsError("the environment is closed; call reset() first")
+        assert self._sandbox is not None, "an episode has a sandbox"  # noqa: S101
         return self._sandbox
 
     def _to_text(self, result: CommandResult) -> str:
@@ -201,8 +205,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
 def _to_limits(limits: SandboxLimits | Mapping[str, float] | None) -> SandboxLimits:
     if limits is None or isinstance(limits, SandboxLimits):
         return limits or SandboxLimits()
-    known = [field.name for field in fields(SandboxLimits)]
+    if not isinstance(limits, Mapping):
+        raise SettingsError(f"limits must be SandboxLimits or a mapping, got {shown(limits)}")
     for name in limits:
-        if name not in known:
-            raise SettingsError(f"unknown limit {name!r}{did_you_mean(name, known)}")
+        check_choice("limit", name, [field.name for field in fields(SandboxLimits)])
     return SandboxLimits(**limits)  # type: ignore[arg-type]

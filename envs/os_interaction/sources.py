@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.errors import SettingsError, check_path, shown
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.skills import SKILLS
@@ -25,10 +25,14 @@ def make_task_source(
     Raises: SettingsError, DataError.
     """
     data, scripts = files
+    check_path("data", data)
+    check_path("scripts", scripts)
     chosen = read_skills(skills, skill_mode, SKILLS)
     generated = {"num_skills": num_skills, **asdict(options)}
     if data is None:
         if scripts is not None:
-            raise SettingsError(f"scripts={str(scripts)!r} are for the tasks of a file; give data")
+            raise SettingsError(
+                f"scripts={shown(str(scripts))} are for the tasks of a file; give data"
+            )
         return OSGenerator(chosen, skill_mode=skill_mode, **generated)
     return choose_tasks(lambda: load_tasks(data, scripts), skills and chosen, skill_mode, generated)

@@ -190,7 +190,7 @@ def test_the_compact_prompt_shows_the_answer_to_write():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"prompt": "terse"}, "prompt must be 'full' or 'compact', got 'terse'"),
+        ({"prompt": "terse"}, "unknown prompt 'terse'; known: compact, full"),
         ({"skill_mode": "some"}, "skill_mode must be 'single' or 'all'"),
         ({"skills": ["slect"]}, "unknown skill 'slect'; did you mean 'select'"),
         ({"skills": ["insert", "group_by_single_column"], "skill_mode": "all"}, "insert"),

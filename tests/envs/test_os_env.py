@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from agentpeft.envs import Outcome, SettingsError, Taskset, check_text_env
-from agentpeft.envs.os_interaction.actions import command_action, finish_action
+from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.os_interaction.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
@@ -208,12 +208,3 @@ def test_settings_that_cannot_work_are_refused(settings, problem):
 def test_limits_are_a_mapping_or_the_class_itself():
     for limits in ({"memory_mib": 64}, SandboxLimits(memory_mib=64)):
         OSInteractionEnv(limits=limits).close()
-
-
-def test_a_closed_environment_says_so(sandbox_kind):
-    env = OSInteractionEnv(task_source=Taskset([ORDER]), sandbox=sandbox_kind)
-    env.reset()
-    env.close()
-    with pytest.raises(SettingsError, match="closed; call reset"):
-        env.step(finish_action(None))
-    env.close()

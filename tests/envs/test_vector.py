@@ -34,9 +34,13 @@ def plain(value):
     return value
 
 
+in_turn_and_in_threads = pytest.mark.parametrize("num_threads", [None, 2])
+
+
+@in_turn_and_in_threads
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_results_are_those_of_gymnasiums_sync_vector_env(mode):
-    own = make(autoreset_mode=mode)
+def test_results_are_those_of_gymnasiums_sync_vector_env(mode, num_threads):
+    own = make(autoreset_mode=mode, num_threads=num_threads)
     reference = SyncVectorEnv([EchoEnv] * 3, autoreset_mode=mode)
     assert plain(own.reset(seed=5)) == plain(reference.reset(seed=5))
     for actions in ACTIONS:
@@ -82,8 +86,9 @@ def test_one_text_is_no_batch_of_actions(text):
     assert env.step(np.array(["hm", "hm", "hm"]))[4]["num_turns"].tolist() == [1, 1, 1]
 
 
-def test_a_reset_mask_leaves_the_others_alone():
-    env = make(autoreset_mode="Disabled")
+@in_turn_and_in_threads
+def test_a_reset_mask_leaves_the_others_alone(num_threads):
+    env = make(autoreset_mode="Disabled", num_threads=num_threads)
     before, _ = env.reset(seed=0)
     env.step(["hm", "failure", "hm"])
     with pytest.raises(ResetNeeded, match=r"\[1\]"):
@@ -113,8 +118,9 @@ def test_an_episode_that_ended_is_reset_at_the_next_step():
     assert (rewards.dtype, terminated.dtype) == (np.float64, np.bool_)
 
 
-def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew():
-    env = make()
+@in_turn_and_in_threads
+def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew(num_threads):
+    env = make(num_threads=num_threads)
     env.reset(seed=0)
     with pytest.raises(EnvFault):
         env.step(["fault", "hm", "failure"])
@@ -125,9 +131,45 @@ def test_a_fault_in_one_lets_the_others_finish_and_a_reset_starts_anew():
     assert list(env.step(["word1"] * 3)[4]["is_success"]) == [True] * 3
 
 
+class TellingEnv(EchoEnv):
+    """Adds to the info what `tell` gives for its actions so far."""
+
+    def __init__(self, tell, **options):
+        super().__init__(**options)
+        self.tell = tell
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, **self.tell(len(self.actions))}
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda _: {},
+        lambda num: {"extra": num} if num == 2 else {},
+        lambda num: {"mixed": num if num == 1 else "text"},
+        lambda num: {"none": None, "real": num / 2, "array": np.ones(2), "text": "a" * num},
+        lambda num: {"nested": {"depth": num}},
+        lambda num: {"np": np.float32(num), "list": [num], "pair": (num, "b")},
+    ],
+)
+def test_infos_are_batched_as_gymnasium_does(tell):
+    own = TextVectorEnv([lambda: TellingEnv(tell)] * 3)
+    reference = SyncVectorEnv([lambda: TellingEnv(tell)] * 3)
+    assert plain(own.reset(seed=1)) == plain(reference.reset(seed=1))
+    for actions in (("hm", "hm", "failure"), ("please", "hm", "hm"), ("hm", "word", "hm")):
+        infos, expected = own.step(actions)[4], reference.step(actions)[4]
+        assert plain(infos) == plain(expected)
+        for key, value in expected.items():
+            if isinstance(value, np.ndarray):
+                assert infos[key].dtype == value.dtype, key
+
+
 class MeetingEnv(EchoEnv):
     """Steps only return once two of them are under way at the same time."""
 
+    has_waiting_steps = True
     barrier = threading.Barrier(2, timeout=20)
 
     def _act(self, action):
@@ -139,6 +181,14 @@ def test_steps_run_at_the_same_time():
     env = TextVectorEnv([MeetingEnv] * 2)
     env.reset(seed=0)
     assert env.step(["a", "b"])[0] == ("met", "met")
+
+
+def test_steps_that_wait_for_nothing_take_no_threads():
+    env = make()
+    env.reset(seed=0)
+    here = threading.get_ident()
+    env.envs[0].unwrapped._act = lambda _: Turn(str(threading.get_ident()))
+    assert env.step(["hm"] * 3)[0][0] == str(here)
 
 
 def test_fewer_threads_than_environments_step_them_all():
@@ -162,7 +212,7 @@ def test_attributes_are_read_set_and_called_for_each():
     ("kwargs", "message"),
     [
         ({"num_envs": 0}, "num_envs >= 1"),
-        ({"num_threads": 0}, "num_threads must be >= 1, got 0"),
+        ({"num_threads": 0}, "num_threads must be an integer >= 1, got 0"),
         ({"autoreset_mode": "never"}, "'never' is not a valid AutoresetMode"),
     ],
 )
@@ -181,7 +231,7 @@ def test_the_number_of_actions_must_fit():
 
 def test_close_is_idempotent_and_ends_the_threads():
     before = set(threading.enumerate())
-    env = make()
+    env = make(num_threads=3)
     env.reset(seed=0)
     own = set(threading.enumerate()) - before
     assert 1 <= len(own) <= 3

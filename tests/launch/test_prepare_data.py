@@ -35,6 +35,15 @@ def test_generate_writes_tasks_that_all_succeed(generated, capsys):
     assert last_json(capsys) == {"tasks": 44, "succeeded": 44, "failed": []}
 
 
+@pytest.mark.parametrize("name", [DB_BENCH, OS])
+def test_an_environment_may_be_named_with_its_module(name, tmp_path, capsys):
+    path, env_id = str(tmp_path / "generated.json"), f"agentpeft.envs:{name}"
+    assert main(["generate", "--num-tasks", "2", "--output", path, "--env", env_id]) == 0
+    if name == DB_BENCH:
+        assert main(["validate", path, "--env", env_id]) == 0
+        assert last_json(capsys)["succeeded"] == 2
+
+
 def test_generate_writes_entries_that_lifelongagentbench_takes(generated):
     entries = json.loads(generated.read_text(encoding="utf-8"))
     assert list(entries) == [str(index) for index in range(44)]

@@ -369,3 +369,16 @@ def wait_for_first_line(tmp_path):
             return found[0].parent
         time.sleep(0.1)
     raise TimeoutError("no iteration")
+
+
+def test_an_environment_is_named_with_the_module_that_registers_it(config, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine/Sums-v0', 'agentpeft.envs.arithmetic.env:ArithmeticEnv')\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    for env_id in ("mine:Mine/Sums-v0", "agentpeft.envs:AgentPEFT/Arithmetic-v0"):
+        overrides = [f"environment.id={env_id}", "training.num_iterations=1"]
+        assert main([config, f"output.dir={tmp_path / env_id[:4]}", *overrides]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["adapter"]
+    sys.path.remove(str(tmp_path))

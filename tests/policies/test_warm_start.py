@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import ENV_IDS, Outcome, SettingsError
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import (
     EnvironmentSettings,
@@ -193,6 +193,12 @@ def test_key_follows_what_the_model_depends_on():
     ]
     assert len({compute_key(settings) for settings in (base, *others)}) == 5
     assert compute_key(make_settings(experiment="other")) == compute_key(base)
+
+
+@pytest.mark.parametrize("name", ENV_IDS)
+def test_an_id_with_its_module_has_a_key_too(name):
+    environment = EnvironmentSettings(id=f"agentpeft.envs:{name}")
+    assert len(compute_key(make_settings(environment=environment))) == 16
 
 
 def test_context_that_is_too_small_is_one_message():

@@ -3,6 +3,7 @@
 `make_sandbox` chooses one. docs/environments/os_sandboxes.md says what each protects against.
 """
 
+import sys
 from typing import Literal
 
 from agentpeft.envs.errors import EnvFault, check_choice
@@ -61,6 +62,8 @@ def make_sandbox(
 
 
 def _make_bubblewrap(limits: SandboxLimits | None, image: str | None) -> Sandbox:
+    if not sys.platform.startswith("linux"):
+        raise EnvFault(f"bubblewrap needs Linux, and this is {sys.platform}")
     from agentpeft.envs.os_interaction.sandboxes.bubblewrap import BubblewrapSandbox
 
     return BubblewrapSandbox(limits, image)
@@ -69,6 +72,8 @@ def _make_bubblewrap(limits: SandboxLimits | None, image: str | None) -> Sandbox
 def _make_docker(limits: SandboxLimits | None, image: str | None, runtime: str | None) -> Sandbox:
     try:
         from agentpeft.envs.os_interaction.sandboxes.docker import DockerSandbox
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("docker", "requests"):
+            raise
         raise EnvFault(f"no docker client ({error}): pip install agentpeft[os]") from None
     return DockerSandbox(limits, image, runtime)

@@ -1,7 +1,6 @@
 """Whose files a bubblewrap sandbox's uids are on the host: `Identity`, and how it is mapped."""
 
 import os
-import pwd
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +50,8 @@ def find_identity() -> Identity:
 
 
 def _find_range(path: str) -> int:
+    import pwd  # not on Windows, where docker needs other things of this folder
+
     names = {str(os.getuid()), pwd.getpwuid(os.getuid()).pw_name}
     for line in Path(path).read_text().splitlines() if Path(path).exists() else []:
         fields = line.split(":")

@@ -1,6 +1,5 @@
 """The image as a folder for bubblewrap: `prepare_root`, once for each content, then cached."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -51,6 +50,8 @@ def find_cache() -> Path:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
+    import fcntl  # not on Windows, where docker needs other things of this module
+
     with (cache / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -4,6 +4,7 @@ Standard library only.
 """
 
 import ctypes
+import functools
 import os
 import struct
 
@@ -19,7 +20,11 @@ CAPABILITIES = (
 """What root may do inside, with what belongs to the sandbox."""
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 4, 22, 36
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)  # not at import: Windows cannot
+
 
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _DENIED_CALLS = {
@@ -39,23 +44,23 @@ _ALLOW, _REFUSE = 0x7FFF_0000, 0x0005_0001
 
 def unshare(flags: int) -> None:
     """Moves this process into new namespaces. Raises: OSError."""
-    _check(_libc.unshare(flags), "unshare")
+    _check(_libc().unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Mounts a file system. Raises: OSError."""
     arguments = [text.encode() for text in (source, target, kind)]
-    _check(_libc.mount(*arguments, ctypes.c_ulong(flags), options.encode()), f"mount {kind}")
+    _check(_libc().mount(*arguments, ctypes.c_ulong(flags), options.encode()), f"mount {kind}")
 
 
 def unmount(target: str) -> None:
     """Unmounts a file system and all below, as soon as nothing uses it. Raises: OSError."""
-    _check(_libc.umount2(target.encode(), _MNT_DETACH), "umount")
+    _check(_libc().umount2(target.encode(), _MNT_DETACH), "umount")
 
 
 def adopt_orphans() -> None:
     """Makes this process the parent of its descendants' orphans. Raises: OSError."""
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def set_dumpable(is_dumpable: bool) -> None:
@@ -63,7 +68,7 @@ def set_dumpable(is_dumpable: bool) -> None:
 
     Raises: OSError.
     """
-    _check(_libc.prctl(_PR_SET_DUMPABLE, int(is_dumpable), 0, 0, 0), "prctl")
+    _check(_libc().prctl(_PR_SET_DUMPABLE, int(is_dumpable), 0, 0, 0), "prctl")
 
 
 def apply_filter() -> None:
@@ -73,7 +78,7 @@ def apply_filter() -> None:
         code = ctypes.create_string_buffer(program)
         address = ctypes.addressof(code)
         header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, address))
-        _check(_libc.prctl(_PR_SET_SECCOMP, 2, header), "prctl")
+        _check(_libc().prctl(_PR_SET_SECCOMP, 2, header), "prctl")
 
 
 def _check(result: int, what: str) -> None:

@@ -1,0 +1,40 @@
+"""Environment ids as `gymnasium.make` reads them: `name`, or `module:name`.
+
+`gymnasium.spec` and the registry know only the name.
+"""
+
+from importlib import import_module
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from agentpeft.envs.errors import SettingsError, did_you_mean
+
+_PREFIX = "AgentPEFT/"
+
+
+def name_of(env_id: str) -> str:
+    """Returns an id without its module.
+
+    >>> name_of("agentpeft.envs:AgentPEFT/GSM8K-v0")
+    'AgentPEFT/GSM8K-v0'
+    """
+    return env_id.rpartition(":")[2]
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Imports an id's module, if it has one, and returns what is registered under its name.
+
+    Raises: SettingsError if there is no such module or name.
+    """
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        try:
+            import_module(module)
+        except (ImportError, ValueError, TypeError) as error:  # no such module; "", ".relative"
+            raise SettingsError(f"environment {env_id!r}: {error}") from None
+    if name not in gymnasium.registry:
+        suite = [key for key in gymnasium.registry if key.startswith(_PREFIX)]
+        hint = did_you_mean(name, gymnasium.registry if "/" not in name else suite)
+        raise SettingsError(f"unknown environment {name!r}{hint}")
+    return gymnasium.registry[name]
