@@ -51,15 +51,13 @@ class Translation:
     """A translated statement.
 
     `sql`: SQLite statements to run in order, all or none; a READ has one. `types`: of a READ's
-    columns. `schema`: the schema after a DEFINITION. `needs_worker`: it may run away in Python
-    (regular expressions), where no time limit reaches: run it in a process that can be killed.
+    columns. `schema`: the schema after a DEFINITION.
     """
 
     kind: StatementKind
     sql: tuple[str, ...] = ()
     types: tuple[SqlType, ...] = ()
     schema: Schema | None = None
-    needs_worker: bool = False
 
 
 def translate(statement: Statement, schema: Schema) -> Translation:
@@ -98,13 +96,13 @@ _TRANSACTIONS: dict[type[exp.Expr], StatementKind] = {
 
 def _dispatch(node: exp.Expr, statement: Statement, state: StatementState) -> Translation:
     if isinstance(node, _QUERIES):
-        return _read(compile_query(node, Scope(state), False), state)
+        return _read(compile_query(node, Scope(state), False))
     if isinstance(node, exp.Insert):
-        return _write(compile_insert(node, state, statement.is_replace), state)
+        return _write(compile_insert(node, state, statement.is_replace))
     if isinstance(node, exp.Update):
-        return _write(compile_update(node, state), state)
+        return _write(compile_update(node, state))
     if isinstance(node, exp.Delete):
-        return _write(compile_delete(node, state), state)
+        return _write(compile_delete(node, state))
     if type(node) in _TRANSACTIONS:
         return Translation(_TRANSACTIONS[type(node)])
     return _dispatch_other(node, state)
@@ -119,11 +117,11 @@ def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
         return _definition(compile_alter(node, state))
     if isinstance(node, exp.TruncateTable):
         table = find_table(node.expressions[0], Scope(state))
-        return _write([f"DELETE FROM {quote_name(table.name)}"], state)
+        return _write([f"DELETE FROM {quote_name(table.name)}"])
     if isinstance(node, exp.Show):
-        return _read(show(node, state.schema), state)
+        return _read(show(node, state.schema))
     if isinstance(node, exp.Describe) and isinstance(node.this, exp.Table):
-        return _read(describe(find_table(node.this, Scope(state))), state)
+        return _read(describe(find_table(node.this, Scope(state))))
     if isinstance(node, exp.Use):
         if name_of(node.this.this) != state.schema.name:
             raise Mistake.DATABASE_DENIED(name_of(node.this.this))
@@ -133,14 +131,12 @@ def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
     raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
 
 
-def _read(query: Query, state: StatementState) -> Translation:
-    return Translation(
-        StatementKind.READ, (query.sql,), query.types, needs_worker=state.needs_worker
-    )
+def _read(query: Query) -> Translation:
+    return Translation(StatementKind.READ, (query.sql,), query.types)
 
 
-def _write(sql: list[str], state: StatementState) -> Translation:
-    return Translation(StatementKind.WRITE, tuple(sql), needs_worker=state.needs_worker)
+def _write(sql: list[str]) -> Translation:
+    return Translation(StatementKind.WRITE, tuple(sql))
 
 
 def _definition(definition: Definition) -> Translation:
@@ -163,7 +159,7 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
             terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
     if not terms:
         return Translation(StatementKind.NOTHING)
-    return _write([f"SELECT {', '.join(terms)}"], state)
+    return _write([f"SELECT {', '.join(terms)}"])
 
 
 def _is_autocommit(target: exp.Expr) -> bool:
