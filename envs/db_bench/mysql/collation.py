@@ -11,7 +11,7 @@ from agentpeft.envs.db_bench.mysql.deadline import Deadline
 _PUNCTUATION = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$"
 _ORDER = {character: chr(index + 1) for index, character in enumerate("\t\n\r" + _PUNCTUATION)}
 _TABLE = str.maketrans(_ORDER)
-_MAX_KEPT_CHARS = 200
+_MAX_KEPT_CHARS = 100
 _EXPANSIONS = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d"})
 
 
@@ -31,7 +31,7 @@ def _key(text: str) -> str:
     return text.lower().translate(_TABLE)
 
 
-_kept_key = lru_cache(maxsize=8192)(_key)
+_kept_key = lru_cache(maxsize=4096)(_key)
 
 
 def install_collation(connection: sqlite3.Connection, deadline: Deadline | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from sys import getsizeof
 
 from sqlglot import exp
 
@@ -13,6 +13,7 @@ from agentpeft.envs.db_bench.mysql import (  # noqa: F401 (they register their h
     predicates,
     values,
 )
+from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.mysql.catalog import describe, show
 from agentpeft.envs.db_bench.mysql.changes import compile_delete, compile_update
 from agentpeft.envs.db_bench.mysql.coercion import STRICT
@@ -60,15 +61,30 @@ class Translation:
     schema: Schema | None = None
 
 
+_KEPT: ByteCache[tuple[Statement, Schema], Translation | MySQLError] = ByteCache(32 * 1024**2)
+_TRANSLATION_BYTES = 1000
+_TYPE_BYTES = 100
+
+
 def translate(statement: Statement, schema: Schema) -> Translation:
     """Returns the statement for SQLite. Raises: MySQLError for what MySQL would refuse."""
-    result = _translate(statement, schema)
+    result = _KEPT.find((statement, schema))
+    if result is None:
+        result = _translate(statement, schema)
+        _KEPT.keep((statement, schema), result, _count_bytes(statement, schema, result))
     if isinstance(result, MySQLError):
-        raise MySQLError(result.number, result.sqlstate, result.message)
+        raise result.copy()
     return result
 
 
-@lru_cache(maxsize=1024)
+def _count_bytes(statement: Statement, schema: Schema, result: Translation | MySQLError) -> int:
+    num_bytes = _TRANSLATION_BYTES + getsizeof(statement.text) + schema.num_bytes
+    if isinstance(result, MySQLError):
+        return num_bytes + getsizeof(result.message)
+    num_bytes += sum(map(getsizeof, result.sql)) + _TYPE_BYTES * len(result.types)
+    return num_bytes + (result.schema.num_bytes if result.schema else 0)
+
+
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
     state = StatementState(schema, compile_query)
     words = statement.words
@@ -76,7 +92,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
     try:
         return _dispatch(parse(statement), statement, state)
     except MySQLError as error:
-        return error
+        return error.copy()  # its traceback holds the syntax tree
     except Misplaced as error:
         return locate(statement, error)
     except RecursionError:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from sys import getsizeof
 
 from agentpeft.envs.db_bench.database import Column
 from agentpeft.envs.db_bench.mysql.errors import Mistake
@@ -78,15 +79,20 @@ _OTHER_TYPES = {
     "TIME": TIME,
     **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY"), BLOB),
 }
+_MAX_KEPT_CHARS = 100
+_OBJECT_BYTES = 500
 _TYPE = re.compile(r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
 
 
-@lru_cache(maxsize=512)
 def parse_type(declared: str) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
 
     Raises: MySQLError (1064) for one that MySQL does not know.
     """
+    return _kept_type(declared) if len(declared) <= _MAX_KEPT_CHARS else _parse_type(declared)
+
+
+def _parse_type(declared: str) -> SqlType:
     match = _TYPE.match(declared)
     name = match[1].upper() if match else ""
     size = int(match[2]) if match and match[2] else None
@@ -105,6 +111,8 @@ def parse_type(declared: str) -> SqlType:
         return replace(known, length=size)
     return known
 
+
+_kept_type = lru_cache(maxsize=512)(_parse_type)
 
 _AFFINITIES = {
     Kind.INTEGER: "INTEGER",
@@ -163,6 +171,12 @@ class TableSchema:
         return {column.name.lower(): column for column in self.columns}
 
     @cached_property
+    def num_bytes(self) -> int:
+        """About the memory that it takes, with its definition and sources of it."""
+        texts = (text for c in self.columns for text in (c.name, c.declared, c.default or ""))
+        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * sum(map(getsizeof, texts))
+
+    @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         definitions = [column.definition for column in self.columns]
@@ -200,6 +214,11 @@ class Schema:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """About the memory that it takes."""
+        return _OBJECT_BYTES + sum(table.num_bytes for table in self.tables)
 
     @cached_property
     def by_name(self) -> dict[str, TableSchema]:
