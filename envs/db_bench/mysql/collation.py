@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
+from time import monotonic
 
 from agentpeft.envs.db_bench.mysql.deadline import Deadline
 
@@ -40,7 +41,7 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
 
     def compare(left: str, right: str) -> int:
         """Compares two texts; after the deadline it ends the statement, since it cannot raise."""
-        if deadline.is_over():
+        if monotonic() > deadline.end_s:
             deadline.miss()
             return 0
         first, second = collation_key(left), collation_key(right)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from sys import getsizeof
 
 from agentpeft.envs.db_bench.database import Column
 from agentpeft.envs.db_bench.mysql.errors import Mistake
@@ -81,6 +80,7 @@ _OTHER_TYPES = {
 }
 _MAX_KEPT_CHARS = 100
 _OBJECT_BYTES = 500
+_CHAR_BYTES = 4
 _TYPE = re.compile(r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
 
 
@@ -173,8 +173,8 @@ class TableSchema:
     @cached_property
     def num_bytes(self) -> int:
         """About the memory that it takes, with its definition and sources of it."""
-        texts = (text for c in self.columns for text in (c.name, c.declared, c.default or ""))
-        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * sum(map(getsizeof, texts))
+        num_chars = sum(len(c.name) + len(c.declared) + len(c.default or "") for c in self.columns)
+        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * _CHAR_BYTES * num_chars
 
     @cached_property
     def sqlite_ddl(self) -> str:
