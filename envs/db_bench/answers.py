@@ -156,7 +156,7 @@ def _unescape(match: re.Match[str]) -> str:
 def _bare_value(token: str) -> Value:
     if token in ("None", "NULL", "null"):
         return None
-    if _NUMBER.match(token) and len(token) <= 100:
+    if len(token) <= 100 and _NUMBER.match(token):
         return int(token) if token.lstrip("+-").isdigit() else float(token)
     return token
 

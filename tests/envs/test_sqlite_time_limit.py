@@ -179,3 +179,19 @@ def test_a_sort_of_long_texts_is_stopped_and_leaves_nothing(database: SqliteData
     assert_ends_in_time(session, sql)
     assert session.execute("SELECT COUNT(*) FROM k").rows == ((1,),)
     session.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"INSERT INTO shop (price) VALUES ('{'1' * 19_000}x')",
+        f"SELECT price + '{'1' * 19_000}x' FROM shop",
+        f"UPDATE shop SET price = price + '{'1' * 19_000}x'",
+        "BEGIN; ROLLBACK;" * 1200,
+        "SELECT 1;" * 2200,
+    ],
+)
+def test_translation_takes_little_time(database: SqliteDatabase, sql: str) -> None:
+    session = open_session(database)
+    assert_ends_in_time(session, sql)
+    session.close()
