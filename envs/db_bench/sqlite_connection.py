@@ -251,17 +251,18 @@ class GuardedConnection:
         connection, variables = self._connection, self.variables
         connection.create_function("found_key", -1, lambda *key: found.append(key))
         connection.execute("BEGIN")
-        for event in ("INSERT", "UPDATE"):
-            connection.execute(
-                f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
-                f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
-                f"BEGIN SELECT found_key({values}); END"
-            )
         try:
             with contextlib.suppress(sqlite3.Error, MySQLError, UnicodeError, MemoryError):
+                for event in ("INSERT", "UPDATE"):
+                    connection.execute(
+                        f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
+                        f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
+                        f"BEGIN SELECT found_key({values}); END"
+                    )
                 self._run_guarded(job)
         finally:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # an interrupted change has rolled back by itself
+                connection.execute("ROLLBACK")
             self.variables = variables
         return found[-1] if found else None
 

@@ -164,6 +164,17 @@ def test_a_duplicate_is_named_wherever_the_statement_ran(database: SqliteDatabas
     session.close()
 
 
+def test_a_search_for_a_duplicate_that_takes_too_long_leaves_nothing(
+    database: SqliteDatabase,
+) -> None:
+    session = open_session(database)
+    slow = "CASE WHEN RAND() < 0.7 THEN 0 ELSE (SELECT COUNT(*) FROM n x, n y, n z, n w) END"
+    for _ in range(8):
+        assert_ends_in_time(session, f"INSERT INTO k SELECT 2 - (x.a > 0), {slow} FROM n AS x")
+        assert session.execute("SELECT id FROM k").rows == ((1,),)
+    session.close()
+
+
 def test_defaults_with_functions_serve_in_every_lane(database: SqliteDatabase) -> None:
     session = open_session(database)
     session.execute("CREATE TABLE d (x LONGTEXT, y INT DEFAULT (LENGTH(REPEAT('é', 3))))")
