@@ -158,7 +158,7 @@ def _unescape(match: re.Match[str]) -> str:
 def _bare_value(token: str) -> Value:
     if token in ("None", "NULL", "null"):
         return None
-    if _NUMBER.match(token) and len(token) <= 100:
+    if len(token) <= 100 and _NUMBER.match(token):
         return int(token) if _INTEGER.match(token) else Decimal(token)
     return token
 

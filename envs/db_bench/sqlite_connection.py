@@ -1,20 +1,23 @@
 """A SQLite connection that runs hostile SQL: authorizer, limits, deadline, bounded results.
 
-One C call is not interrupted: what may take long inside one (a regular expression, a statement
-whose common table expressions multiply) is to run in a worker process. Nor is memory bounded here
-other than by time: see `sqlite_worker`. And SQLite swallows what a callback raises: a Ctrl-C that
-comes between two operations is raised after the statement, one in a function's call is lost.
+Every function and comparison that Python does looks at the deadline; SQLite's own steps are
+interrupted. One call in C is not: what may take long inside one (a statement whose common table
+expressions multiply) is to run in a worker process. Nor is memory bounded here other than by time:
+see `sqlite_worker`. And SQLite swallows what a callback raises: a Ctrl-C that comes between two
+operations is raised after the statement, one in a function's call is lost.
 """
 
 import contextlib
+import math
+import re
 import sqlite3
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentpeft.envs.db_bench.mysql.collation import install_collation
+from agentpeft.envs.db_bench.mysql.deadline import Deadline, StatementInterrupted
 from agentpeft.envs.db_bench.mysql.errors import MySQLError
-from agentpeft.envs.db_bench.mysql.functions import FunctionErrors, install_functions
+from agentpeft.envs.db_bench.mysql.functions import FunctionState, install_functions
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 from agentpeft.envs.db_bench.mysql.types import quote_name
 
@@ -66,11 +69,27 @@ _DENIED_FUNCTIONS = frozenset(
 )
 
 
-class StatementInterrupted(Exception):  # noqa: N818 (not an error: the statement needs more time)
-    """The statement was stopped at its deadline; it left nothing behind."""
+class KeyViolated(Exception):  # noqa: N818 (it becomes a MySQLError where the schema is known)
+    """A statement would have written a unique key twice.
+
+    `values`: the key, None where the statement, run again, did not.
+    """
+
+    def __init__(self, table: str, columns: tuple[str, ...], values: SqliteRow | None) -> None:
+        super().__init__(table, columns, values)
+        self.table = table
+        self.columns = columns
+        self.values = values
 
 
-RUN_ERRORS = (sqlite3.Error, MySQLError, StatementInterrupted, UnicodeError, MemoryError)
+RUN_ERRORS = (
+    sqlite3.Error,
+    MySQLError,
+    StatementInterrupted,
+    KeyViolated,
+    UnicodeError,
+    MemoryError,
+)
 """What `GuardedConnection.run` raises."""
 
 
@@ -79,7 +98,8 @@ class Job:
     """Statements for SQLite, all or none; the result is the last one's.
 
     `is_ddl`: they may change the schema. `timeout_s` is for all.
-    `max_value_bytes` bounds each value, and so the time that one function call takes.
+    `max_value_bytes` bounds each value, and so the time that one function call takes;
+    `max_call_work` bounds the steps of those that take more than linear time.
     """
 
     sql: tuple[str, ...]
@@ -87,6 +107,7 @@ class Job:
     timeout_s: float
     max_rows: int
     max_value_bytes: int = MAX_VALUE_BYTES
+    max_call_work: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -102,9 +123,9 @@ class GuardedConnection:
 
     def __init__(self, max_database_mib: int, image: bytes = b"") -> None:
         """`image`: what the database begins as."""
-        self._deadline_s = float("inf")
+        self._deadline = Deadline()
         self._is_ddl = False
-        self._functions: FunctionErrors | None = None
+        self._functions: FunctionState | None = None
         self._is_trusted = True
         self._is_guarded = False
         self._max_value_bytes = MAX_VALUE_BYTES
@@ -118,7 +139,7 @@ class GuardedConnection:
         connection.execute("PRAGMA temp_store = MEMORY")
         for category, limit in _LIMITS:
             connection.setlimit(category, limit)
-        install_collation(connection)
+        install_collation(connection, self._deadline)
 
     def fill(self, ddl: str, insert: str, rows: Sequence[SqliteRow]) -> None:
         """Creates a table and its rows. Raises: sqlite3.Error (the connection is lost then)."""
@@ -130,14 +151,31 @@ class GuardedConnection:
     def run(self, job: Job) -> JobResult:
         """Runs a job; one that fails leaves nothing behind.
 
-        Raises: StatementInterrupted, MySQLError (a function's), sqlite3.Error, UnicodeError,
-        MemoryError.
+        Raises: StatementInterrupted, MySQLError (a function's), KeyViolated, sqlite3.Error,
+        UnicodeError, MemoryError.
         """
-        connection = self._connection
-        if self._max_pages is not None and not job.sql[0].startswith("SELECT"):
-            connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
+        is_query = len(job.sql) == 1 and job.sql[0].startswith("SELECT")
+        if self._max_pages is not None and not is_query:
+            self._connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
             self._max_pages = None  # set once, and not for queries: that would cost them time
-        is_transaction = len(job.sql) > 1 and not connection.in_transaction
+        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in job.sql):
+            self.prepare_functions()
+        self._deadline.start(job.timeout_s, job.max_call_work, self._connection.interrupt)
+        try:
+            return self._run_in_transaction(job, not is_query)
+        except sqlite3.IntegrityError as error:
+            key = None if job.is_ddl else failed_key(error)
+            if key is None:
+                raise
+            values = self._find_duplicate(job, *key)
+        finally:
+            self._deadline.stop()
+        raise KeyViolated(*key, values)
+
+    def _run_in_transaction(self, job: Job, is_transaction: bool) -> JobResult:
+        """Runs a job; a comparison that missed the deadline may have spoilt what it wrote."""
+        connection = self._connection
+        is_transaction = is_transaction and not connection.in_transaction
         if is_transaction:
             connection.execute("BEGIN")
         try:
@@ -150,16 +188,15 @@ class GuardedConnection:
                 connection.execute("ROLLBACK")
 
     def _run_guarded(self, job: Job) -> JobResult:
-        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in job.sql):
-            self._functions = install_functions(self._connection)
         if not self._is_guarded:  # from here on; making the task's tables is quicker without
             self._connection.set_authorizer(self._authorize)
-            self._connection.set_progress_handler(self._is_over, _OPERATIONS_BETWEEN_CHECKS)
+            self._connection.set_progress_handler(
+                self._deadline.is_over, _OPERATIONS_BETWEEN_CHECKS
+            )
             self._is_guarded = True
         variables = self.variables
         cursor = self._connection.cursor()
         self._is_ddl = job.is_ddl
-        self._deadline_s = time.monotonic() + job.timeout_s
         self._is_trusted = False
         self._limit_values(job.max_value_bytes)
         try:
@@ -167,20 +204,24 @@ class GuardedConnection:
                 cursor.execute(sql)
             result = _fetch(cursor, job.max_rows)
             self._check_variables(variables)
+            if self._deadline.is_missed:
+                self.variables = variables
+                raise StatementInterrupted
             return result
         except sqlite3.DataError:  # the statement may start again where there is more room
             self.variables = variables
             raise
-        except sqlite3.OperationalError as error:
-            if vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+            cause = self._functions and self._functions.take()
+            is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
+            if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
-                if not self._is_over():  # Ctrl-C: SQLite swallows what a callback of ours raises
+                if not (is_late or self._deadline.is_over()):  # Ctrl-C: SQLite swallowed it
                     raise KeyboardInterrupt from None
                 raise StatementInterrupted from None
-            raise (self._functions and self._functions.take()) or error from None
+            raise cause or error from None
         finally:
             self._is_trusted = True
-            self._deadline_s = float("inf")
             cursor.close()
 
     def _limit_values(self, max_value_bytes: int) -> None:
@@ -200,29 +241,39 @@ class GuardedConnection:
         self._limit_values(MAX_VALUE_BYTES)
         return self._connection.execute(sql).fetchall()
 
-    def find_duplicate(self, job: Job, table: str, columns: Sequence[str]) -> SqliteRow | None:
+    def _find_duplicate(self, job: Job, table: str, columns: Sequence[str]) -> SqliteRow | None:
         """Returns the key that a statement failed to write twice, None where it is not found.
 
-        The statement runs again, watched by triggers, and nothing of that stays.
+        The statement runs again in what is left of its time, watched by triggers, and nothing of
+        that stays. Raises: StatementInterrupted.
         """
         found: list[SqliteRow] = []
         names = [quote_name(column) for column in columns]
         same = " AND ".join(f"{name} = NEW.{name}" for name in names)
         values = ", ".join(f"NEW.{name}" for name in names)
-        connection = self._connection
+        connection, variables = self._connection, self.variables
         connection.create_function("found_key", -1, lambda *key: found.append(key))
         connection.execute("BEGIN")
-        for event in ("INSERT", "UPDATE"):
-            connection.execute(
-                f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
-                f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
-                f"BEGIN SELECT found_key({values}); END"
-            )
-        with contextlib.suppress(*RUN_ERRORS):
-            self.run(job)
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        try:
+            with contextlib.suppress(sqlite3.Error, MySQLError, UnicodeError, MemoryError):
+                for event in ("INSERT", "UPDATE"):
+                    connection.execute(
+                        f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
+                        f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
+                        f"BEGIN SELECT found_key({values}); END"
+                    )
+                self._run_guarded(job)
+        finally:
+            if connection.in_transaction:  # an interrupted change has rolled back by itself
+                connection.execute("ROLLBACK")
+            self.variables = variables
         return found[-1] if found else None
+
+    def prepare_functions(self) -> FunctionState:
+        """Gives the connection MySQL's functions: done when a statement first needs them."""
+        if self._functions is None:
+            self._functions = install_functions(self._connection, self._deadline)
+        return self._functions
 
     @property
     def variables(self) -> Variables:
@@ -233,7 +284,7 @@ class GuardedConnection:
     def variables(self, values: Variables) -> None:
         """Replaces them all."""
         if values:
-            self._functions = self._functions or install_functions(self._connection)
+            self.prepare_functions()
         if self._functions:
             self._functions.variables.clear()
             self._functions.variables.update(values)
@@ -246,6 +297,7 @@ class GuardedConnection:
 
     def restore(self, image: bytes) -> None:
         """Replaces the database; the limits stay."""
+        self.prepare_functions()  # a column's default may call one
         source = sqlite3.connect(":memory:")
         if image:
             source.deserialize(image)
@@ -255,9 +307,6 @@ class GuardedConnection:
     def close(self) -> None:
         """Frees the database; idempotent."""
         self._connection.close()
-
-    def _is_over(self) -> bool:
-        return time.monotonic() > self._deadline_s
 
     def _authorize(
         self,
@@ -289,3 +338,12 @@ def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> JobResult:
         rows.append(row)
         num_bytes += sum(len(value) for value in row if isinstance(value, (str, bytes)))
     return JobResult(rows, is_cut=False)
+
+
+def failed_key(error: Exception) -> tuple[str, tuple[str, ...]] | None:
+    """Returns the table and the columns of the unique key that an error is about, if it is."""
+    match = re.fullmatch(r"UNIQUE constraint failed: (.*)", str(error), re.DOTALL)
+    if match is None:
+        return None
+    pairs = [part.rpartition(".") for part in match[1].split(", ")]
+    return pairs[0][0], tuple(column for _, _, column in pairs)

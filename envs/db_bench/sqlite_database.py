@@ -20,6 +20,7 @@ from agentpeft.envs.db_bench.database import (
     TableContents,
     UnreadableTable,
 )
+from agentpeft.envs.db_bench.mysql.deadline import StatementInterrupted
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.parse import Statement, parse_statements
 from agentpeft.envs.db_bench.mysql.rows import to_mysql_rows
@@ -35,9 +36,10 @@ from agentpeft.envs.db_bench.sqlite_connection import (
     GuardedConnection,
     Job,
     JobResult,
-    StatementInterrupted,
+    KeyViolated,
+    failed_key,
 )
-from agentpeft.envs.db_bench.sqlite_errors import PACKET_TOO_BIG, failed_key, to_mysql_error
+from agentpeft.envs.db_bench.sqlite_errors import PACKET_TOO_BIG, to_mysql_error
 from agentpeft.envs.db_bench.sqlite_tables import TableImages, fill, table_layout
 from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
 
@@ -51,6 +53,7 @@ _COMMITTING = (
 )
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
+_FAST_LANE_CALL_WORK = 20_000_000
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 """What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
 
@@ -106,6 +109,8 @@ class SqliteSession(Closable):
                 raise PACKET_TOO_BIG
             text = sql if sql.isascii() else sql.encode("utf-8", "replace").decode("utf-8")
             for statement in parse_statements(text):
+                if time.monotonic() > deadline_s:
+                    raise Mistake.TIMEOUT()
                 result = self._run(statement, deadline_s)
         except MySQLError as error:
             is_timeout = error.number == Mistake.TIMEOUT.value[0]
@@ -176,23 +181,25 @@ class SqliteSession(Closable):
         job = Job(
             translation.sql,
             is_ddl,
-            _FAST_LANE_S,
+            min(_FAST_LANE_S, deadline_s - time.monotonic()),
             self._limits.max_rows,
             _FAST_LANE_VALUE_BYTES,
+            _FAST_LANE_CALL_WORK,
         )
         try:
-            if not (translation.needs_worker or any(map(_may_hang, job.sql))):
+            if not any(map(_may_hang, job.sql)):
                 with contextlib.suppress(StatementInterrupted, sqlite3.DataError):
                     return self._connection.run(job)
             return self._run_in_worker(job, deadline_s)
         except RUN_ERRORS as error:
-            raise self._explain(error, job) from None
+            raise self._explain(error, job.sql[0]) from None
 
     def _run_in_worker(self, job: Job, deadline_s: float) -> JobResult:
         job = replace(
             job,
             timeout_s=max(deadline_s - time.monotonic(), 0.001),
             max_value_bytes=MAX_VALUE_BYTES,
+            max_call_work=math.inf,
         )
         connection = self._connection
         image = connection.image()
@@ -204,30 +211,26 @@ class SqliteSession(Closable):
         connection.variables = reply.variables
         return reply.result
 
-    def _explain(self, error: Exception, job: Job) -> MySQLError:
-        key = failed_key(error)
-        if key and key[0].startswith(INTERNAL):  # a table that ALTER TABLE was building
-            return Mistake.DUPLICATE_KEY("", f"{key[0].removeprefix(INTERNAL)}.{key[1][0]}")
-        table = self._schema.by_name.get(key[0]) if key else None
-        if key is None or table is None:
-            return to_mysql_error(error, job.sql[0])
-        columns = key[1]
+    def _explain(self, error: Exception, sql: str) -> MySQLError:
+        if isinstance(error, sqlite3.IntegrityError) and (key := failed_key(error)):
+            name = key[0].removeprefix(INTERNAL)  # a table that ALTER TABLE was building
+            return Mistake.DUPLICATE_KEY("", f"{name}.{key[1][0]}")
+        if not isinstance(error, KeyViolated):
+            return to_mysql_error(error, sql)
+        table = self._schema.by_name[error.table]
         names = {tuple(map(str.lower, columns)): name for name, columns in table.unique_keys}
-        key_name = names.get(tuple(map(str.lower, columns)), "PRIMARY")
-        values = self._connection.find_duplicate(job, table.name, columns)
-        types = tuple(table.by_name[column.lower()].type for column in columns)
-        entry = to_mysql_rows([values], types)[0] if values else ()
+        key_name = names.get(tuple(map(str.lower, error.columns)), "PRIMARY")
+        types = tuple(table.by_name[column.lower()].type for column in error.columns)
+        entry = to_mysql_rows([error.values], types)[0] if error.values else ()
         return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
 
 
 def _may_hang(sql: str) -> bool:
-    """Returns whether a statement might sleep, or take long to prepare: no deadline stops either.
+    """Returns whether a statement might take long to prepare: no deadline stops that.
 
     SQLite copies a common table expression wherever it is named, so that n of them in `size`
     characters make up to (size / 4n) ** n copies. "AS (" stands in other places too, harmlessly.
     """
-    if "my_sleep(" in sql:
-        return True
     num_expressions = sql.count(" AS (")
     if num_expressions < 2:
         return False

@@ -5,9 +5,9 @@ import re
 import sqlite3
 from collections.abc import Callable
 
+from agentpeft.envs.db_bench.mysql.deadline import StatementInterrupted
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.types import INTERNAL
-from agentpeft.envs.db_bench.sqlite_connection import StatementInterrupted
 
 _LOGGER = logging.getLogger(__name__)
 PACKET_TOO_BIG = MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
@@ -53,7 +53,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),
     (re.compile(r'near "(.*)": syntax error', re.DOTALL), lambda near: Mistake.SYNTAX(near, 1)),
     (re.compile(r"incomplete input()"), lambda near: Mistake.SYNTAX(near, 1)),
-    (re.compile(r"(user-defined function raised)"), lambda _: _BAD_ARGUMENTS),
+    (re.compile(r"(user-defined (?:function|aggregate))"), lambda _: _BAD_ARGUMENTS),
     (re.compile(r"NOT NULL constraint failed: .*\.(.*)"), Mistake.NULL_COLUMN),
     (re.compile(r"CHECK constraint failed: (.*)"), _violated),
 )
@@ -83,12 +83,3 @@ def to_mysql_error(error: Exception, sql: str) -> MySQLError:
             return to_error(match[1].replace(INTERNAL, ""))
     _LOGGER.debug("no MySQL error for %s: %r", sql, error)
     return _UNKNOWN
-
-
-def failed_key(error: Exception) -> tuple[str, tuple[str, ...]] | None:
-    """Returns the table and the columns of the unique key that an error is about, if it is."""
-    match = re.fullmatch(r"UNIQUE constraint failed: (.*)", str(error), re.DOTALL)
-    if match is None:
-        return None
-    pairs = [part.rpartition(".") for part in match[1].split(", ")]
-    return pairs[0][0], tuple(column for _, _, column in pairs)

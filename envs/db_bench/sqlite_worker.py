@@ -20,19 +20,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from agentpeft.envs import processes
+from agentpeft.envs.db_bench.mysql.deadline import StatementInterrupted
 from agentpeft.envs.db_bench.sqlite_connection import (
     RUN_ERRORS,
     GuardedConnection,
     Job,
     JobResult,
-    StatementInterrupted,
     Variables,
 )
 from agentpeft.envs.errors import EnvFault
@@ -82,15 +82,20 @@ class WorkerPool:
     def run(self, request: Request) -> Reply:
         """Runs a job and returns its result and the database after it.
 
-        Raises: StatementInterrupted, MySQLError, sqlite3.Error, MemoryError (the worker died of
-        the job), EnvFault (no worker can be started).
+        The time that it waits for a worker is not the job's.
+
+        Raises: StatementInterrupted, MySQLError, KeyViolated, sqlite3.Error, MemoryError (the
+        worker died of the job), EnvFault (no worker can be started).
         """
         answer: Answer | None = None
         is_new = False
         while answer is None and not is_new:  # one that was idle may have been killed meanwhile
             with self._worker() as worker:
                 is_new = worker.is_new
+                start_s = time.monotonic()
                 answer = worker.run(request)
+                rest_s = request.job.timeout_s - (time.monotonic() - start_s)
+                request = replace(request, job=replace(request.job, timeout_s=max(rest_s, 0.001)))
         if isinstance(answer, Exception):
             raise answer
         if not isinstance(answer, Reply):
@@ -245,6 +250,7 @@ def _limit_process() -> None:
 def _run(request: Request) -> Answer:
     connection = GuardedConnection(request.max_database_mib, request.image)
     try:
+        connection.prepare_functions()  # a column's default may call one
         connection.variables = request.variables
         result = connection.run(request.job)
         return Reply(result, connection.image(), connection.variables)

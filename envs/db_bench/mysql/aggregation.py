@@ -13,30 +13,32 @@ from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 MAX_CONCAT_CHARS = 1024
 
 
-class _Window(ABC):
+class Window(ABC):
     """An aggregate over the rows that it holds; `value` computes it from them."""
 
     def __init__(self) -> None:
         self.rows: deque[tuple[SQLiteValue, ...]] = deque()
+        self.num_chars = 0
 
     def step(self, *row: SQLiteValue) -> None:
         """Takes a row in."""
         self.rows.append(row)
+        self.num_chars += _num_chars(row)
 
     def inverse(self, *_row: SQLiteValue) -> None:
         """Lets the oldest row go."""
-        self.rows.popleft()
+        self.num_chars -= _num_chars(self.rows.popleft())
 
     @abstractmethod
     def value(self) -> SQLiteValue:
         """Returns the aggregate of the rows held."""
 
-    def finalize(self) -> SQLiteValue:
-        """Returns the aggregate of all rows."""
-        return self.value()
+
+def _num_chars(row: tuple[SQLiteValue, ...]) -> int:
+    return sum(len(value) for value in row if isinstance(value, str | bytes))
 
 
-class _Spread(_Window):
+class _Spread(Window):
     def __init__(self, is_sample: bool, is_root: bool) -> None:
         super().__init__()
         self.is_sample = is_sample
@@ -57,7 +59,7 @@ class _Spread(_Window):
         return math.sqrt(total / divisor) if self.is_root else total / divisor
 
 
-class _GroupConcat(_Window):
+class _GroupConcat(Window):
     def value(self) -> SQLiteValue:
         """Rows are (is distinct, separator, directions, text, keys …)."""
         rows = [row for row in self.rows if row[3] is not None]
@@ -69,10 +71,17 @@ class _GroupConcat(_Window):
                 key=lambda row: _sort_key(row[4 + index]),
                 reverse=str(directions)[index] == "d",
             )
-        texts = [str(row[3]) for row in rows]
+        texts = [str(row[3])[:MAX_CONCAT_CHARS] for row in rows]
         if is_distinct:
             texts = list({collation_key(text): text for text in reversed(texts)}.values())[::-1]
-        return str(separator).join(texts)[:MAX_CONCAT_CHARS]
+        pieces: list[str] = []
+        num_chars = 0
+        for text in texts:
+            pieces.append(text)
+            num_chars += len(text) + len(str(separator))
+            if num_chars - len(str(separator)) >= MAX_CONCAT_CHARS:
+                break
+        return str(separator).join(pieces)[:MAX_CONCAT_CHARS]
 
 
 def _sort_key(value: SQLiteValue) -> tuple[int, object]:
@@ -81,7 +90,7 @@ def _sort_key(value: SQLiteValue) -> tuple[int, object]:
     return (2, collation_key(value)) if isinstance(value, str) else (1, value)
 
 
-class _Bits(_Window):
+class _Bits(Window):
     def __init__(self, combine: Callable[[int, int], int], start: int) -> None:
         super().__init__()
         self.combine = combine
@@ -93,7 +102,7 @@ class _Bits(_Window):
         return reduce(self.combine, numbers, self.start)
 
 
-AGGREGATES: dict[str, Callable[[], _Window]] = {
+AGGREGATES: dict[str, Callable[[], Window]] = {
     "var_pop": partial(_Spread, False, False),
     "var_samp": partial(_Spread, True, False),
     "stddev_pop": partial(_Spread, False, True),

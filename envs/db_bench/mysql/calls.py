@@ -23,23 +23,25 @@ from agentpeft.envs.db_bench.mysql.types import (
     quote_text,
 )
 
-# Arguments: t text, n number, a any; "?" may be missing, "*" may be missing or be many.
+# Arguments: t text, n number, a any; one before "?" may be missing, "*" may be missing or be many.
 _PLAIN_TEXTS = {
     TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(tn) right(tn) reverse(t) lpad(tnt)
         substring_index(ttn) rpad(tnt) ltrim(t) rtrim(t) replace(ttt) repeat(tn) insert(tnnt)
         hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) dayname(a) monthname(a)
-        date_format(at) regexp_replace(ttt) regexp_substr(tt) substring(tnn?) space(n)""",
+        date_format(at) regexp_replace(tttn?n?t?) regexp_substr(ttn?n?t?) substring(tnn?)
+        space(n)""",
     INTEGER: """char_length(t) octet_length(t) locate(ttn?) ascii(t) crc32(t) find_in_set(tt)
         strcmp(tt) sign(n) datediff(aa) to_days(a) unix_timestamp(a?) time_to_sec(a) week(an?)
-        yearweek(an?) regexp_like(ttt?) regexp_instr(tt) last_insert_id() row_count() sleep(n)
-        isnull(a) year(a) month(a) day(a) dayofweek(a) dayofyear(a) weekday(a) hour(a) minute(a)
-        second(a) microsecond(a) quarter(a) weekofyear(a) bit_count(n)""",
+        yearweek(an?) regexp_like(ttt?) regexp_instr(ttn?n?n?t?) last_insert_id() row_count()
+        sleep(n) isnull(a) year(a) month(a) day(a) dayofweek(a) dayofyear(a) weekday(a) hour(a)
+        minute(a) second(a) microsecond(a) quarter(a) weekofyear(a) bit_count(n)""",
     DOUBLE: """sqrt(n) pow(nn) exp(n) log(nn?) log2(n) log10(n) pi() sin(n) cos(n) tan(n)
         asin(n) acos(n) atan(nn?) cot(n) radians(n) degrees(n) rand(n?)""",
     DATE: "curdate() last_day(a) makedate(nn) from_days(n)",
     DATETIME: "now(n?) from_unixtime(n)",
     TIME: "curtime(n?) sec_to_time(n) timediff(aa) maketime(nnn)",
 }
+_WITHOUT_MARKS = str.maketrans("", "", "?*")
 _PLAIN = {
     match[1].upper(): (match[2], kind)
     for kind, text in _PLAIN_TEXTS.items()
@@ -48,7 +50,6 @@ _PLAIN = {
 _SQLITE_NAMES = {
     "LTRIM": "ltrim",
     "RTRIM": "rtrim",
-    "REPLACE": "replace",
     "QUOTE": "quote",
     "CHAR_LENGTH": "length",
     "LAST_INSERT_ID": "last_insert_rowid",
@@ -121,13 +122,11 @@ def _call_by_name(written: str, arguments: Sequence[exp.Expr], scope: Scope) -> 
 
 def _plain_call(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
     pattern, kind = _PLAIN[name]
-    letters = pattern.rstrip("?*")
-    least = len(letters) - (letters != pattern)
+    letters = pattern.translate(_WITHOUT_MARKS)
+    least = 2 * len(letters) - len(pattern)
     most = 64 if pattern.endswith("*") else len(letters)
     if not least <= len(arguments) <= most:
         raise Mistake.ARGUMENTS(name)
-    if name.startswith("REGEXP"):
-        scope.statement.needs_worker = True
     values = []
     for argument, letter in zip(arguments, letters.ljust(64, letters[-1:] or "a"), strict=False):
         values.append(_CONVERSIONS[letter](compile_expression(argument, scope)).sql)

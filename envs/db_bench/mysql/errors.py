@@ -12,6 +12,10 @@ class MySQLError(Exception):
         self.sqlstate = sqlstate
         self.message = message
 
+    def copy(self) -> "MySQLError":
+        """Returns the error without its traceback."""
+        return MySQLError(self.number, self.sqlstate, self.message)
+
     def __str__(self) -> str:
         return f"{self.number} ({self.sqlstate}): {self.message}"
 
@@ -143,7 +147,44 @@ class Mistake(Enum):
         "which is not functionally dependent on columns in GROUP BY clause; this is incompatible "
         "with sql_mode=only_full_group_by",
     )
-    BAD_REGEXP = (3692, "HY000", "Incorrect description of a regular expression: '{}'.")
+    WRONG_ARGUMENTS = (1210, "HY000", "Incorrect arguments to {}")
+    REGEXP_ARGUMENT = (3685, "HY000", "Illegal argument to a regular expression.")
+    REGEXP_BOUNDS = (3686, "HY000", "Index out of bounds in regular expression search.")
+    REGEXP_UNINSTALLED = (
+        3687,
+        "HY000",
+        "Internal error in the regular expression library. (pip install google-re2)",
+    )
+    REGEXP_SYNTAX = (3688, "HY000", "Syntax error in regular expression on line {}, character {}.")
+    REGEXP_ESCAPE = (3689, "HY000", "Unrecognized escape sequence in regular expression.")
+    REGEXP_UNIMPLEMENTED = (
+        3690,
+        "HY000",
+        "The regular expression contains a feature that is not implemented in this library "
+        "version.",
+    )
+    REGEXP_PARENTHESIS = (3691, "HY000", "Mismatched parenthesis in regular expression.")
+    REGEXP_INTERVAL = (3692, "HY000", "Incorrect description of a {{min,max}} interval.")
+    REGEXP_MAX_LESS_THAN_MIN = (
+        3693,
+        "HY000",
+        "The maximum is less than the minumum in a {{min,max}} interval.",
+    )
+    REGEXP_BRACKET = (
+        3696,
+        "HY000",
+        "The regular expression contains an unclosed bracket expression.",
+    )
+    REGEXP_RANGE = (
+        3697,
+        "HY000",
+        "The regular expression contains an [x-y] character range where x comes after y.",
+    )
+    REGEXP_TOO_BIG = (
+        3700,
+        "HY000",
+        "The regular expression pattern exceeds limits on size or complexity.",
+    )
     WINDOW_MISUSE = (
         3593,
         "HY000",

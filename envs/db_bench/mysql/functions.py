@@ -1,20 +1,22 @@
 """MySQL's functions as Python functions of a SQLite connection: short, and bounded in output.
 
-A statement's time limit cannot interrupt one of them; regular expressions, the only ones that can
-run away, belong into a worker process (`Translation.needs_worker`).
+Each looks at the statement's deadline as it begins. Nothing interrupts a call: it takes time linear
+in its arguments, or tells the deadline how much it may take.
 """
 
 import random
 import sqlite3
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial
 
-from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATES
-from agentpeft.envs.db_bench.mysql.collation import collation_key
+from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATES, Window
+from agentpeft.envs.db_bench.mysql.collation import collation_key, like
 from agentpeft.envs.db_bench.mysql.date_functions import DATE_FUNCTIONS
+from agentpeft.envs.db_bench.mysql.deadline import Deadline, StatementInterrupted
 from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.number_functions import NUMBER_FUNCTIONS
+from agentpeft.envs.db_bench.mysql.regular_expressions import REGEXP_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 from agentpeft.envs.db_bench.mysql.storage import stored_value
 from agentpeft.envs.db_bench.mysql.text_functions import NULLABLE_TEXT_FUNCTIONS, TEXT_FUNCTIONS
@@ -25,11 +27,11 @@ _RANDOM = random.Random()
 Function = Callable[..., SQLiteValue]
 
 
-class FunctionErrors:
+class FunctionState:
     """What the functions of one connection keep: the error behind SQLite's, and @variables."""
 
     def __init__(self) -> None:
-        self.error: MySQLError | None = None
+        self.error: MySQLError | StatementInterrupted | None = None
         self.variables: dict[str, SQLiteValue] = {}
 
     def set_variable(self, name: str, value: SQLiteValue) -> SQLiteValue:
@@ -37,7 +39,7 @@ class FunctionErrors:
         self.variables[name] = value
         return value
 
-    def take(self) -> MySQLError | None:
+    def take(self) -> MySQLError | StatementInterrupted | None:
         """Returns the last error and forgets it."""
         error, self.error = self.error, None
         return error
@@ -66,9 +68,11 @@ def _store(
     return stored_value(value, parse_type(declared), column, row, is_lenient=bool(is_lenient))
 
 
-def _sleep(seconds: float) -> int:
+def _sleep(deadline: Deadline, seconds: float) -> int:
     if seconds > 0.05:
         raise Mistake.TIMEOUT()
+    if time.monotonic() + seconds > deadline.end_s:
+        raise StatementInterrupted
     time.sleep(max(seconds, 0))
     return 0
 
@@ -78,8 +82,10 @@ _NULL_IS_NULL = {
     **NUMBER_FUNCTIONS,
     **DATE_FUNCTIONS,
     "row_key": _row_key,
-    "sleep": _sleep,
+    "like": like,
 }
+_TIMED: dict[str, Function] = {**REGEXP_FUNCTIONS, "sleep": _sleep}
+"""They take the deadline first; each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
     **NULLABLE_TEXT_FUNCTIONS,
     "rand": lambda *seed: (random.Random(*seed) if seed else _RANDOM).random(),
@@ -93,7 +99,6 @@ _FUNCTIONS: dict[str, Function] = {
 def _nullable(function: Function) -> Function:
     """Makes a function return NULL where an argument is NULL."""
 
-    @wraps(function)
     def call(*arguments: SQLiteValue) -> SQLiteValue:
         return None if None in arguments else function(*arguments)
 
@@ -103,24 +108,68 @@ def _nullable(function: Function) -> Function:
 _ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()}, **_FUNCTIONS}
 
 
-def install_functions(connection: sqlite3.Connection) -> FunctionErrors:
+class _TimedWindow:
+    """An aggregate that looks at the deadline with each row, and keeps the error behind SQLite's.
+
+    The characters that it holds count as work: computing its value reads them all.
+    """
+
+    def __init__(
+        self, aggregate: Callable[[], Window], state: FunctionState, deadline: Deadline
+    ) -> None:
+        self._window = aggregate()
+        self._state = state
+        self._deadline = deadline
+
+    def _call(self, method: Callable[..., SQLiteValue], *row: SQLiteValue) -> SQLiteValue:
+        try:
+            self._deadline.check(self._window.num_chars)
+            return method(*row)
+        except (MySQLError, StatementInterrupted) as error:
+            self._state.error = error
+            raise
+
+    def step(self, *row: SQLiteValue) -> None:
+        """Takes a row in."""
+        self._call(self._window.step, *row)
+
+    def inverse(self, *row: SQLiteValue) -> None:
+        """Lets the oldest row go."""
+        self._call(self._window.inverse, *row)
+
+    def value(self) -> SQLiteValue:
+        """Returns the aggregate of the rows held."""
+        return self._call(self._window.value)
+
+    def finalize(self) -> SQLiteValue:
+        """Returns the aggregate of all rows."""
+        return self._call(self._window.value)
+
+
+def install_functions(
+    connection: sqlite3.Connection, deadline: Deadline | None = None
+) -> FunctionState:
     """Gives a connection MySQL's functions; the result holds the errors that they raise."""
-    errors = FunctionErrors()
+    state = FunctionState()
+    deadline = deadline or Deadline()
 
     def guarded(function: Function) -> Function:
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
+                deadline.check()
                 return function(*arguments)
-            except MySQLError as error:
-                errors.error = error
+            except (MySQLError, StatementInterrupted) as error:
+                state.error = error
                 raise
 
         return call
 
-    for name, function in _ALL.items():
+    timed = {name: _nullable(partial(function, deadline)) for name, function in _TIMED.items()}
+    for name, function in (_ALL | timed).items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     for name, aggregate in AGGREGATES.items():
-        connection.create_window_function(f"my_{name}", -1, aggregate)
-    connection.create_function("my_get", 1, errors.variables.get)
-    connection.create_function("my_set", 2, errors.set_variable)
-    return errors
+        window = partial(_TimedWindow, aggregate, state, deadline)
+        connection.create_window_function(f"my_{name}", -1, window)
+    connection.create_function("my_get", 1, state.variables.get)
+    connection.create_function("my_set", 2, state.set_variable)
+    return state

@@ -8,13 +8,14 @@ The mark is a character that no name may have: `parse` refuses names with it, as
 import logging
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
+from sys import getsizeof
 
 from sqlglot import Dialect, exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.mysql.errors import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.grammar import check_nesting, find_foreign, token_types
 from agentpeft.envs.db_bench.mysql.types import INTERNAL
@@ -88,9 +89,9 @@ class Statement:
     @property
     def tokens(self) -> tuple[Token, ...]:
         """The text's tokens, read when they are asked for."""
-        if not self._tokens:
-            self._tokens = tuple(_tokenize(self.text))
-        return self._tokens
+        tokens = self._tokens or tuple(_tokenize(self.text))
+        self._tokens = tokens
+        return tokens
 
     def forget_tokens(self) -> None:
         """Gives the tokens' memory back: caches keep statements for long."""
@@ -107,12 +108,25 @@ class Statement:
         return self.text[:7].upper() == "REPLACE"
 
 
-@lru_cache(maxsize=1024)
+_SPLIT: ByteCache[str, tuple[Statement, ...]] = ByteCache(8 * 1024**2)
+_STATEMENT_BYTES = 300
+
+
 def parse_statements(sql: str) -> tuple[Statement, ...]:
     """Splits a text at its semicolons; those within strings and comments do not count.
 
     Raises: MySQLError where the text is empty, too long, or does not consist of tokens.
     """
+    statements = _SPLIT.find(sql)
+    if statements is None:
+        statements = _split(sql)
+        without_tokens = tuple(Statement(statement.text) for statement in statements)
+        num_bytes = 2 * getsizeof(sql) + _STATEMENT_BYTES * len(statements)
+        _SPLIT.keep(sql, without_tokens, num_bytes)
+    return statements
+
+
+def _split(sql: str) -> tuple[Statement, ...]:
     if len(sql) > MAX_CHARS:
         raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
     tokens = _tokenize(sql)

@@ -223,7 +223,7 @@ def _like(node: exp.Expr, scope: Scope) -> Fragment:
 
 @handles(exp.RegexpLike)
 def _regexp(node: exp.Expr, scope: Scope) -> Fragment:
-    scope.statement.needs_worker = True
     value = to_text(compile_expression(node.this, scope))
     pattern = to_text(compile_expression(node.expression, scope))
-    return Fragment(f"my_regexp_like({value.sql}, {pattern.sql})", INTEGER)
+    mode = ", 'c'" if Kind.BLOB in (value.type.kind, pattern.type.kind) else ""
+    return Fragment(f"my_regexp_like({value.sql}, {pattern.sql}{mode})", INTEGER)

@@ -94,7 +94,6 @@ class StatementState:
 
     schema: Schema
     compile_query: "Callable[[exp.Expr, Scope, bool], Query]"
-    needs_worker: bool = False
     target: str | None = None
 
 

@@ -1,9 +1,10 @@
 """FROM clauses: tables, joins, derived tables and information_schema."""
 
-from functools import lru_cache
+from sys import getsizeof
 
 from sqlglot import exp
 
+from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.mysql.catalog import information_schema
 from agentpeft.envs.db_bench.mysql.coercion import align
 from agentpeft.envs.db_bench.mysql.compiler import compile_condition
@@ -136,9 +137,20 @@ def find_table(node: exp.Expr, scope: Scope) -> TableSchema:
     return table
 
 
-@lru_cache(maxsize=2048)
+_SOURCES: ByteCache[tuple[TableSchema, str, str], Source] = ByteCache(16 * 1024**2)
+
+
 def table_source(table: TableSchema, alias: str, database: str) -> Source:
     """Returns a table of the schema as a source, which no scope changes."""
+    source = _SOURCES.find((table, alias, database))
+    if source is None:
+        source = _make_source(table, alias, database)
+        num_bytes = 2 * table.num_bytes + len(table.columns) * getsizeof(alias)
+        _SOURCES.keep((table, alias, database), source, num_bytes)
+    return source
+
+
+def _make_source(table: TableSchema, alias: str, database: str) -> Source:
     columns = [
         OutputColumn(column.name, column.type, column.type.kind is not Kind.BLOB)
         for column in table.columns

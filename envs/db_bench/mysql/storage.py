@@ -10,8 +10,8 @@ from agentpeft.envs.db_bench.mysql.rows import SQLiteValue, decimal_unit, to_dec
 from agentpeft.envs.db_bench.mysql.temporal import normalize
 from agentpeft.envs.db_bench.mysql.types import TEMPORALS, Kind, SqlType
 
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*$", re.ASCII)
-_PREFIX = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$", re.ASCII)
+_PREFIX = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 
 
 def stored_value(

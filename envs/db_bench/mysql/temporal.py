@@ -18,6 +18,8 @@ _DIGITS = re.compile(
 _TIME = re.compile(
     r"\s*(-?)(?:(\d+) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*$", re.ASCII
 )
+_MAX_KEPT_CHARS = 40
+_MAX_FORMAT_CHARS = 200
 _UNITS = {
     "MICROSECOND": timedelta(microseconds=1),
     "SECOND": timedelta(seconds=1),
@@ -40,9 +42,12 @@ DATE_UNITS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR", "YEAR_MONTH"}
 UNITS = frozenset({*_UNITS, *_MONTHS, *_COMPOUND})
 
 
-@lru_cache(maxsize=4096)
 def parse_datetime(text: str) -> datetime | None:
     """Returns a date or a date and time in any of MySQL's spellings, None for others."""
+    return _kept_datetime(text) if len(text) <= _MAX_KEPT_CHARS else _parse_datetime(text)
+
+
+def _parse_datetime(text: str) -> datetime | None:
     match = _PARTS.match(text) or _DIGITS.match(text)
     if match is None:
         return None
@@ -56,6 +61,9 @@ def parse_datetime(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment + timedelta(seconds=round(float(f"0.{fraction or 0}")))
+
+
+_kept_datetime = lru_cache(maxsize=4096)(_parse_datetime)
 
 
 def normalize(value: str | int | float, kind: Kind) -> str | None:
@@ -211,7 +219,12 @@ def _format_code(code: str, moment: datetime) -> str:
 
 
 def parse_format(text: str, pattern: str) -> datetime | None:
-    """Returns a text read in one of MySQL's formats (STR_TO_DATE), None where it does not fit."""
+    """Returns a text read in one of MySQL's formats (STR_TO_DATE), None where it does not fit.
+
+    Python keeps hundreds of formats, for each is a regular expression: a long one fits nothing.
+    """
+    if len(pattern) > _MAX_FORMAT_CHARS:
+        return None
     codes = {**_PYTHON_FORMATS, "c": "%m", "e": "%d", "k": "%H", "l": "%I"}
     python = re.sub(r"%(.)", lambda match: codes.get(match[1], match[1]), pattern)
     try:

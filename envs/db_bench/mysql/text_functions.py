@@ -1,13 +1,10 @@
-"""MySQL's text functions in Python, bounded in output; regular expressions are not in time."""
+"""MySQL's text functions in Python: linear in time, and bounded in output."""
 
 import hashlib
-import re
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
 
-from agentpeft.envs.db_bench.mysql.collation import collation_key, like
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.collation import collation_key
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
 
 MAX_TEXT_CHARS = 1 << 20
@@ -67,13 +64,21 @@ def _repeat(text: str, count: float) -> str | None:
 
 
 def _trim(text: str, removed: str, position: str) -> str:
+    start, end = 0, len(text)
     if removed and position != "TRAILING":
-        while text.startswith(removed):
-            text = text[len(removed) :]
+        while text.startswith(removed, start):
+            start += len(removed)
     if removed and position != "LEADING":
-        while text.endswith(removed):
-            text = text[: -len(removed)]
-    return text
+        while text.endswith(removed, start, end):
+            end -= len(removed)
+    return text[start:end]
+
+
+def _replace(text: str, old: str, new: str) -> str | None:
+    if not old:
+        return text
+    num_chars = len(text) + text.count(old) * (len(new) - len(old))
+    return text.replace(old, new) if num_chars <= MAX_TEXT_CHARS else None
 
 
 def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
@@ -108,44 +113,6 @@ def _sha2(text: str, bits: int) -> str | None:
     return hashlib.new(names[bits], text.encode()).hexdigest() if bits in names else None
 
 
-@lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    if len(text) > 500:
-        raise Mistake.BAD_REGEXP(text[:80])
-    classes = {"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "space": r"\s"}
-    python = re.sub(r"\[:(\w+):\]", lambda match: classes.get(match[1], ""), text)
-    try:
-        return re.compile(python, re.IGNORECASE)
-    except (re.error, RecursionError, OverflowError):
-        raise Mistake.BAD_REGEXP(text) from None
-
-
-def _regexp(text: str, pattern: str, _mode: str = "") -> int:
-    return int(_pattern(pattern).search(text) is not None)
-
-
-def _regexp_replace(text: str, pattern: str, new: str) -> str | None:
-    return _bounded(_pattern(pattern).sub(lambda match: _expanded(new, match), text))
-
-
-def _expanded(template: str, match: re.Match[str]) -> str:
-    def group(digit: re.Match[str]) -> str:
-        number = int(digit[1])
-        return match[number] or "" if number <= match.re.groups else ""
-
-    return re.sub(r"\$(\d)", group, template)
-
-
-def _regexp_substr(text: str, pattern: str) -> str | None:
-    match = _pattern(pattern).search(text)
-    return match[0] if match else None
-
-
-def _regexp_instr(text: str, pattern: str) -> int:
-    match = _pattern(pattern).search(text)
-    return match.start() + 1 if match else 0
-
-
 TEXT_FUNCTIONS: dict[str, Function] = {
     "upper": lambda text: text.upper(),
     "lower": lambda text: text.lower(),
@@ -159,6 +126,7 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "rpad": _rpad,
     "reverse": lambda text: text[::-1],
     "repeat": _repeat,
+    "replace": _replace,
     "space": lambda count: _repeat(" ", count),
     "locate": _locate,
     "insert": _insert,
@@ -171,11 +139,6 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "crc32": lambda text: zlib.crc32(text.encode()),
     "find_in_set": _find_in_set,
     "strcmp": _strcmp,
-    "like": like,
-    "regexp_like": _regexp,
-    "regexp_replace": _regexp_replace,
-    "regexp_substr": _regexp_substr,
-    "regexp_instr": _regexp_instr,
 }
 """Each gives NULL where an argument is NULL."""
 NULLABLE_TEXT_FUNCTIONS: dict[str, Function] = {"concat_ws": _concat_ws, "elt": _elt}

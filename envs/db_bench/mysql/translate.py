@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from sys import getsizeof
 
 from sqlglot import exp
 
@@ -13,6 +13,7 @@ from agentpeft.envs.db_bench.mysql import (  # noqa: F401 (they register their h
     predicates,
     values,
 )
+from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.mysql.catalog import describe, show
 from agentpeft.envs.db_bench.mysql.changes import compile_delete, compile_update
 from agentpeft.envs.db_bench.mysql.coercion import STRICT
@@ -51,26 +52,39 @@ class Translation:
     """A translated statement.
 
     `sql`: SQLite statements to run in order, all or none; a READ has one. `types`: of a READ's
-    columns. `schema`: the schema after a DEFINITION. `needs_worker`: it may run away in Python
-    (regular expressions), where no time limit reaches: run it in a process that can be killed.
+    columns. `schema`: the schema after a DEFINITION.
     """
 
     kind: StatementKind
     sql: tuple[str, ...] = ()
     types: tuple[SqlType, ...] = ()
     schema: Schema | None = None
-    needs_worker: bool = False
+
+
+_KEPT: ByteCache[tuple[Statement, Schema], Translation | MySQLError] = ByteCache(32 * 1024**2)
+_TRANSLATION_BYTES = 1000
+_TYPE_BYTES = 100
 
 
 def translate(statement: Statement, schema: Schema) -> Translation:
     """Returns the statement for SQLite. Raises: MySQLError for what MySQL would refuse."""
-    result = _translate(statement, schema)
+    result = _KEPT.find((statement, schema))
+    if result is None:
+        result = _translate(statement, schema)
+        _KEPT.keep((statement, schema), result, _count_bytes(statement, schema, result))
     if isinstance(result, MySQLError):
-        raise MySQLError(result.number, result.sqlstate, result.message)
+        raise result.copy()
     return result
 
 
-@lru_cache(maxsize=1024)
+def _count_bytes(statement: Statement, schema: Schema, result: Translation | MySQLError) -> int:
+    num_bytes = _TRANSLATION_BYTES + getsizeof(statement.text) + schema.num_bytes
+    if isinstance(result, MySQLError):
+        return num_bytes + getsizeof(result.message)
+    num_bytes += sum(map(getsizeof, result.sql)) + _TYPE_BYTES * len(result.types)
+    return num_bytes + (result.schema.num_bytes if result.schema else 0)
+
+
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
     state = StatementState(schema, compile_query)
     words = statement.words
@@ -78,7 +92,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
     try:
         return _dispatch(parse(statement), statement, state)
     except MySQLError as error:
-        return error
+        return error.copy()  # its traceback holds the syntax tree
     except Misplaced as error:
         return locate(statement, error)
     except RecursionError:
@@ -98,13 +112,13 @@ _TRANSACTIONS: dict[type[exp.Expr], StatementKind] = {
 
 def _dispatch(node: exp.Expr, statement: Statement, state: StatementState) -> Translation:
     if isinstance(node, _QUERIES):
-        return _read(compile_query(node, Scope(state), False), state)
+        return _read(compile_query(node, Scope(state), False))
     if isinstance(node, exp.Insert):
-        return _write(compile_insert(node, state, statement.is_replace), state)
+        return _write(compile_insert(node, state, statement.is_replace))
     if isinstance(node, exp.Update):
-        return _write(compile_update(node, state), state)
+        return _write(compile_update(node, state))
     if isinstance(node, exp.Delete):
-        return _write(compile_delete(node, state), state)
+        return _write(compile_delete(node, state))
     if type(node) in _TRANSACTIONS:
         return Translation(_TRANSACTIONS[type(node)])
     return _dispatch_other(node, state)
@@ -119,11 +133,11 @@ def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
         return _definition(compile_alter(node, state))
     if isinstance(node, exp.TruncateTable):
         table = find_table(node.expressions[0], Scope(state))
-        return _write([f"DELETE FROM {quote_name(table.name)}"], state)
+        return _write([f"DELETE FROM {quote_name(table.name)}"])
     if isinstance(node, exp.Show):
-        return _read(show(node, state.schema), state)
+        return _read(show(node, state.schema))
     if isinstance(node, exp.Describe) and isinstance(node.this, exp.Table):
-        return _read(describe(find_table(node.this, Scope(state))), state)
+        return _read(describe(find_table(node.this, Scope(state))))
     if isinstance(node, exp.Use):
         if name_of(node.this.this) != state.schema.name:
             raise Mistake.DATABASE_DENIED(name_of(node.this.this))
@@ -133,14 +147,12 @@ def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
     raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
 
 
-def _read(query: Query, state: StatementState) -> Translation:
-    return Translation(
-        StatementKind.READ, (query.sql,), query.types, needs_worker=state.needs_worker
-    )
+def _read(query: Query) -> Translation:
+    return Translation(StatementKind.READ, (query.sql,), query.types)
 
 
-def _write(sql: list[str], state: StatementState) -> Translation:
-    return Translation(StatementKind.WRITE, tuple(sql), needs_worker=state.needs_worker)
+def _write(sql: list[str]) -> Translation:
+    return Translation(StatementKind.WRITE, tuple(sql))
 
 
 def _definition(definition: Definition) -> Translation:
@@ -163,7 +175,7 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
             terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
     if not terms:
         return Translation(StatementKind.NOTHING)
-    return _write([f"SELECT {', '.join(terms)}"], state)
+    return _write([f"SELECT {', '.join(terms)}"])
 
 
 def _is_autocommit(target: exp.Expr) -> bool:

@@ -79,17 +79,23 @@ _OTHER_TYPES = {
     "TIME": TIME,
     **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY"), BLOB),
 }
+_MAX_KEPT_CHARS = 100
+_OBJECT_BYTES = 500
+_CHAR_BYTES = 4
 _TYPE = re.compile(
     r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.ASCII | re.IGNORECASE
 )
 
 
-@lru_cache(maxsize=512)
 def parse_type(declared: str) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
 
     Raises: MySQLError (1064) for one that MySQL does not know.
     """
+    return _kept_type(declared) if len(declared) <= _MAX_KEPT_CHARS else _parse_type(declared)
+
+
+def _parse_type(declared: str) -> SqlType:
     match = _TYPE.match(declared)
     name = match[1].upper() if match else ""
     size = int(match[2]) if match and match[2] else None
@@ -108,6 +114,8 @@ def parse_type(declared: str) -> SqlType:
         return replace(known, length=size)
     return known
 
+
+_kept_type = lru_cache(maxsize=512)(_parse_type)
 
 _AFFINITIES = {
     Kind.INTEGER: "INTEGER",
@@ -184,6 +192,12 @@ class TableSchema:
         raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
 
     @cached_property
+    def num_bytes(self) -> int:
+        """About the memory that it takes, with its definition and sources of it."""
+        num_chars = sum(len(c.name) + len(c.declared) + len(c.default or "") for c in self.columns)
+        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * _CHAR_BYTES * num_chars
+
+    @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         definitions = [column.definition for column in self.columns]
@@ -221,6 +235,11 @@ class Schema:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """About the memory that it takes."""
+        return _OBJECT_BYTES + sum(table.num_bytes for table in self.tables)
 
     @cached_property
     def by_name(self) -> dict[str, TableSchema]:

@@ -1,0 +1,52 @@
+"""When a statement must end: every function and comparison in Python looks at it as it begins."""
+
+import math
+import time
+from collections.abc import Callable
+
+
+class StatementInterrupted(Exception):  # noqa: N818 (not an error: the statement needs more time)
+    """The statement was stopped at its deadline; it left nothing behind."""
+
+
+class Deadline:
+    """When the statement that runs on a connection must end, and how much one call may do.
+
+    `end_s`: on the clock of `time.monotonic`. `max_work`: steps of one call, such as comparisons of
+    characters; a call that might take more raises at once, as nothing can interrupt it.
+    `interrupt` stops the statement where nothing can be raised; `is_missed`: that was done.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is limited."""
+        self.end_s = math.inf
+        self.max_work = math.inf
+        self.interrupt: Callable[[], None] | None = None
+        self.is_missed = False
+
+    def start(self, timeout_s: float, max_work: float, interrupt: Callable[[], None]) -> None:
+        """Limits what runs from now on."""
+        self.end_s = time.monotonic() + timeout_s
+        self.max_work = max_work
+        self.interrupt = interrupt
+        self.is_missed = False
+
+    def stop(self) -> None:
+        """Limits nothing any more."""
+        self.end_s = self.max_work = math.inf
+        self.interrupt = None
+
+    def is_over(self) -> bool:
+        """Returns whether the time is up."""
+        return time.monotonic() > self.end_s
+
+    def check(self, work: int = 0) -> None:
+        """Raises: StatementInterrupted where the time is up, or one call may not do `work`."""
+        if work > self.max_work or time.monotonic() > self.end_s:
+            raise StatementInterrupted
+
+    def miss(self) -> None:
+        """Ends a statement whose result is worth nothing: a comparison was answered unseen."""
+        self.is_missed = True
+        if self.interrupt is not None:
+            self.interrupt()

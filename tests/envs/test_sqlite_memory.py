@@ -1,0 +1,109 @@
+"""What hostile episodes leave in the trainer's memory: caches are bounded in bytes.
+
+Run as a script with a kind of episode, it plays them and prints how many KiB the process grew.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
+from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+
+NUM_EPISODES = 120
+NUM_FIRST_EPISODES = 40
+MAX_GROWTH_KIB = 40 * 1024
+SHOP = Table("shop", (Column("item", "TEXT"),), (("pen",), ("Stift",)))
+
+
+def block(statement: str, count: int) -> str:
+    """Returns a statement that many times, with a number in the place of `?`."""
+    return ";".join(statement.replace("?", str(number)) for number in range(count))
+
+
+def columns(count: int) -> str:
+    return ",".join(f"c{number} INT" for number in range(count))
+
+
+# `i` is another number in each episode, so that nothing is ever asked for again.
+EPISODES: dict[str, Callable[[int], str]] = {
+    "tokens after an error": lambda i: f"SELECT nope{i}; SELECT 1{',1' * 9900}",
+    "many statements": lambda i: f"SELECT {i}; {block('SELECT 1', 2000)}",
+    "a large tree behind an error": lambda i: f"SELECT {i}{',1' * 9000}, nope",
+    "a large translation": lambda i: f"SELECT {i}{',CONCAT(1,1)' * 450}",
+    "wide tables": lambda i: f"CREATE TABLE t{i} ({columns(480)}); SELECT c1 FROM t{i} AS u{i}",
+    "long defaults": lambda i: (
+        f"CREATE TABLE t (a LONGTEXT DEFAULT (CONCAT({i}, '{'x' * 18000}'))); SELECT 1; SELECT 2"
+    ),
+    "long declarations": lambda i: f"CREATE TABLE t{i} (a ENUM({i}{',1' * 9000}))",
+    "columns added": lambda i: (
+        f"CREATE TABLE t (a INT); {block(f'ALTER TABLE t ADD COLUMN c{i}_? INT', 100)}"
+    ),
+    "long aliases": lambda i: f"SELECT 1 FROM shop AS `{i}{'a' * 250}`",
+    "dates": lambda i: f"SELECT CAST(CONCAT('2024-01-01', REPEAT(' ', {i + 9000})) AS DATE)",
+    "formats": lambda i: f"SELECT STR_TO_DATE('x', CONCAT({i}, REPEAT('x', 15000)))",
+    "patterns of LIKE": lambda i: f"SELECT 'abc' LIKE CONCAT({i}, REPEAT('%a_', 5000))",
+    "short patterns of LIKE": lambda i: block(
+        f"SELECT item LIKE '%_{i}_?{'%a' * 40}' FROM shop", 100
+    ),
+    "regular expressions": lambda i: block(f"SELECT 'é' REGEXP '{i}|?|[^a]{{1,60}}b'", 40),
+    "states of regular expressions": lambda i: (
+        f"SELECT REPEAT(MD5({i}), 300) REGEXP 'a.{{1,200}}b{i}'"
+    ),
+    "texts compared": lambda i: block(f"SELECT item = '{i} ? {'😀' * 80}' FROM shop", 40),
+    "variables": lambda i: f"SET @v{i} = REPEAT('x', 16000)",
+}
+
+
+def rss_kib() -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
+
+
+def play(kind: str) -> int:
+    """Returns by how much the process grows after the first episodes of a kind."""
+    database = SqliteDatabase(DatabaseLimits(statement_timeout_s=2))
+    before_kib = 0
+    for number in range(NUM_EPISODES):
+        if number == NUM_FIRST_EPISODES:
+            before_kib = rss_kib()
+        session = database.open([SHOP])
+        session.execute(EPISODES[kind](1000 + number))
+        session.close()
+    grown_kib = rss_kib() - before_kib
+    database.close()
+    return grown_kib
+
+
+@pytest.mark.parametrize("kind", EPISODES)
+def test_hostile_episodes_leave_memory_flat(kind: str) -> None:
+    command = [sys.executable, __file__, kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < MAX_GROWTH_KIB
+
+
+def test_a_byte_cache_keeps_what_is_used_and_no_more_than_its_bytes() -> None:
+    cache: ByteCache[int, str] = ByteCache(1000)
+    cache.keep(0, "used", 100)
+    for number in range(1, 100):
+        cache.keep(number, "seen once", 100)
+        assert cache.find(0) == "used"
+    kept = [number for number in range(100) if cache.find(number) is not None]
+    assert 99 in kept
+    assert len(kept) <= 10
+
+
+def test_a_byte_cache_leaves_out_what_would_fill_it() -> None:
+    cache: ByteCache[str, str] = ByteCache(1000)
+    cache.keep("small", "x", 100)
+    cache.keep("large", "y", 501)
+    assert cache.find("large") is None
+    assert cache.find("small") == "x"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(play(sys.argv[1])))
