@@ -9,6 +9,7 @@ example's output are not needed: the comparison is made here.
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
 from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
@@ -28,6 +29,7 @@ _LANGUAGES: dict[str, Language] = {
 _COMPARISONS: dict[str, AnswerKind] = {
     "integer-match": "number", "string-match": "text", "size-match": "size",
 }  # fmt: skip
+_SCRIPTS_HINT = "scripts= names the folder that they are in"
 
 
 class _MissingScriptError(Exception):
@@ -43,7 +45,7 @@ def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[O
     """
     folder = None if scripts is None else Path(scripts)
     if folder is not None and not folder.is_dir():
-        raise DataError(f"{folder}: no such folder of scripts")
+        raise DataError(f"scripts={str(folder)!r}: no such folder of scripts")
     tasks, missing = [], []
     for record in read_records(path):
         try:
@@ -51,7 +53,10 @@ def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[O
         except _MissingScriptError as error:
             missing.append(f"{record.key} ({error})")
     if missing:
-        logger.warning("%s: left out, since scripts are missing: rows %s", path, ", ".join(missing))
+        problem = f"scripts are missing: rows {', '.join(missing)}; {_SCRIPTS_HINT}"
+        if not tasks:
+            raise DataError(f"{path}: no tasks in this file, since {problem}")
+        logger.warning("%s: left out, since %s", path, problem)
     if not tasks:
         raise DataError(f"{path}: no tasks in this file")
     try:
@@ -114,19 +119,19 @@ class _AgentBenchRow:
     def parse(self, stem: str) -> OSTask:
         record, evaluation = self._record, self._record.child("evaluation")
         fields = evaluation.fields
-        example = self._script(fields.get("example") or record.fields.get("example"))
+        example = _join(self._scripts_of(fields.get("example") or record.fields.get("example")))
         answer = self._match(evaluation) if "match" in fields else None
         checks = tuple(self._checks(fields.get("check"), example))
         if answer is None and not checks:
             raise record.error("evaluation", "has neither a match nor a check")
-        start = self._script(record.fields.get("start"))
+        starts = self._scripts_of(record.fields.get("start"))
         return OSTask(
             task_id=f"{stem}#{record.key}",
             instruction=record.get("description", str),
             skills=detect_skills(example.source) if example else (),
             verdict=(verdict := Verdict(answer=answer, checks=checks)),
             setup=self._setup(),
-            start=None if start is None else start.to_command(),
+            start="\n".join(script.to_command() for script in starts) or None,
             gold=example if answer is None else None,
             wants_answer=verdict.wants_answer or example in checks,
         )
@@ -134,7 +139,7 @@ class _AgentBenchRow:
     def _setup(self) -> Script | None:
         """Returns the script of `create`; a list there (a slip in dev.json) says nothing."""
         create = self._record.fields.get("create")
-        return self._script(create.get("init")) if isinstance(create, dict) else None
+        return _join(self._scripts_of(create.get("init"))) if isinstance(create, dict) else None
 
     def _match(self, evaluation: Record) -> ExpectedAnswer:
         match = evaluation.fields["match"]
@@ -159,6 +164,11 @@ class _AgentBenchRow:
                 yield _COMPARISONS[stem]
             elif script := self._script(item):
                 yield script
+
+    def _scripts_of(self, items: Json) -> list[Script]:
+        """Returns a script, or each of a list of scripts; without those that say nothing."""
+        scripts = map(self._script, items if isinstance(items, list) else [items])
+        return [script for script in scripts if script is not None]
 
     def _script(self, item: Json) -> Script | None:
         """Returns a script that is given as text, as code, or by file; None if nothing is given."""
@@ -192,3 +202,10 @@ class _AgentBenchRow:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise self._record.error("file", f"{name!r} cannot be read ({error})") from None
+
+
+def _join(scripts: list[Script]) -> Script | None:
+    """Returns one script that runs several, each in a process of its own, until one fails."""
+    if len(scripts) < 2:
+        return scripts[0] if scripts else None
+    return Script("\n".join(f"bash -c {quote(script.to_command())} || exit" for script in scripts))
