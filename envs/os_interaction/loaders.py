@@ -8,12 +8,13 @@ example's output are not needed: the comparison is made here.
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
 from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.entries import parse_verdict
+from agentpeft.envs.os_interaction.entries import looks_at_processes, parse_verdict
 from agentpeft.envs.os_interaction.skills import SKILLS, detect_skills
 from agentpeft.envs.os_interaction.tasks import Check, Language, OSTask, Script, Verdict
 from agentpeft.envs.records import Json, Record, read_records
@@ -36,12 +37,17 @@ class _MissingScriptError(Exception):
     """A script that a row names, and that is not there."""
 
 
-def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[OSTask]:
+def load_tasks(
+    path: str | Path, scripts: str | Path | None = None, live_checks: bool | None = None
+) -> Taskset[OSTask]:
     """Returns a file's tasks; the format is told from the fields of each row.
 
     `scripts` is the folder of the scripts that AgentBench's rows name; rows whose scripts are not
-    there are left out, and a warning names them. A task's id is its index in LAB's files and hub
-    rows, and "dev#5" for row 5 of AgentBench's `dev.json`. Raises: DataError.
+    there are left out, and a warning names them. `live_checks`: whether check scripts see the
+    episode's processes; None: those whose text looks at processes or sleeps. A task's id is its
+    index in LAB's files and hub rows, and "dev#5" for row 5 of AgentBench's `dev.json`.
+
+    Raises: DataError.
     """
     folder = None if scripts is None else Path(scripts)
     if folder is not None and not folder.is_dir():
@@ -49,9 +55,11 @@ def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[O
     tasks, missing = [], []
     for record in read_records(path):
         try:
-            tasks.append(parse_task(record, Path(path).stem, folder))
+            task = parse_task(record, Path(path).stem, folder)
         except _MissingScriptError as error:
             missing.append(f"{record.key} ({error})")
+        else:
+            tasks.append(_with_live_checks(task, live_checks))
     if missing:
         problem = f"scripts are missing: rows {', '.join(missing)}; {_SCRIPTS_HINT}"
         if not tasks:
@@ -63,6 +71,12 @@ def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[O
         return Taskset(tasks, name=str(path))
     except SettingsError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _with_live_checks(task: OSTask, live_checks: bool | None) -> OSTask:
+    if live_checks is None or not any(isinstance(check, Script) for check in task.verdict.checks):
+        return task
+    return replace(task, verdict=replace(task.verdict, is_live=live_checks))
 
 
 def parse_task(record: Record, stem: str, scripts: Path | None = None) -> OSTask:
@@ -89,12 +103,16 @@ def _parse_lab(record: Record) -> OSTask:
         task_id=str(record.fields.get("sample_index", record.key)),
         instruction=record.get("instruction", str),
         skills=record.get_skills(SKILLS),
-        verdict=verdict or Verdict(checks=(check,) if check else ()),
+        verdict=verdict or _read_verdict((check,) if check else ()),
         setup=_parse_command(record, "initialization_command_item"),
         start=None if start is None else record.get("start", str),
         gold=_parse_command(evaluation, "ground_truth_command_item"),
         wants_answer=verdict is not None and verdict.wants_answer,
     )
+
+
+def _read_verdict(checks: tuple[Check, ...], answer: ExpectedAnswer | None = None) -> Verdict:
+    return Verdict(answer=answer, checks=checks, is_live=looks_at_processes(checks))
 
 
 def _parse_command(record: Record, field: str) -> Script | None:
@@ -129,7 +147,7 @@ class _AgentBenchRow:
             task_id=f"{stem}#{record.key}",
             instruction=record.get("description", str),
             skills=detect_skills(example.source) if example else (),
-            verdict=(verdict := Verdict(answer=answer, checks=checks)),
+            verdict=(verdict := _read_verdict(checks, answer)),
             setup=self._setup(),
             start="\n".join(script.to_command() for script in starts) or None,
             gold=example if answer is None else None,

@@ -41,6 +41,11 @@ class BubblewrapSandbox(ServedSandbox):
         self._helper: HelperProcess | None = None
         self._cgroups: Cgroups | None = None
 
+    @property
+    def limits(self) -> SandboxLimits:
+        """What an episode may use."""
+        return self._limits
+
     def reset(self) -> None:
         """See `Sandbox.reset`."""
         if self._helper is None:
@@ -51,10 +56,14 @@ class BubblewrapSandbox(ServedSandbox):
     def _check(self, command: str, timeout_s: float) -> CommandResult:
         return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
 
+    def _make_checker(self) -> "BubblewrapSandbox":
+        return BubblewrapSandbox(self._limits, self._image)
+
     def close(self) -> None:
         """See `Sandbox.close`. In a forked child it does nothing."""
         if os.getpid() != self._owner_pid:
             return
+        self._close_checker()
         if self._helper:
             self._helper.close()
             self._helper = None

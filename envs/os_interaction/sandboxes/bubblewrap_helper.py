@@ -10,12 +10,19 @@ import json
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, root_files, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes import (
+    kernel,
+    live_processes,
+    root_files,
+    served_files,
+    shell,
+)
 from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
@@ -27,6 +34,7 @@ _ISOLATION = (  # noqa: SIM905 (as one types it)
 _NUM_IDS = 65_536
 _OWN_PROCESSES = 6
 _READY_TIMEOUT_S = 30.0
+_CLOCK_STEP_S = 0.05
 _NAMESPACE = 99
 """The descriptor of the shells' user namespace; a shell closes it."""
 
@@ -55,15 +63,20 @@ class _Episode:
         self.root = f"{base}/root"
 
     def start(self, stdin: int, output: int) -> int:
-        program = os.memfd_create("seccomp")
-        os.write(program, self._filter)
-        os.lseek(program, 0, os.SEEK_SET)
-        os.set_inheritable(program, True)
+        program = _make_input("seccomp", self._filter)
+        arguments = _make_input("arguments", "\0".join(self._compose_arguments(program)).encode())
+        command = (self._config["bwrap"], "--args", str(arguments), "--", *shell.BASH)
         try:
-            self._outer = shell.spawn(self._compose_command(program), stdin, output)
+            self._outer = shell.spawn(command, stdin, output)
         finally:
             os.close(program)
+            os.close(arguments)
         return self._outer
+
+    @property
+    def init(self) -> int:
+        """The first process of the shell's namespaces; 0 where there is no shell."""
+        return self.find_init(self._outer)
 
     def find_init(self, pid: int) -> int:
         return next(iter(list_children(pid)), 0)
@@ -73,8 +86,9 @@ class _Episode:
             self._children.kill()
         self._outer = 0
 
-    def _compose_command(self, program: int) -> tuple[str, ...]:
-        command = [self._config["bwrap"], "--userns", str(_NAMESPACE)]
+    def _compose_arguments(self, program: int) -> list[str]:
+        """Returns bwrap's options, which are not to be seen in the list of processes."""
+        command = ["--userns", str(_NAMESPACE)]
         command += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
         for device in root_files.DEVICES:
             command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
@@ -83,7 +97,16 @@ class _Episode:
             command += ["--cap-add", f"CAP_{capability}"]
         if self._filter:
             command += ["--seccomp", str(program)]
-        return (*command, "--chdir", "/", "--", *shell.BASH)
+        return [*command, "--chdir", "/"]
+
+
+def _make_input(name: str, content: bytes) -> int:
+    """Returns a descriptor that a child may read something from."""
+    descriptor = os.memfd_create(name)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 class _Server:
@@ -97,6 +120,15 @@ class _Server:
         self._episode = _Episode(config, children)
         self._shell = shell.PersistentShell(self._episode, children)
         self._is_next_started = False
+        self._started_s = 0.0
+        self._processes = live_processes.EpisodeProcesses(
+            lambda: self._episode.init,
+            lambda: live_processes.list_namespace(self._episode.init),
+            lambda: live_processes.stop_namespace(self._episode.init),
+        )
+        self._stand_ins = live_processes.StandIns(
+            lambda work: live_processes.call_in_namespaces_of(self._episode.init, work)
+        )
 
     def serve(self) -> None:
         shell.serve(
@@ -105,15 +137,22 @@ class _Server:
                 "run": self._run,
                 "freeze": self._freeze,
                 "check": self._check,
-                "read": self._in_frozen(served_files.read_file),
-                "stat": self._in_frozen(served_files.stat_path),
-                "walk": self._in_frozen(served_files.walk),
+                "read": _in_tree("frozen", served_files.read_file),
+                "stat": _in_tree("frozen", served_files.stat_path),
+                "walk": _in_tree("frozen", served_files.walk),
+                "list_changes": _in_tree("episode/root", self._list_changes),
+                "apply_changes": _in_tree("episode/root", served_files.apply_changes),
+                "stop": self._processes.stop,
+                "go_on": self._processes.go_on,
+                "list_processes": self._processes.describe,
+                "stand_in": self._stand_ins.update,
             },
             afterwards={"freeze": self._start_next},
         )
         self._shell.end()  # a bwrap that is only starting would outlive this process
 
     def _reset(self) -> None:
+        self._processes.forget()
         if not self._is_next_ready():
             self._shell.end()
             self._mount_next()
@@ -133,6 +172,7 @@ class _Server:
     def _mount_next(self) -> None:
         for name in ("next/root", "next"):
             _unmount_if_there(f"{_BASE}/{name}")
+        self._started_s = time.time() - _CLOCK_STEP_S
         self._episode.mount("next", self._image)
 
     def _is_next_ready(self) -> bool:
@@ -161,12 +201,16 @@ class _Server:
         finally:
             self._shell.end()
 
-    def _in_frozen(self, read: Callable[..., object]) -> Callable[..., object]:
-        def read_frozen(*arguments: object) -> object:
-            with _inside(f"{_BASE}/frozen"):
-                return read(*arguments)
+    def _list_changes(self, max_bytes: int) -> dict[str, object]:
+        return served_files.list_changes(self._started_s, max_bytes)
 
-        return read_frozen
+
+def _in_tree(name: str, work: Callable[..., object]) -> Callable[..., object]:
+    def work_inside(*arguments: object) -> object:
+        with _inside(f"{_BASE}/{name}"):
+            return work(*arguments)
+
+    return work_inside
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Containers that are ready ahead of use: `ContainerPool`, and `KeptContainer`, one of them."""
 
 import atexit
+import json
 import os
 import select
 import struct
@@ -31,7 +32,10 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_PROGRAM = compose_program("kernel", "served_files", "children", "shell", "keeper")
+_MODULES = ("kernel", "served_files", "children", "live_processes", "shell", "keeper")
+_PROGRAM = compose_program(*_MODULES)
+_LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
+"""What takes the program from the channel, so that it is not in the list of processes."""
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _WATCH_S = 0.2
@@ -51,6 +55,7 @@ class KeptContainer:
             self._socket = self._attached._sock
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
+            self.channel.write_line(json.dumps(_PROGRAM))
             self.channel.request("stat", "/")
         except (*DOCKER_ERRORS, ChannelClosedError) as error:
             self.remove()
@@ -208,7 +213,7 @@ class ContainerPool:
 
 def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) -> dict[str, Any]:
     disk_bytes = limits.disk_mib << 20
-    command = ["/usr/bin/python3", "-I", "-S", "-c", _PROGRAM, str(limits.max_output_chars)]
+    command = ["/usr/bin/python3", "-I", "-S", "-c", _LOADER, str(limits.max_output_chars)]
     return {
         "image": image,
         "command": command,

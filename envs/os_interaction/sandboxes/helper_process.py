@@ -10,7 +10,10 @@ from agentpeft.envs.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 
-_MODULES = ("kernel", "root_files", "served_files", "children", "shell", "bubblewrap_helper")
+_MODULES = (
+    *("kernel", "root_files", "served_files", "children", "live_processes", "shell"),
+    "bubblewrap_helper",
+)
 _START_TIMEOUT_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The few system calls that bubblewrap's helper needs, and the filter that its shells run under.
+"""The few system calls that sandboxes need, and the filter that their shells run under.
 
 Standard library only.
 """
@@ -9,6 +9,9 @@ import struct
 
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_ALL = CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | 0x4C00_0000
+"""With the namespaces of network, System V IPC and host name."""
 MS_NOSUID, MS_NODEV, MS_RDONLY = 2, 4, 1
 MS_REC, MS_PRIVATE, MS_MOVE = 0x4000, 0x4_0000, 0x2000
 _MNT_DETACH = 2
@@ -18,6 +21,8 @@ CAPABILITIES = (
 )
 """What root may do inside, with what belongs to the sandbox."""
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 4, 22, 36
+_PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 15, 24, 38
+_MAX_CAPABILITIES = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +47,22 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def enter_namespaces(pid: int, flags: int) -> None:
+    """Moves this process, or for process ids its children, to another one's. Raises: OSError."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        _check(_libc.setns(descriptor, flags), "setns")
+    finally:
+        os.close(descriptor)
+
+
+def give_up_capabilities() -> None:
+    """What this process executes from now on has none, whoever it runs as. Raises: OSError."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    for number in range(_MAX_CAPABILITIES):
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails above the kernel's last one
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Mounts a file system. Raises: OSError."""
     arguments = [text.encode() for text in (source, target, kind)]
@@ -64,6 +85,18 @@ def set_dumpable(is_dumpable: bool) -> None:
     Raises: OSError.
     """
     _check(_libc.prctl(_PR_SET_DUMPABLE, int(is_dumpable), 0, 0, 0), "prctl")
+
+
+def rename_process(name: str) -> None:
+    """Gives this process another name and command line, of which it has no argument any more."""
+    _check(_libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if start:  # some kernels do not tell
+        ctypes.memmove(
+            start, name.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start
+        )
 
 
 def apply_filter() -> None:

@@ -4,6 +4,8 @@ Runs in bubblewrap's helper and in a container's first process, when nothing of 
 Paths are taken as the kernel takes them, below this process's root. Standard library only.
 """
 
+from __future__ import annotations
+
 import base64
 import os
 import shutil
@@ -78,12 +80,14 @@ def list_changes(since: float, max_bytes: int) -> Fields:
     return {"paths": paths, "changes": changes}
 
 
-def apply_changes(before: Fields, guarded: list[str], named: list[str]) -> None:
-    """Makes the files here what `list_changes` has told of another container.
+def apply_changes(
+    before: Fields, guarded: list[str], named: list[str], gone: list[str] | None = None
+) -> None:
+    """Makes the files here what `list_changes` has told of another machine.
 
-    What lies at and below `guarded` stays, and what is already there directly in `named`.
+    What lies at and below `guarded` stays, and what is already there directly in `named`. `gone`:
+    the paths to remove; None are all that the other machine does not have.
     """
-    kept = set(before["paths"])
     above = {parent for path in (*guarded, *named) for parent in _list_parents(path)}
     names = {f"{folder}/{name}" for folder in named for name in _list_names(folder)}
     fixed = (*(f"{path}/" for path in guarded), "/etc/python3.")
@@ -91,8 +95,12 @@ def apply_changes(before: Fields, guarded: list[str], named: list[str]) -> None:
     def is_fixed(path: str) -> bool:
         return path in above or path in named or path in names or f"{path}/".startswith(fixed)
 
-    for path in [path for path, _ in _walk_all() if path not in kept and not is_fixed(path)]:
-        _remove(path)
+    if gone is None:
+        there = set(before["paths"])
+        gone = [path for path, _ in _walk_all() if path not in there]
+    for path in gone:
+        if not is_fixed(path):
+            _remove(path)
     changes = [change for change in before["changes"] if not is_fixed(change[0])]
     for path, fields, content, first in changes:
         with suppress(OSError):
