@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import select
 import struct
 import threading
 import time
@@ -24,6 +23,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
     Channel,
     ChannelClosedError,
     compose_program,
+    is_readable,
 )
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
 from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
@@ -93,7 +93,7 @@ class KeptContainer:
                     data = bytes(self._frames[8 : 8 + size])
                     del self._frames[: 8 + size]
                     return data
-            if not select.select([self._socket], [], [], timeout_s)[0]:
+            if not is_readable(self._socket.fileno(), timeout_s):
                 return b""
             data = self._socket.recv(1 << 16)
             if not data:

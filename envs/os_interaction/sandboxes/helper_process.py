@@ -2,12 +2,15 @@
 
 import json
 import os
-import select
 import sys
 
 from agentpeft.envs import processes
 from agentpeft.envs.errors import EnvFault
-from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
+from agentpeft.envs.os_interaction.sandboxes.channel import (
+    Channel,
+    compose_program,
+    is_readable,
+)
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 
 _MODULES = ("kernel", "root_files", "served_files", "children", "shell", "bubblewrap_helper")
@@ -55,5 +58,5 @@ class HelperProcess:
         self._stdin.flush()
 
     def _receive(self, timeout_s: float) -> bytes:
-        is_there = select.select([self._stdout], [], [], timeout_s)[0]
-        return os.read(self._stdout.fileno(), 1 << 20) if is_there else b""
+        descriptor = self._stdout.fileno()
+        return os.read(descriptor, 1 << 20) if is_readable(descriptor, timeout_s) else b""
