@@ -56,10 +56,10 @@ class _Episode:
 
     def start(self, stdin: int, output: int) -> int:
         program = os.memfd_create("seccomp")
-        os.write(program, self._filter)
-        os.lseek(program, 0, os.SEEK_SET)
-        os.set_inheritable(program, True)
         try:
+            os.write(program, self._filter)
+            os.lseek(program, 0, os.SEEK_SET)
+            os.set_inheritable(program, True)
             self._outer = shell.spawn(self._compose_command(program), stdin, output)
         finally:
             os.close(program)
@@ -117,8 +117,7 @@ class _Server:
         if not self._is_next_ready():
             self._shell.end()
             self._mount_next()
-        for name in ("frozen", "episode/root", "episode"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
         self._episode.root = f"{_BASE}/episode/root"
@@ -131,8 +130,7 @@ class _Server:
             self._is_next_started = True
 
     def _mount_next(self) -> None:
-        for name in ("next/root", "next"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("next/root", "next")
         self._episode.mount("next", self._image)
 
     def _is_next_ready(self) -> bool:
@@ -144,8 +142,7 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
-        for name in ("episode/root", "frozen"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("episode/root", "frozen")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
@@ -153,13 +150,13 @@ class _Server:
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
         self._shell.end()
         self._is_next_started = False
-        for name in ("check/root", "check"):
-            _unmount_if_there(f"{_BASE}/{name}")
-        self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+        _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
+            self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             return self._run(command, timeout_s)
         finally:
             self._shell.end()
+            _unmount_if_there("check/root", "check")  # or the next episode pays for its files
 
     def _in_frozen(self, read: Callable[..., object]) -> Callable[..., object]:
         def read_frozen(*arguments: object) -> object:
@@ -173,9 +170,9 @@ class _Server:
 def _inside(root: str) -> Iterator[None]:
     """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
     outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    os.chroot(root)
-    os.chdir("/")
     try:
+        os.chroot(root)
+        os.chdir("/")
         yield
     finally:
         os.fchdir(outside)
@@ -183,9 +180,10 @@ def _inside(root: str) -> Iterator[None]:
         os.close(outside)
 
 
-def _unmount_if_there(path: str) -> None:
-    with suppress(OSError):
-        kernel.unmount(path)
+def _unmount_if_there(*names: str) -> None:
+    for name in names:
+        with suppress(OSError):
+            kernel.unmount(f"{_BASE}/{name}")
 
 
 def main() -> None:
