@@ -25,6 +25,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
     compose_program,
     is_readable,
 )
+from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
 from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
@@ -42,7 +43,6 @@ class KeptContainer:
 
     def __init__(self, client: Any, settings: dict[str, Any], limits: SandboxLimits) -> None:
         """Raises: EnvFault."""
-        self._limits = limits
         self._frames = bytearray()
         try:
             self._container = client.containers.create(**settings)
@@ -52,24 +52,14 @@ class KeptContainer:
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
             self.channel.request("stat", "/")
+            self._container.reload()  # so that its process is known
         except (*DOCKER_ERRORS, ChannelClosedError) as error:
             self.remove()
             raise EnvFault(
                 f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
-        graph = self._container.attrs.get("GraphDriver") or {}
-        self._upper = (graph.get("Data") or {}).get("UpperDir", "")
-
-    def is_over_disk(self) -> bool:
-        """Returns whether the episode's files are more or larger than they may be."""
-        num_bytes = num_inodes = 0
-        for folder, folders, files in os.walk(self._upper):
-            num_inodes += len(folders) + len(files)
-            for name in files:
-                with suppress(OSError):
-                    num_bytes += os.lstat(f"{folder}/{name}").st_blocks * 512
-        return num_inodes > self._limits.num_inodes or num_bytes > self._limits.disk_mib << 20
+        self.disk = ContainerDisk(self._container.attrs, limits)
 
     def kill(self) -> None:
         """Ends every process, whereupon the channel closes. Any thread may do so."""
@@ -126,10 +116,21 @@ class ContainerPool:
         """Returns this process's pool for some settings; pair each call with one `release()`."""
         key = (limits, image, runtime, os.getpid())
         with cls._lock:
-            if key not in cls._shared:
-                cls._shared[key] = cls(limits, image, runtime)
-            cls._shared[key]._num_users += 1
-            return cls._shared[key]
+            pool = cls._shared.get(key)
+            if pool is None or pool.is_broken:
+                pool = cls._shared[key] = cls(limits, image, runtime)
+            pool._num_users += 1
+            return pool
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nobody watches the disk any more: episodes would have no limit of it."""
+        return self._is_open and not self._watcher.is_alive()
+
+    def need_watch(self) -> None:
+        """Raises: EnvFault if the watch has died; `share` then gives another pool."""
+        if self.is_broken:
+            raise EnvFault("the thread that watches the disk of docker sandboxes has died")
 
     def take(self) -> KeptContainer:
         """Returns a new container for one episode, and has others made. Raises: EnvFault."""
@@ -158,7 +159,8 @@ class ContainerPool:
             self._num_users -= 1
             if self._num_users:
                 return
-            self._shared.pop(self._key, None)
+            if self._shared.get(self._key) is self:
+                del self._shared[self._key]
             was_open, self._is_open = self._is_open, False
         if was_open:
             self._executor.shutdown(wait=True)
@@ -173,9 +175,10 @@ class ContainerPool:
         self._used: set[KeptContainer] = set()
         self._alive: set[KeptContainer] = set()
         self._executor = ThreadPoolExecutor(_MAX_AHEAD, "containers")
-        self._is_open = True
         atexit.register(self._close)
-        threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="disk watch", daemon=True)
+        self._is_open = True
+        self._watcher.start()
 
     def _close(self) -> None:
         """Removes whatever is there. In a forked child it does nothing."""
@@ -202,7 +205,7 @@ class ContainerPool:
             with self._lock:
                 used = list(self._used)
             for container in used:
-                if container.is_over_disk():
+                if container.disk.is_over():
                     container.kill()
 
 
