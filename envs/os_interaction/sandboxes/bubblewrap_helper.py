@@ -190,6 +190,8 @@ def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
     try:
+        if config["first_owner"]:
+            kernel.let_own_namespaces(config["first_owner"] + os.getpid())
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         folder = os.open(config["folder"], os.O_RDONLY | os.O_DIRECTORY)  # as who we still are
         _tell("unshared")
@@ -218,13 +220,24 @@ def main() -> None:
 
 
 def _make_inner_namespace(num_processes: int) -> None:
-    """Opens a user namespace for shells: as many processes in all, no namespaces inside of it."""
+    """Opens a user namespace for shells, without namespaces inside of it.
+
+    The limits at its making are those of all processes in it together.
+    """
+    for name, limit in kernel.NAMESPACE_LIMITS.items():
+        with suppress(FileNotFoundError):  # a kernel without it
+            Path(f"/proc/sys/user/{name}").write_text(str(limit))
     is_made, tell = os.pipe()
     wait, is_mapped = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(is_mapped)
-        resource.setrlimit(resource.RLIMIT_NPROC, (num_processes + _OWN_PROCESSES,) * 2)
+        limits = {"NPROC": num_processes + _OWN_PROCESSES, **kernel.USER_LIMITS}
+        for name, limit in limits.items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(number)[1]
+            value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(number, (value, value))
         kernel.unshare(kernel.CLONE_NEWUSER)
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")

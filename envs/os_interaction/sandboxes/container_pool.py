@@ -27,7 +27,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 )
 from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
-from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
+from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES, USER_LIMITS
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
@@ -234,6 +234,7 @@ def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) ->
         "ulimits": [
             {"Name": "fsize", "Soft": disk_bytes, "Hard": disk_bytes},
             {"Name": "core", "Soft": 0, "Hard": 0},
+            *({"Name": name.lower(), "Soft": n, "Hard": n} for name, n in USER_LIMITS.items()),
         ],
         "log_config": {"Type": "none"},
         "labels": {LABEL: identify_process(os.getpid())},

@@ -29,7 +29,7 @@ class HelperProcess:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.channel = Channel(self._send, self._receive)
         try:
-            self.channel.write_line(json.dumps(config))
+            self.channel.write_line(json.dumps({**config, "first_owner": identity.first_owner}))
             self._expect("unshared", _START_TIMEOUT_S)
             identity.map(self._process.pid)
             self.channel.write_line("mapped")
