@@ -22,8 +22,9 @@ MIB = 1 << 20
 how, size = sys.argv[1], int(sys.argv[2]) * MIB
 opened = []
 for i in range(size // (8 * MIB)):
-    file = os.open(f"/srv/f{i}", os.O_RDWR | os.O_CREAT)
-    os.unlink(f"/srv/f{i}")
+    name = b"/srv/%d" % i + bytes([12, 10, 255, 28, 13]) + b" (deleted)"
+    file = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.unlink(name)
     for _ in range(8):
         os.write(file, bytes(MIB))
     opened.append(file)
@@ -52,6 +53,10 @@ if how == "of a thread":
     time.sleep(0.5)
     for file in opened:
         os.close(file)
+if how == "of many":
+    threads = [threading.Thread(target=time.sleep, args=[30]) for _ in range(20)]
+    for thread in threads:
+        thread.start()
 if how == "of another user":
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
@@ -109,7 +114,7 @@ def test_writer_is_ended(docker_sandbox: DockerSandbox, how: str):
 
 
 @pytest.mark.parametrize(
-    "how", ["open", "mapped", "sent", "waiting", "of a thread", "of another user"]
+    "how", ["open", "mapped", "sent", "waiting", "of a thread", "of another user", "of many"]
 )
 def test_holder_of_unlinked_files_is_ended(docker_sandbox: DockerSandbox, how: str):
     docker_sandbox.prepare(f"cat >/tmp/hold <<'END'\n{HOLDER}\nEND", 10)

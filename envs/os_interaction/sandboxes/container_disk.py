@@ -165,6 +165,8 @@ def _count_held(first_process: int, devices: set[int], usage: _Usage) -> None:
             usage.is_too_much = True
         if usage.is_over:
             return
+        if not path:
+            continue
         with suppress(*_GONE):
             status = os.stat(path)  # noqa: PTH116 (of many; a Path would cost as much again)
             if stat.S_ISSOCK(status.st_mode):
@@ -174,22 +176,29 @@ def _count_held(first_process: int, devices: set[int], usage: _Usage) -> None:
 
 
 def _list_held(first_process: int) -> Iterator[str]:
-    """Yields links of /proc to what processes have open, and to what they have mapped of the dead.
+    """Yields links of /proc to what processes have open and mapped; "" if it surely has a name.
 
     Each thread is asked: it may have descriptors of its own, and outlive the first one.
     """
     processes = [first_process]
     for process in processes:  # which grows on the way
+        mappings: list[str] = []
         for thread in _list_names(f"/proc/{process}/task"):
             place = f"/proc/{process}/task/{thread}"
             with suppress(*_GONE):
                 processes += map(int, Path(f"{place}/children").read_text().split())
             for name in _list_names(f"{place}/fd"):
                 yield f"{place}/fd/{name}"
-            for line in _read_lines(f"{place}/maps"):
-                if line.endswith(" (deleted)"):
-                    start, end = (int(number, 16) for number in line.split()[0].split("-"))
-                    yield f"/proc/{thread}/map_files/{start:x}-{end:x}"
+            if not mappings:  # threads share them; one that has ended has none
+                mappings = _read_lines(f"{place}/maps")
+                yield from (_find_mapping(thread, line) for line in mappings)
+
+
+def _find_mapping(thread: str, line: str) -> str:
+    if not line.endswith(" (deleted)"):
+        return ""
+    start, end = (int(number, 16) for number in line.split(maxsplit=1)[0].split("-"))
+    return f"/proc/{thread}/map_files/{start:x}-{end:x}"
 
 
 def _list_names(folder: str) -> Sequence[str]:
@@ -200,7 +209,7 @@ def _list_names(folder: str) -> Sequence[str]:
 
 def _read_lines(path: str) -> list[str]:
     with suppress(*_GONE):
-        return Path(path).read_text(errors="replace").splitlines()
+        return Path(path).read_text(errors="replace").split("\n")  # a name may have other ends
     return []
 
 
