@@ -74,6 +74,27 @@ for i in range(num_files):
     with open(f"f{i}", "wb") as file:
         file.write(bytes(8 << 20))
 """
+CHANGE = """
+import os, random, shutil, sys, time
+rng, end_s = random.Random(int(sys.argv[1])), time.time() + 4
+os.makedirs("/srv/t", exist_ok=True)
+os.chdir("/srv/t")
+def draw():
+    return "/".join(rng.choices("abc", k=rng.randrange(1, 6)))
+while time.time() < end_s:
+    try:
+        action, one, two = rng.randrange(8), draw(), draw()
+        if action == 0: os.makedirs(one, exist_ok=True)
+        if action == 1: os.rename(one, two)
+        if action == 2: os.symlink(rng.choice([one, "/proc", "/", "a", one.split("/")[-1]]), two)
+        if action == 3: shutil.rmtree(one)
+        if action == 4: os.mkfifo(one)
+        if action == 5: os.unlink(one)
+        if action == 6: os.close(os.open(one, os.O_CREAT | os.O_WRONLY | os.O_NONBLOCK))
+        if action == 7 and rng.random() < 0.05 and not os.fork(): os._exit(0)
+    except OSError:
+        pass
+"""
 WRITERS = {
     "many files": "for i in {1..6}; do head -c 8M /dev/zero >/srv/f$i; done",
     "nested directories": f"python3 -c '{NEST}' 900 1 6",
@@ -130,6 +151,13 @@ def test_what_is_allowed_is_left_alone(docker_sandbox: DockerSandbox):
         "head -c 8M /dev/zero >/dev/shm/f; exec {fd}>/dev/shm/f; rm /dev/shm/f"
     )
     assert not is_ended(docker_sandbox, allowed)
+
+
+def test_tree_that_changes_while_it_is_looked_at_ends_no_watch(docker_sandbox: DockerSandbox):
+    docker_sandbox.prepare(f"cat >/tmp/change <<'END'\n{CHANGE}\nEND", 10)
+    change = "for i in 1 2 3 4; do python3 /tmp/change $i & done; wait"
+    assert not is_ended(docker_sandbox, change)
+    assert is_ended(docker_sandbox, WRITERS["unlinked files"])
 
 
 def test_files_drawn_at_random_are_counted_as_du_counts_them(docker_sandbox: DockerSandbox):

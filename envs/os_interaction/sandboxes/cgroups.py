@@ -45,14 +45,7 @@ class Cgroups:
 
     def measure_held_bytes(self) -> int:
         """Returns the memory that is charged and could not be had back; 0 where none is counted."""
-        for path in self._paths:
-            for usage, fields in _MEMORY_FILES.items():
-                with suppress(OSError):
-                    lines = (path / "memory.stat").read_text().splitlines()
-                    statistics = dict(line.split() for line in lines)
-                    clean = sum(int(statistics.get(field, 0)) for field in fields)
-                    return int((path / usage).read_text()) - clean
-        return 0
+        return max(map(_measure_held_bytes, self._paths), default=0)
 
     def close(self) -> None:
         """Removes the groups with the processes that are left in them. Idempotent."""
@@ -76,6 +69,16 @@ def _compute_settings(
     if is_v2:
         settings["memory"].append(("memory.swap.max", "0"))
     return [setting for name in _CONTROLLERS if name in controllers for setting in settings[name]]
+
+
+def _measure_held_bytes(path: Path) -> int:
+    for usage, fields in _MEMORY_FILES.items():
+        with suppress(FileNotFoundError):  # of the other version, or of another controller
+            num_bytes = int((path / usage).read_text())
+            lines = (path / "memory.stat").read_text().splitlines()
+            statistics = dict(line.split() for line in lines)
+            return num_bytes - sum(int(statistics.get(field, 0)) for field in fields)
+    return 0
 
 
 def _find_parents() -> list[tuple[Path, set[str]]]:

@@ -8,10 +8,10 @@ What it does not see: what is written between two looks, and a file that process
 less than a look hand on to one another.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,24 @@ _MAX_HELD = 100_000
 """Descriptors and mappings that a look goes through."""
 _MAX_LOOKS_IN_FLIGHT = 5
 """Descriptors on their way through a socket cannot be measured; a receiver takes them at once."""
-_GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
-"""What a look may meet, since the container goes on; anything else is raised."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _PassOver:
+    """Passes over whatever the container makes of a file or process while it is looked at.
+
+    What this process lacks itself is raised: a look that has missed something tells nothing.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        return isinstance(error, OSError) and error.errno not in _OWN_LACKS
+
+
+_OWN_LACKS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_PASS_OVER = _PassOver()
 
 
 class ContainerDisk:
@@ -43,7 +58,7 @@ class ContainerDisk:
         self._places = [path for path in places if path and os.access(path, os.R_OK)]
         self._first_process = 0
         pid = (attributes.get("State") or {}).get("Pid") or 0
-        with suppress(*_GONE):  # a daemon elsewhere has other processes
+        with _PASS_OVER:  # a daemon elsewhere has other processes
             is_it = attributes.get("Id", "?") in Path(f"/proc/{pid}/cgroup").read_text()
             if is_it and os.access(f"/proc/{pid}/fd", os.R_OK):
                 self._first_process = pid
@@ -72,7 +87,7 @@ class ContainerDisk:
         """Returns the devices whose files are on the disk, and not in memory."""
         found = set()
         for path in (*self._places, f"/proc/{self._first_process}/root"):
-            with suppress(*_GONE):
+            with _PASS_OVER:
                 found.add(Path(path).stat().st_dev)
         return found
 
@@ -115,10 +130,11 @@ def _count_tree(top: str, usage: _Usage) -> None:
     """
     opened: list[tuple[int, list[str]]] = []
     try:
-        if not stat.S_ISDIR((status := os.lstat(top)).st_mode):
-            usage.add(status)
-            return
-        opened.append((os.open(top, _DIRECTORY), ["."]))
+        with _PASS_OVER:
+            if not stat.S_ISDIR((status := os.lstat(top)).st_mode):
+                usage.add(status)
+                return
+            opened.append((os.open(top, _DIRECTORY), ["."]))
         while opened and not usage.is_over:
             base, paths = opened[-1]
             if not paths:
@@ -130,10 +146,8 @@ def _count_tree(top: str, usage: _Usage) -> None:
             elif len(opened) == _MAX_OPENED:
                 usage.is_too_much = True
             else:
-                with suppress(*_GONE):
+                with _PASS_OVER:
                     opened.append((os.open(path, _DIRECTORY, dir_fd=base), ["."]))
-    except _GONE:
-        return
     finally:
         for descriptor, _ in opened:
             os.close(descriptor)
@@ -141,21 +155,19 @@ def _count_tree(top: str, usage: _Usage) -> None:
 
 def _count_directory(base: int, path: str, usage: _Usage) -> Iterator[str]:
     """Counts what is in a directory, and yields the directories among it."""
-    try:
+    with _PASS_OVER:
         directory = os.open(path, _DIRECTORY, dir_fd=base)
-    except _GONE:
-        return
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                with suppress(*_GONE):
-                    usage.add(entry.stat(follow_symlinks=False))
-                    if entry.is_dir(follow_symlinks=False):
-                        yield f"{path}/{entry.name}"
-                if usage.is_over:
-                    return
-    finally:
-        os.close(directory)
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    with _PASS_OVER:
+                        usage.add(entry.stat(follow_symlinks=False))
+                        if entry.is_dir(follow_symlinks=False):
+                            yield f"{path}/{entry.name}"
+                    if usage.is_over:
+                        return
+        finally:
+            os.close(directory)
 
 
 def _count_held(first_process: int, devices: set[int], usage: _Usage) -> None:
@@ -167,7 +179,7 @@ def _count_held(first_process: int, devices: set[int], usage: _Usage) -> None:
             return
         if not path:
             continue
-        with suppress(*_GONE):
+        with _PASS_OVER:
             status = os.stat(path)  # noqa: PTH116 (of many; a Path would cost as much again)
             if stat.S_ISSOCK(status.st_mode):
                 usage.num_in_flight += _count_in_flight(path)
@@ -185,7 +197,7 @@ def _list_held(first_process: int) -> Iterator[str]:
         mappings: list[str] = []
         for thread in _list_names(f"/proc/{process}/task"):
             place = f"/proc/{process}/task/{thread}"
-            with suppress(*_GONE):
+            with _PASS_OVER:
                 processes += map(int, Path(f"{place}/children").read_text().split())
             for name in _list_names(f"{place}/fd"):
                 yield f"{place}/fd/{name}"
@@ -202,13 +214,13 @@ def _find_mapping(thread: str, line: str) -> str:
 
 
 def _list_names(folder: str) -> Sequence[str]:
-    with suppress(*_GONE):
+    with _PASS_OVER:
         return os.listdir(folder)  # noqa: PTH208 (names only)
     return ()
 
 
 def _read_lines(path: str) -> list[str]:
-    with suppress(*_GONE):
+    with _PASS_OVER:
         return Path(path).read_text(errors="replace").split("\n")  # a name may have other ends
     return []
 

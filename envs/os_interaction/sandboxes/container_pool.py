@@ -53,13 +53,13 @@ class KeptContainer:
             self._container.start()
             self.channel.request("stat", "/")
             self._container.reload()  # so that its process is known
-        except (*DOCKER_ERRORS, ChannelClosedError) as error:
+            self.disk = ContainerDisk(self._container.attrs, limits)
+        except (*DOCKER_ERRORS, ChannelClosedError, OSError) as error:
             self.remove()
             raise EnvFault(
                 f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
-        self.disk = ContainerDisk(self._container.attrs, limits)
 
     def kill(self) -> None:
         """Ends every process, whereupon the channel closes. Any thread may do so."""

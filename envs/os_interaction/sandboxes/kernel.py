@@ -17,9 +17,9 @@ CAPABILITIES = (
     " NET_BIND_SERVICE AUDIT_WRITE"
 )
 """What root may do inside, with what belongs to the sandbox."""
-USER_LIMITS = {"MSGQUEUE": 1 << 17, "SIGPENDING": 1 << 10, "MEMLOCK": 8 << 20}
+USER_LIMITS = {"MSGQUEUE": 1 << 17, "SIGPENDING": 1 << 10}
 """What all processes of a sandbox may have of what the kernel counts for each user: bytes of POSIX
-message queues, pending signals, bytes of locked shared memory. For `resource.RLIMIT_…`."""
+message queues, and pending signals. For `resource.RLIMIT_…`."""
 NAMESPACE_LIMITS = {
     "max_inotify_instances": 16,
     "max_inotify_watches": 8192,
