@@ -137,11 +137,9 @@ def test_what_a_check_does_to_processes_and_files_stays_with_it(sandbox):
 
 
 def test_what_has_ended_while_the_check_sleeps_is_gone(sandbox):
-    sandbox.run(
-        "sleep 1.2 & (sleep 0.8; rm /srv/x; echo 2 >/srv/y) & echo 1 | tee /srv/x /srv/y", 10
-    )
+    sandbox.run("sleep 5 & (sleep 4; rm /srv/x; echo 2 >/srv/y) & echo 1 | tee /srv/x /srv/y", 10)
     script = (
-        "echo kept >/srv/own; pgrep -c sleep; sleep 3; pgrep -c sleep; cat /srv/y /srv/own /srv/x"
+        "echo kept >/srv/own; pgrep -c sleep; sleep 6; pgrep -c sleep; cat /srv/y /srv/own /srv/x"
     )
     result = sandbox.check_live(script, 20)
     assert result.output.splitlines()[:4] == ["2", "0", "2", "kept"]

@@ -63,14 +63,11 @@ class _Episode:
         self.root = f"{base}/root"
 
     def start(self, stdin: int, output: int) -> int:
-        program = _make_input("seccomp", self._filter)
-        arguments = _make_input("arguments", "\0".join(self._compose_arguments(program)).encode())
-        command = (self._config["bwrap"], "--args", str(arguments), "--", *shell.BASH)
-        try:
-            self._outer = shell.spawn(command, stdin, output)
-        finally:
-            os.close(program)
-            os.close(arguments)
+        with _input("seccomp", self._filter) as program:
+            options = "\0".join(self._compose_options(program)).encode()
+            with _input("options", options) as listed:
+                command = (self._config["bwrap"], "--args", str(listed), "--", *shell.BASH)
+                self._outer = shell.spawn(command, stdin, output)
         return self._outer
 
     @property
@@ -86,27 +83,31 @@ class _Episode:
             self._children.kill()
         self._outer = 0
 
-    def _compose_arguments(self, program: int) -> list[str]:
+    def _compose_options(self, program: int) -> list[str]:
         """Returns bwrap's options, which are not to be seen in the list of processes."""
-        command = ["--userns", str(_NAMESPACE)]
-        command += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
+        options = ["--userns", str(_NAMESPACE)]
+        options += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
         for device in root_files.DEVICES:
-            command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-        command += _ISOLATION
+            options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+        options += _ISOLATION
         for capability in kernel.CAPABILITIES.split():
-            command += ["--cap-add", f"CAP_{capability}"]
+            options += ["--cap-add", f"CAP_{capability}"]
         if self._filter:
-            command += ["--seccomp", str(program)]
-        return [*command, "--chdir", "/"]
+            options += ["--seccomp", str(program)]
+        return [*options, "--chdir", "/"]
 
 
-def _make_input(name: str, content: bytes) -> int:
-    """Returns a descriptor that a child may read something from."""
+@contextmanager
+def _input(name: str, content: bytes) -> Iterator[int]:
+    """Gives a descriptor from which a child may read something."""
     descriptor = os.memfd_create(name)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.set_inheritable(descriptor, True)
-    return descriptor
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.set_inheritable(descriptor, True)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class _Server:
@@ -156,8 +157,7 @@ class _Server:
         if not self._is_next_ready():
             self._shell.end()
             self._mount_next()
-        for name in ("frozen", "episode/root", "episode"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
         self._episode.root = f"{_BASE}/episode/root"
@@ -170,8 +170,7 @@ class _Server:
             self._is_next_started = True
 
     def _mount_next(self) -> None:
-        for name in ("next/root", "next"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("next/root", "next")
         self._started_s = time.time() - _CLOCK_STEP_S
         self._episode.mount("next", self._image)
 
@@ -184,8 +183,7 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
-        for name in ("episode/root", "frozen"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("episode/root", "frozen")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
@@ -193,13 +191,13 @@ class _Server:
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
         self._shell.end()
         self._is_next_started = False
-        for name in ("check/root", "check"):
-            _unmount_if_there(f"{_BASE}/{name}")
-        self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+        _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
+            self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             return self._run(command, timeout_s)
         finally:
             self._shell.end()
+            _unmount_if_there("check/root", "check")  # or the next episode pays for its files
 
     def _list_changes(self, max_bytes: int) -> dict[str, object]:
         return served_files.list_changes(self._started_s, max_bytes)
@@ -217,9 +215,9 @@ def _in_tree(name: str, work: Callable[..., object]) -> Callable[..., object]:
 def _inside(root: str) -> Iterator[None]:
     """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
     outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    os.chroot(root)
-    os.chdir("/")
     try:
+        os.chroot(root)
+        os.chdir("/")
         yield
     finally:
         os.fchdir(outside)
@@ -227,15 +225,18 @@ def _inside(root: str) -> Iterator[None]:
         os.close(outside)
 
 
-def _unmount_if_there(path: str) -> None:
-    with suppress(OSError):
-        kernel.unmount(path)
+def _unmount_if_there(*names: str) -> None:
+    for name in names:
+        with suppress(OSError):
+            kernel.unmount(f"{_BASE}/{name}")
 
 
 def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
     try:
+        if config["first_owner"]:
+            kernel.let_own_namespaces(config["first_owner"] + os.getpid())
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         folder = os.open(config["folder"], os.O_RDONLY | os.O_DIRECTORY)  # as who we still are
         _tell("unshared")
@@ -264,13 +265,24 @@ def main() -> None:
 
 
 def _make_inner_namespace(num_processes: int) -> None:
-    """Opens a user namespace for shells: as many processes in all, no namespaces inside of it."""
+    """Opens a user namespace for shells, without namespaces inside of it.
+
+    The limits at its making are those of all processes in it together.
+    """
+    for name, limit in kernel.NAMESPACE_LIMITS.items():
+        with suppress(FileNotFoundError):  # a kernel without it
+            Path(f"/proc/sys/user/{name}").write_text(str(limit))
     is_made, tell = os.pipe()
     wait, is_mapped = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(is_mapped)
-        resource.setrlimit(resource.RLIMIT_NPROC, (num_processes + _OWN_PROCESSES,) * 2)
+        limits = {"NPROC": num_processes + _OWN_PROCESSES, **kernel.USER_LIMITS}
+        for name, limit in limits.items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(number)[1]
+            value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(number, (value, value))
         kernel.unshare(kernel.CLONE_NEWUSER)
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")

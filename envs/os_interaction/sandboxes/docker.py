@@ -49,6 +49,8 @@ class DockerSandbox(ServedSandbox):
     def reset(self) -> None:
         """See `Sandbox.reset`."""
         self._files = None
+        if self._pool and self._pool.is_broken:
+            self.close()
         self._pool = self._pool or ContainerPool.share(*self._settings)
         self._replace(self._pool)
 
@@ -86,6 +88,7 @@ class DockerSandbox(ServedSandbox):
         """
         if self._container is None or self._pool is None:
             raise EnvFault(f"a sandbox must be reset before {operation!r}")
+        self._pool.need_watch()
         try:
             return self._container.channel.request(operation, *arguments, timeout_s=timeout_s)
         except (ChannelClosedError, Refusal) as error:

@@ -287,21 +287,23 @@ def _read_last_pid() -> int:
 def _start(fields: Fields, reach: _Reach) -> int:
     """Starts a stand-in and returns its number, once it looks like what it stands for."""
     program = os.memfd_create("stand-in")
-    os.write(program, _build_program())
     is_ready, tell = os.pipe()
-    reach(fields["number"])
-    pid = os.fork()
-    if not pid:
-        try:
-            _act(fields, program)
-        finally:
-            os._exit(1)
-    os.close(tell)
-    os.read(is_ready, 1)  # which ends as `tell` does, when the program is executed
-    os.close(is_ready)
+    try:
+        os.write(program, _build_program())
+        reach(fields["number"])
+        pid = os.fork()
+        if not pid:
+            try:
+                _act(fields, program)
+            finally:
+                os._exit(1)
+    finally:
+        os.close(tell)
+        os.read(is_ready, 1)  # which ends as `tell` does, when the program is executed
+        os.close(is_ready)
+        os.close(program)
     name = fields["name"].encode("latin-1")
     _await(lambda: _name_of(pid) == name)
-    os.close(program)
     if fields["is_stopped"]:
         send_signal(pid, signal.SIGSTOP)
     return pid

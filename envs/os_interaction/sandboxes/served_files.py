@@ -40,10 +40,19 @@ def stat_path(path: str) -> Fields | None:
 
 def read_file(path: str, max_bytes: int) -> str | None:
     """Returns a regular file's first bytes in base64; None if there is none."""
-    with suppress(OSError, ValueError), open(os.open(path, _OPEN_FLAGS), "rb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except (OSError, ValueError):
+        return None
+    try:  # `open` would leave the descriptor of a directory open, and with it a whole tmpfs
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
             return base64.b64encode(file.read(max_bytes)).decode()
-    return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def walk(path: str) -> list[tuple[str, Fields]]:
@@ -145,8 +154,12 @@ def _write(path: str, fields: Fields, content: str | None, first: str | None) ->
         os.symlink(fields["target"], path)
     elif fields["kind"] == "file":
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(path, flags), "wb") as file:
-            file.write(base64.b64decode(content or ""))
+        descriptor = os.open(path, flags)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(base64.b64decode(content or ""))
+        finally:
+            os.close(descriptor)
     elif fields["kind"] == "other":
         os.mkfifo(path)
     elif not is_same_folder:
