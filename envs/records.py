@@ -11,6 +11,8 @@ from agentpeft.envs.errors import DataError, did_you_mean
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _MAX_LITERAL_CHARS = 1_000_000
+_ROW_TEXTS = ("description", "instruction", "question")
+"""A JSON object with a text in one of these is a row itself, not an object of rows."""
 
 JsonT = TypeVar("JsonT", dict[str, Json], list[Json], str, int, float, bool)
 
@@ -89,8 +91,8 @@ def _literal_to_json(value: object) -> Json:
 def read_records(path: str | Path) -> Iterator[Record]:
     """Yields the rows of a file.
 
-    `.jsonl` has one object a line; `.json` an array, an object keyed by index, or JSONL under the
-    wrong name; `.parquet` needs pyarrow. Raises: DataError.
+    `.jsonl` has one object a line; `.json` an array, an object keyed by index, one row, or JSONL
+    under the wrong name; `.parquet` needs pyarrow. Raises: DataError.
     """
     path = Path(path)
     try:
@@ -120,7 +122,9 @@ def _read_json(path: Path, text: str) -> Iterator[Record]:
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
     except (RecursionError, ValueError) as error:
         raise DataError(f"{path}: nested too deeply or a number too long ({error})") from None
-    if isinstance(data, dict):
+    if isinstance(data, dict) and any(isinstance(data.get(name), str) for name in _ROW_TEXTS):
+        rows: list[tuple[str, Json]] = [("0", data)]
+    elif isinstance(data, dict):
         rows = list(data.items())
     elif isinstance(data, list):
         rows = [(str(index), row) for index, row in enumerate(data)]

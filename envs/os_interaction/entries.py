@@ -5,7 +5,8 @@ a task wants one, the script takes it as its first argument, as AgentBench's do.
 (and `start`), which is ours, keeps the rest: with it, such an entry is graded as the task was.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from shlex import quote
 from typing import Any, get_args
@@ -28,10 +29,17 @@ _PARTS = {"files": FileState, "users": UserState, "groups": GroupState, "interva
 _TESTS = {"file": "-f", "directory": "-d", "symlink": "-L"}
 _SCRIPT_FORM = r"sed -E 's/^[ \t]+//; s/[ \t;]+$//; /^(#|$)/d'"
 
+_PROCESSES = re.compile(
+    r"\b(pgrep|pkill|pidof|killall|kill|ps|pstree|top|htop|lsof|fuser|jobs|nohup|psutil|sleep)\b|/proc\b"
+)
+
 
 def to_entry(task: OSTask) -> dict[str, Json]:
     """Returns a task as an entry."""
     verdict = _without_none(asdict(task.verdict))
+    is_script = len(task.verdict.checks) == 1 and isinstance(task.verdict.checks[0], Script)
+    if not task.verdict.is_live:
+        del verdict["is_live"]
     entry: dict[str, Json] = {
         "instruction": task.instruction,
         "initialization_command_item": _to_item(task.setup),
@@ -41,11 +49,16 @@ def to_entry(task: OSTask) -> dict[str, Json]:
         },
         "skill_list": list(task.skills),
     }
-    if not (len(task.verdict.checks) == 1 and isinstance(task.verdict.checks[0], Script)):
+    if not is_script or task.verdict.is_live != looks_at_processes(task.verdict.checks):
         entry["evaluation_info"]["verdict"] = verdict  # type: ignore[index, call-overload]
     if task.start is not None:
         entry["start"] = task.start
     return entry
+
+
+def looks_at_processes(checks: Iterable[Check]) -> bool:
+    """Returns whether a check asks for processes, or waits for what they do, by its text."""
+    return any(isinstance(check, Script) and _PROCESSES.search(check.source) for check in checks)
 
 
 def parse_verdict(record: Record) -> Verdict:
@@ -58,7 +71,7 @@ def parse_verdict(record: Record) -> Verdict:
             state = State(**{name: _build_all(_PARTS[name], parts[name]) for name in parts})
         answer = ExpectedAnswer(**given["answer"]) if given.get("answer") else None  # type: ignore[arg-type]
         checks = tuple(_build_check(item) for item in given.get("checks") or ())  # type: ignore[union-attr]
-        return Verdict(state, answer, checks)
+        return Verdict(state, answer, checks, given.get("is_live") is True)
     except (TypeError, KeyError, DataError) as error:
         raise DataError(f"{record.place}: no verdict of this format ({error})") from None
 

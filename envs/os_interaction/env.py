@@ -60,6 +60,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
     ## Arguments
     * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSON);
       None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
+    * `live_checks`: whether the file's check scripts see the episode's processes; None: those whose
+      text looks at processes or sleeps.
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
       each reset and a task made or picked for it; "all": every task has all of them.
@@ -87,6 +89,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         *,
         data: str | Path | None = None,
         scripts: str | Path | None = None,
+        live_checks: bool | None = None,
         task_source: TaskSource[OSTask] | None = None,
         skills: Sequence[str] | None = None,
         skill_mode: str = "single",
@@ -106,8 +109,12 @@ class OSInteractionEnv(TextEnv[OSTask]):
         generated = GeneratorOptions(max_phrasings, split, invent)
         if task_source is None:
             files = data, scripts
-            task_source = make_task_source(files, skills, skill_mode, num_skills, generated)
-        elif (data, scripts, skills, num_skills, generated) != (*[None] * 4, GeneratorOptions()):
+            chosen = skills, skill_mode, num_skills
+            task_source = make_task_source(files, *chosen, generated, live_checks)
+        elif (data, scripts, live_checks, skills, num_skills, generated) != (
+            *[None] * 5,
+            GeneratorOptions(),
+        ):
             raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)
         check_choice("prompt", prompt, get_args(PromptStyle))

@@ -1,9 +1,11 @@
 """Setting up, playing gold, and grading: what runs in a sandbox besides the agent's commands.
 
 A state is read from the frozen files, from outside; check scripts run over them with the image's
-own interpreter and tools, none of the episode's processes alive. The grader does not judge how a
-task was done. What a check script itself executes or trusts of the files that the agent has left
-(a script it runs, a configuration it reads) is the agent's; such checks are the data's risk.
+own interpreter and tools, none of the episode's processes alive. Live checks are the exception:
+they see the processes, which stand still meanwhile, as stand-ins (`live_checks.py`). The grader
+does not judge how a task was done. What a check script itself executes or trusts of the files that
+the agent has left (a script it runs, a configuration it reads) is the agent's; such checks are the
+data's risk, and so is what a process is called.
 """
 
 from collections.abc import Callable
@@ -48,16 +50,27 @@ def find_mistake(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | No
     verdict = task.verdict
     if verdict.answer is not None and not verdict.answer.allows(answer or ""):
         return f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
-    files = sandbox.freeze()
-    if verdict.state is not None and (difference := verdict.state.find_difference(files)):
-        return difference
+    if verdict.is_live:  # freezing ends what its checks look at
+        return _find_wrong_check(task, sandbox, answer) or _find_wrong_state(task, sandbox)
+    return _find_wrong_state(task, sandbox) or _find_wrong_check(task, sandbox, answer)
+
+
+def _find_wrong_state(task: OSTask, sandbox: Sandbox) -> str | None:
+    files, state = sandbox.freeze(), task.verdict.state
+    return None if state is None else state.find_difference(files)
+
+
+def _find_wrong_check(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
+    run = sandbox.check_live if task.verdict.is_live else sandbox.check
     known = [answer or ""]
-    for check in verdict.checks:
+    for check in task.verdict.checks:
         if not isinstance(check, Script):
             if not ExpectedAnswer(known[-1], check).allows(known[0]):
                 return f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
             continue
-        result = _run_script(sandbox.check, check, _CHECK_TIMEOUT_S, tuple(known))
+        # A program's arguments would be in the list of processes that a live check reads.
+        is_told = not (task.verdict.is_live and check.language in _COMPILERS)
+        result = _run_script(run, check, _CHECK_TIMEOUT_S, tuple(known) if is_told else ())
         if result.exit_code == _NO_COMPILER:
             raise DataError(f"task {task.task_id}: the image has no compiler for its check")
         if result.exit_code != 0:

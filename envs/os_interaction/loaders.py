@@ -8,11 +8,13 @@ example's output are not needed: the comparison is made here.
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
 from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.entries import parse_verdict
+from agentpeft.envs.os_interaction.entries import looks_at_processes, parse_verdict
 from agentpeft.envs.os_interaction.skills import SKILLS, detect_skills
 from agentpeft.envs.os_interaction.tasks import Check, Language, OSTask, Script, Verdict
 from agentpeft.envs.records import Json, Record, read_records
@@ -28,36 +30,53 @@ _LANGUAGES: dict[str, Language] = {
 _COMPARISONS: dict[str, AnswerKind] = {
     "integer-match": "number", "string-match": "text", "size-match": "size",
 }  # fmt: skip
+_SCRIPTS_HINT = "scripts= names the folder that they are in"
 
 
 class _MissingScriptError(Exception):
     """A script that a row names, and that is not there."""
 
 
-def load_tasks(path: str | Path, scripts: str | Path | None = None) -> Taskset[OSTask]:
+def load_tasks(
+    path: str | Path, scripts: str | Path | None = None, live_checks: bool | None = None
+) -> Taskset[OSTask]:
     """Returns a file's tasks; the format is told from the fields of each row.
 
     `scripts` is the folder of the scripts that AgentBench's rows name; rows whose scripts are not
-    there are left out, and a warning names them. A task's id is its index in LAB's files and hub
-    rows, and "dev#5" for row 5 of AgentBench's `dev.json`. Raises: DataError.
+    there are left out, and a warning names them. `live_checks`: whether check scripts see the
+    episode's processes; None: those whose text looks at processes or sleeps. A task's id is its
+    index in LAB's files and hub rows, and "dev#5" for row 5 of AgentBench's `dev.json`.
+
+    Raises: DataError.
     """
     folder = None if scripts is None else Path(scripts)
     if folder is not None and not folder.is_dir():
-        raise DataError(f"{folder}: no such folder of scripts")
+        raise DataError(f"scripts={str(folder)!r}: no such folder of scripts")
     tasks, missing = [], []
     for record in read_records(path):
         try:
-            tasks.append(parse_task(record, Path(path).stem, folder))
+            task = parse_task(record, Path(path).stem, folder)
         except _MissingScriptError as error:
             missing.append(f"{record.key} ({error})")
+        else:
+            tasks.append(_with_live_checks(task, live_checks))
     if missing:
-        logger.warning("%s: left out, since scripts are missing: rows %s", path, ", ".join(missing))
+        problem = f"scripts are missing: rows {', '.join(missing)}; {_SCRIPTS_HINT}"
+        if not tasks:
+            raise DataError(f"{path}: no tasks in this file, since {problem}")
+        logger.warning("%s: left out, since %s", path, problem)
     if not tasks:
         raise DataError(f"{path}: no tasks in this file")
     try:
         return Taskset(tasks, name=str(path))
     except SettingsError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _with_live_checks(task: OSTask, live_checks: bool | None) -> OSTask:
+    if live_checks is None or not any(isinstance(check, Script) for check in task.verdict.checks):
+        return task
+    return replace(task, verdict=replace(task.verdict, is_live=live_checks))
 
 
 def parse_task(record: Record, stem: str, scripts: Path | None = None) -> OSTask:
@@ -84,12 +103,16 @@ def _parse_lab(record: Record) -> OSTask:
         task_id=str(record.fields.get("sample_index", record.key)),
         instruction=record.get("instruction", str),
         skills=record.get_skills(SKILLS),
-        verdict=verdict or Verdict(checks=(check,) if check else ()),
+        verdict=verdict or _read_verdict((check,) if check else ()),
         setup=_parse_command(record, "initialization_command_item"),
         start=None if start is None else record.get("start", str),
         gold=_parse_command(evaluation, "ground_truth_command_item"),
         wants_answer=verdict is not None and verdict.wants_answer,
     )
+
+
+def _read_verdict(checks: tuple[Check, ...], answer: ExpectedAnswer | None = None) -> Verdict:
+    return Verdict(answer=answer, checks=checks, is_live=looks_at_processes(checks))
 
 
 def _parse_command(record: Record, field: str) -> Script | None:
@@ -114,19 +137,19 @@ class _AgentBenchRow:
     def parse(self, stem: str) -> OSTask:
         record, evaluation = self._record, self._record.child("evaluation")
         fields = evaluation.fields
-        example = self._script(fields.get("example") or record.fields.get("example"))
+        example = _join(self._scripts_of(fields.get("example") or record.fields.get("example")))
         answer = self._match(evaluation) if "match" in fields else None
         checks = tuple(self._checks(fields.get("check"), example))
         if answer is None and not checks:
             raise record.error("evaluation", "has neither a match nor a check")
-        start = self._script(record.fields.get("start"))
+        starts = self._scripts_of(record.fields.get("start"))
         return OSTask(
             task_id=f"{stem}#{record.key}",
             instruction=record.get("description", str),
             skills=detect_skills(example.source) if example else (),
-            verdict=(verdict := Verdict(answer=answer, checks=checks)),
+            verdict=(verdict := _read_verdict(checks, answer)),
             setup=self._setup(),
-            start=None if start is None else start.to_command(),
+            start="\n".join(script.to_command() for script in starts) or None,
             gold=example if answer is None else None,
             wants_answer=verdict.wants_answer or example in checks,
         )
@@ -134,7 +157,7 @@ class _AgentBenchRow:
     def _setup(self) -> Script | None:
         """Returns the script of `create`; a list there (a slip in dev.json) says nothing."""
         create = self._record.fields.get("create")
-        return self._script(create.get("init")) if isinstance(create, dict) else None
+        return _join(self._scripts_of(create.get("init"))) if isinstance(create, dict) else None
 
     def _match(self, evaluation: Record) -> ExpectedAnswer:
         match = evaluation.fields["match"]
@@ -159,6 +182,11 @@ class _AgentBenchRow:
                 yield _COMPARISONS[stem]
             elif script := self._script(item):
                 yield script
+
+    def _scripts_of(self, items: Json) -> list[Script]:
+        """Returns a script, or each of a list of scripts; without those that say nothing."""
+        scripts = map(self._script, items if isinstance(items, list) else [items])
+        return [script for script in scripts if script is not None]
 
     def _script(self, item: Json) -> Script | None:
         """Returns a script that is given as text, as code, or by file; None if nothing is given."""
@@ -192,3 +220,10 @@ class _AgentBenchRow:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise self._record.error("file", f"{name!r} cannot be read ({error})") from None
+
+
+def _join(scripts: list[Script]) -> Script | None:
+    """Returns one script that runs several, each in a process of its own, until one fails."""
+    if len(scripts) < 2:
+        return scripts[0] if scripts else None
+    return Script("\n".join(f"bash -c {quote(script.to_command())} || exit" for script in scripts))

@@ -10,7 +10,7 @@ from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.skills import SKILLS
 from agentpeft.envs.os_interaction.tasks import OSTask
 from agentpeft.envs.skill_generator import GeneratorOptions, choose_tasks, read_skills
-from agentpeft.envs.tasks import TaskSource
+from agentpeft.envs.tasks import Taskset, TaskSource
 
 
 def make_task_source(
@@ -19,6 +19,7 @@ def make_task_source(
     skill_mode: str,
     num_skills: int | None,
     options: GeneratorOptions,
+    live_checks: bool | None = None,
 ) -> TaskSource[OSTask]:
     """Returns the source of an environment's tasks; `files` are its data and scripts.
 
@@ -34,5 +35,13 @@ def make_task_source(
             raise SettingsError(
                 f"scripts={shown(str(scripts))} are for the tasks of a file; give data"
             )
+        if live_checks is not None:
+            raise SettingsError(f"live_checks={live_checks} is for the tasks of a file; give data")
         return OSGenerator(chosen, skill_mode=skill_mode, **generated)
-    return choose_tasks(lambda: load_tasks(data, scripts), skills and chosen, skill_mode, generated)
+    if live_checks not in (None, True, False):
+        raise SettingsError(f"live_checks must be True, False or None, got {live_checks!r}")
+
+    def load() -> Taskset[OSTask]:
+        return load_tasks(data, scripts, live_checks)
+
+    return choose_tasks(load, skills and chosen, skill_mode, generated)

@@ -41,11 +41,20 @@ A script's arguments are the answer ("" without one) and what each script before
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is right: all that is given must hold."""
+    """What is right: all that is given must hold.
+
+    `is_live`: the checks look at the episode's processes, so they run before these are ended.
+    """
 
     state: State | None = None
     answer: ExpectedAnswer | None = None
     checks: tuple[Check, ...] = ()
+    is_live: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is said."""
+        return self.state is None and self.answer is None and not self.checks
 
     @property
     def wants_answer(self) -> bool:
@@ -69,5 +78,5 @@ class OSTask(Task):
 
     def __post_init__(self) -> None:
         """Raises: DataError where nothing says what is right."""
-        if self.verdict == Verdict():
+        if self.verdict.is_empty:
             raise DataError(f"task {self.task_id} has nothing that says what is right")

@@ -54,7 +54,9 @@ def end_with(parent: int) -> None:
 
 
 def _watch(descriptor: int) -> None:
-    select.select([descriptor], [], [])
+    owner = select.poll()  # `select.select` refuses a descriptor above 1,023
+    owner.register(descriptor, select.POLLIN)
+    owner.poll()
     os._exit(1)
 
 

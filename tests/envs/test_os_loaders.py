@@ -2,11 +2,14 @@
 
 import json
 import logging
+import random
+import shlex
 
 import pyarrow.parquet
 import pytest
 
 from agentpeft.envs import DataError, SettingsError, Taskset
+from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.os_interaction.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
@@ -104,7 +107,7 @@ def test_rows_without_their_scripts_are_left_out_with_a_warning(tmp_path, caplog
     path = write(tmp_path / "dev.json", [MATCH, BY_FILE])
     with caplog.at_level(logging.WARNING):
         assert [task.task_id for task in load_tasks(path)] == ["dev#0"]
-    assert "rows 1 (example/0.sh)" in caplog.text
+    assert "rows 1 (example/0.sh); scripts= names the folder" in caplog.text
     with pytest.raises(DataError, match="no tasks in this file"):
         load_tasks(write(path, [BY_FILE]))
 
@@ -172,7 +175,8 @@ def changed(entry, field, value):
         (changed(MATCH, "evaluation.match", 3), "'match' must be text"),
         (changed(MATCH, "evaluation.match", {"regex": "("}), "not a pattern"),
         (changed(COUNT, "evaluation.example", None), "has no example, which its check needs"),
-        (changed(COUNT, "create.init", ["x"]), "has no script"),
+        (changed(COUNT, "create.init", [5]), "has no script"),
+        (changed(COUNT, "create.init", [["x"]]), "has no script"),
         (changed(COUNT, "create.init", {"code": "x", "language": "perl"}), "is unknown: 'perl'"),
     ],
 )
@@ -200,5 +204,99 @@ def test_settings_of_the_generator_do_not_go_with_a_file(settings, problem, tmp_
 def test_scripts_need_a_file_and_a_folder(tmp_path):
     with pytest.raises(SettingsError, match="give data"):
         OSInteractionEnv(scripts=tmp_path)
-    with pytest.raises(DataError, match="no such folder of scripts"):
+    with pytest.raises(DataError, match=r"scripts='.*nowhere': no such folder of scripts"):
         load_tasks(write(tmp_path / "dev.json", [MATCH]), tmp_path / "nowhere")
+
+
+TEXTS = ("echo a", "touch '/srv/b c'\nls", "cat <<X\n$HOME\nX", 'echo "it\'s" | wc -l')
+
+
+def draw_item(rng, folder):
+    """Returns a script in one of AgentBench's shapes, and the script that it is."""
+    source = rng.choice(TEXTS)
+    ending, language = rng.choice([("sh", "bash"), ("py", "python"), ("cpp", "c++")])
+    shape = rng.choice(["text", "code", "code and language", "file", "file and language"])
+    if shape == "text":
+        return source, Script(source)
+    if shape.startswith("code"):
+        named = {"language": language} if "language" in shape else {}
+        return {"code": source, **named}, Script(source, language if named else "bash")
+    name = f"scripts/{rng.randrange(10**9)}.{ending}"
+    (folder / name).write_text(source)
+    item = {"file": name}
+    if "language" in shape:
+        language = rng.choice(["bash", "python"])
+        item["language"] = language
+    return item, Script(source, language)
+
+
+def draw_scripts(rng, folder):
+    """Returns a script, or a list of them, and the scripts that it is."""
+    if rng.random() < 0.5:
+        item, script = draw_item(rng, folder)
+        return item, [script]
+    drawn = [draw_item(rng, folder) for _ in range(rng.randrange(1, 4))]
+    return [item for item, _ in drawn], [script for _, script in drawn]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_shape_that_agentbenchs_format_allows_loads(seed, tmp_path):
+    rng = random.Random(seed)
+    (tmp_path / "scripts").mkdir()
+    setup, setup_scripts = draw_scripts(rng, tmp_path)
+    checks, check_scripts = draw_scripts(rng, tmp_path)
+    example, example_script = draw_item(rng, tmp_path)
+    start, start_script = draw_item(rng, tmp_path)
+    row = {"description": "Do it.", "create": {"local": "default", "init": setup}}
+    row |= {"start": start, "labels": ["x"]}
+    match, answer = rng.choice(
+        [
+            ("log", ExpectedAnswer("log")),
+            ({"answer": "log", "strip": False}, ExpectedAnswer("log")),
+            ({"regex": "l.g"}, ExpectedAnswer("l.g", "regex")),
+        ]
+    )
+    has_match = rng.random() < 0.3
+    row["evaluation"] = {"match": match} if has_match else {"check": checks, "example": example}
+    data = rng.choice([row, [row], {"0": row}])
+    path = tmp_path / rng.choice(["dev.json", "dev.jsonl"])
+    write(path, row if path.suffix == ".jsonl" else data)
+    (task,) = load_tasks(path, tmp_path)
+    assert (task.task_id, task.instruction) == ("dev#0", "Do it.")
+    assert task.start == start_script.to_command()
+    if len(setup_scripts) == 1:
+        assert task.setup == setup_scripts[0]
+    else:
+        words = [line for line in shlex.split(task.setup.source) if line not in ("||", "exit")]
+        assert words == [
+            word for script in setup_scripts for word in ("bash", "-c", script.to_command())
+        ]
+    if has_match:
+        assert task.verdict == Verdict(answer=answer)
+    else:
+        assert (task.verdict.checks, task.gold) == (tuple(check_scripts), example_script)
+
+
+def test_one_row_without_its_scripts_is_told_which_option_names_them(tmp_path):
+    path = write(tmp_path / "dev.json", BY_FILE)
+    with pytest.raises(
+        DataError, match=r"no tasks in this file, since .*scripts= names the folder"
+    ):
+        OSInteractionEnv(data=path)
+
+
+def test_set_up_scripts_of_a_list_run_in_turn_until_one_fails(any_sandbox, tmp_path):
+    init = [
+        {"code": "cd /srv; exit 0"},
+        {"code": "open('/srv/a', 'w')", "language": "python"},
+        "pwd >/srv/a",
+    ]
+    env = OSInteractionEnv(data=write(tmp_path / "dev.json", {**MATCH, "create": {"init": init}}))
+    env.reset(seed=0)
+    assert env.step(command_action("cat /srv/a"))[0] == "/root"
+    env.close()
+    init.insert(1, "exit 3")
+    env = OSInteractionEnv(data=write(tmp_path / "dev.json", {**MATCH, "create": {"init": init}}))
+    with pytest.raises(DataError, match="its set-up fails \\(exit status 3"):
+        env.reset(seed=0)
+    env.close()

@@ -33,6 +33,20 @@ def test_where_nothing_is_delegated_there_is_no_group(tree: Path):
     assert cgroups._find_v2_parent(tree, "") == []
 
 
+@pytest.mark.parametrize(
+    ("usage", "prefix"), [("memory.current", ""), ("memory.usage_in_bytes", "total_")]
+)
+def test_memory_that_is_only_cached_is_not_held(tmp_path: Path, usage: str, prefix: str):
+    (tmp_path / usage).write_text("1000\n")
+    cached = f"{prefix}inactive_file 300\n{prefix}active_file 50\n"
+    (tmp_path / "memory.stat").write_text(f"anon 600\n{cached}shmem 7\n")
+    assert cgroups._measure_held_bytes(tmp_path) == 650
+
+
+def test_group_that_counts_no_memory_holds_none(tmp_path: Path):
+    assert cgroups._measure_held_bytes(tmp_path) == 0
+
+
 def test_limits_have_the_names_and_units_of_each_version():
     controllers = {"memory", "pids", "cpu"}
     second = dict(cgroups._compute_settings(LIMITS, controllers, is_v2=True))

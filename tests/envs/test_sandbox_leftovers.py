@@ -23,6 +23,7 @@ from agentpeft.envs.processes import identify_process
 sandbox = make_sandbox(sys.argv[1])
 sandbox.reset()
 sandbox.run("sleep {MARK} & setsid sleep {MARK} &", 5)
+assert sandbox.check_live("pgrep -fx 'sleep {MARK}' && sleep 0.2", 30).exit_code == 0
 print(identify_process(os.getpid()), flush=True)
 if sys.argv[2] == "crash":
     os.kill(os.getpid(), 9)

@@ -31,6 +31,11 @@ def play(folder: Path) -> None:
     sandbox.reset()
     assert sandbox.run(CHANGE, 10).output == "ann\n"
     assert sandbox.run("sleep 60", 0.5).is_timeout
+    sandbox.run("setsid sleep 300 & echo $! >/pid; sleep 0.3", 10)
+    assert sandbox.check_live("[ $(pgrep -fx 'sleep 300') = $(cat /pid) ]", 30).exit_code == 0
+    sandbox.freeze()
+    sandbox.reset()
+    assert sandbox.run(CHANGE, 10).output == "ann\n"
     spawn = "for i in {1..80}; do sleep 9 & done 2>/dev/null"
     sandbox.run(spawn, 0.5)
     found = sandbox.freeze().stat("/f")

@@ -34,6 +34,8 @@ chmod 755 "$root"
 debootstrap --variant=minbase --components="$components" --include="$packages" \
     "$codename" "$root" "$mirror" >&2
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc \
-    "$root"/usr/share/locale "$root"/etc/apt/sources.list "$root"/dev/* "$root"/var/log/*.log
+    "$root"/usr/share/locale "$root"/usr/share/vim/vim*/doc "$root"/usr/share/vim/vim*/lang \
+    "$root"/usr/share/vim/vim*/spell "$root"/usr/share/vim/vim*/tutor \
+    "$root"/etc/apt/sources.list "$root"/dev/* "$root"/var/log/*.log
 tar --numeric-owner --sort=name -C "$root" -cf "$file.part" .
 mv "$file.part" "$file"

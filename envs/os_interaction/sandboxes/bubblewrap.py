@@ -1,8 +1,10 @@
 """Episodes under bubblewrap, without a daemon: `BubblewrapSandbox`."""
 
 import atexit
+import logging
 import os
 import shutil
+import time
 from typing import Any
 
 from agentpeft.envs.errors import EnvFault
@@ -19,6 +21,10 @@ from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
     read_result,
 )
+
+_MAX_HELD_BYTES = 16 << 20
+_RELEASE_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 class BubblewrapSandbox(ServedSandbox):
@@ -40,21 +46,36 @@ class BubblewrapSandbox(ServedSandbox):
         self._owner_pid = os.getpid()
         self._helper: HelperProcess | None = None
         self._cgroups: Cgroups | None = None
+        self._first_held_bytes: int | None = None
+
+    @property
+    def limits(self) -> SandboxLimits:
+        """What an episode may use."""
+        return self._limits
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
+        self._files = None
         if self._helper is None:
             self._start()
-        self._files = None
         self.ask("reset")
+        if self._holds_memory():  # of an episode before, which this one would lack
+            _log.warning("a bubblewrap sandbox held memory of an earlier episode: it is replaced")
+            self.close()
+            self._start()
+            self.ask("reset")
 
     def _check(self, command: str, timeout_s: float) -> CommandResult:
         return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
+
+    def _make_checker(self) -> "BubblewrapSandbox":
+        return BubblewrapSandbox(self._limits, self._image)
 
     def close(self) -> None:
         """See `Sandbox.close`. In a forked child it does nothing."""
         if os.getpid() != self._owner_pid:
             return
+        self._close_checker()
         if self._helper:
             self._helper.close()
             self._helper = None
@@ -73,7 +94,22 @@ class BubblewrapSandbox(ServedSandbox):
             self.close()
             raise
 
+    def _holds_memory(self) -> bool:
+        """Returns whether more is charged than an empty episode takes, and stays so."""
+        assert self._cgroups  # noqa: S101 (`_start` has made them)
+        held_bytes = self._cgroups.measure_held_bytes()
+        if self._first_held_bytes is None:
+            self._first_held_bytes = held_bytes
+        deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it by and by
+        while held_bytes > self._first_held_bytes + _MAX_HELD_BYTES:
+            if time.monotonic() > deadline_s:
+                return True
+            time.sleep(0.01)
+            held_bytes = self._cgroups.measure_held_bytes()
+        return False
+
     def _start(self) -> None:
+        self._first_held_bytes = None
         folder = prepare_root(self._image, self._identity)
         self._cgroups = Cgroups(self._limits)
         atexit.register(self.close)
@@ -86,7 +122,7 @@ class BubblewrapSandbox(ServedSandbox):
         }
         try:
             self._helper = HelperProcess(config, self._identity, descriptors)
-        except EnvFault:
+        except BaseException:
             self.close()
             raise
 

@@ -10,12 +10,19 @@ import json
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, root_files, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes import (
+    kernel,
+    live_processes,
+    root_files,
+    served_files,
+    shell,
+)
 from agentpeft.envs.os_interaction.sandboxes.children import Children, list_children
 
 _BASE = "/tmp"  # noqa: S108 (hidden by a tmpfs in this process's own mount namespace)
@@ -27,6 +34,7 @@ _ISOLATION = (  # noqa: SIM905 (as one types it)
 _NUM_IDS = 65_536
 _OWN_PROCESSES = 6
 _READY_TIMEOUT_S = 30.0
+_CLOCK_STEP_S = 0.05
 _NAMESPACE = 99
 """The descriptor of the shells' user namespace; a shell closes it."""
 
@@ -55,15 +63,17 @@ class _Episode:
         self.root = f"{base}/root"
 
     def start(self, stdin: int, output: int) -> int:
-        program = os.memfd_create("seccomp")
-        os.write(program, self._filter)
-        os.lseek(program, 0, os.SEEK_SET)
-        os.set_inheritable(program, True)
-        try:
-            self._outer = shell.spawn(self._compose_command(program), stdin, output)
-        finally:
-            os.close(program)
+        with _input("seccomp", self._filter) as program:
+            options = "\0".join(self._compose_options(program)).encode()
+            with _input("options", options) as listed:
+                command = (self._config["bwrap"], "--args", str(listed), "--", *shell.BASH)
+                self._outer = shell.spawn(command, stdin, output)
         return self._outer
+
+    @property
+    def init(self) -> int:
+        """The first process of the shell's namespaces; 0 where there is no shell."""
+        return self.find_init(self._outer)
 
     def find_init(self, pid: int) -> int:
         return next(iter(list_children(pid)), 0)
@@ -73,17 +83,31 @@ class _Episode:
             self._children.kill()
         self._outer = 0
 
-    def _compose_command(self, program: int) -> tuple[str, ...]:
-        command = [self._config["bwrap"], "--userns", str(_NAMESPACE)]
-        command += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
+    def _compose_options(self, program: int) -> list[str]:
+        """Returns bwrap's options, which are not to be seen in the list of processes."""
+        options = ["--userns", str(_NAMESPACE)]
+        options += ["--bind", self.root, "/", "--bind", f"{self.root}/dev", "/dev"]
         for device in root_files.DEVICES:
-            command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-        command += _ISOLATION
+            options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+        options += _ISOLATION
         for capability in kernel.CAPABILITIES.split():
-            command += ["--cap-add", f"CAP_{capability}"]
+            options += ["--cap-add", f"CAP_{capability}"]
         if self._filter:
-            command += ["--seccomp", str(program)]
-        return (*command, "--chdir", "/", "--", *shell.BASH)
+            options += ["--seccomp", str(program)]
+        return [*options, "--chdir", "/"]
+
+
+@contextmanager
+def _input(name: str, content: bytes) -> Iterator[int]:
+    """Gives a descriptor from which a child may read something."""
+    descriptor = os.memfd_create(name)
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.set_inheritable(descriptor, True)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class _Server:
@@ -97,6 +121,15 @@ class _Server:
         self._episode = _Episode(config, children)
         self._shell = shell.PersistentShell(self._episode, children)
         self._is_next_started = False
+        self._started_s = 0.0
+        self._processes = live_processes.EpisodeProcesses(
+            lambda: self._episode.init,
+            lambda: live_processes.list_namespace(self._episode.init),
+            lambda: live_processes.stop_namespace(self._episode.init),
+        )
+        self._stand_ins = live_processes.StandIns(
+            lambda work: live_processes.call_in_namespaces_of(self._episode.init, work)
+        )
 
     def serve(self) -> None:
         shell.serve(
@@ -105,20 +138,26 @@ class _Server:
                 "run": self._run,
                 "freeze": self._freeze,
                 "check": self._check,
-                "read": self._in_frozen(served_files.read_file),
-                "stat": self._in_frozen(served_files.stat_path),
-                "walk": self._in_frozen(served_files.walk),
+                "read": _in_tree("frozen", served_files.read_file),
+                "stat": _in_tree("frozen", served_files.stat_path),
+                "walk": _in_tree("frozen", served_files.walk),
+                "list_changes": _in_tree("episode/root", self._list_changes),
+                "apply_changes": _in_tree("episode/root", served_files.apply_changes),
+                "stop": self._processes.stop,
+                "go_on": self._processes.go_on,
+                "list_processes": self._processes.describe,
+                "stand_in": self._stand_ins.update,
             },
             afterwards={"freeze": self._start_next},
         )
         self._shell.end()  # a bwrap that is only starting would outlive this process
 
     def _reset(self) -> None:
+        self._processes.forget()
         if not self._is_next_ready():
             self._shell.end()
             self._mount_next()
-        for name in ("frozen", "episode/root", "episode"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
         self._episode.root = f"{_BASE}/episode/root"
@@ -131,8 +170,8 @@ class _Server:
             self._is_next_started = True
 
     def _mount_next(self) -> None:
-        for name in ("next/root", "next"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("next/root", "next")
+        self._started_s = time.time() - _CLOCK_STEP_S
         self._episode.mount("next", self._image)
 
     def _is_next_ready(self) -> bool:
@@ -144,8 +183,7 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
-        for name in ("episode/root", "frozen"):
-            _unmount_if_there(f"{_BASE}/{name}")
+        _unmount_if_there("episode/root", "frozen")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
@@ -153,29 +191,33 @@ class _Server:
     def _check(self, command: str, timeout_s: float) -> dict[str, object]:
         self._shell.end()
         self._is_next_started = False
-        for name in ("check/root", "check"):
-            _unmount_if_there(f"{_BASE}/{name}")
-        self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+        _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
+            self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             return self._run(command, timeout_s)
         finally:
             self._shell.end()
+            _unmount_if_there("check/root", "check")  # or the next episode pays for its files
 
-    def _in_frozen(self, read: Callable[..., object]) -> Callable[..., object]:
-        def read_frozen(*arguments: object) -> object:
-            with _inside(f"{_BASE}/frozen"):
-                return read(*arguments)
+    def _list_changes(self, max_bytes: int) -> dict[str, object]:
+        return served_files.list_changes(self._started_s, max_bytes)
 
-        return read_frozen
+
+def _in_tree(name: str, work: Callable[..., object]) -> Callable[..., object]:
+    def work_inside(*arguments: object) -> object:
+        with _inside(f"{_BASE}/{name}"):
+            return work(*arguments)
+
+    return work_inside
 
 
 @contextmanager
 def _inside(root: str) -> Iterator[None]:
     """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
     outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    os.chroot(root)
-    os.chdir("/")
     try:
+        os.chroot(root)
+        os.chdir("/")
         yield
     finally:
         os.fchdir(outside)
@@ -183,15 +225,18 @@ def _inside(root: str) -> Iterator[None]:
         os.close(outside)
 
 
-def _unmount_if_there(path: str) -> None:
-    with suppress(OSError):
-        kernel.unmount(path)
+def _unmount_if_there(*names: str) -> None:
+    for name in names:
+        with suppress(OSError):
+            kernel.unmount(f"{_BASE}/{name}")
 
 
 def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
     try:
+        if config["first_owner"]:
+            kernel.let_own_namespaces(config["first_owner"] + os.getpid())
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
         folder = os.open(config["folder"], os.O_RDONLY | os.O_DIRECTORY)  # as who we still are
         _tell("unshared")
@@ -220,13 +265,24 @@ def main() -> None:
 
 
 def _make_inner_namespace(num_processes: int) -> None:
-    """Opens a user namespace for shells: as many processes in all, no namespaces inside of it."""
+    """Opens a user namespace for shells, without namespaces inside of it.
+
+    The limits at its making are those of all processes in it together.
+    """
+    for name, limit in kernel.NAMESPACE_LIMITS.items():
+        with suppress(FileNotFoundError):  # a kernel without it
+            Path(f"/proc/sys/user/{name}").write_text(str(limit))
     is_made, tell = os.pipe()
     wait, is_mapped = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(is_mapped)
-        resource.setrlimit(resource.RLIMIT_NPROC, (num_processes + _OWN_PROCESSES,) * 2)
+        limits = {"NPROC": num_processes + _OWN_PROCESSES, **kernel.USER_LIMITS}
+        for name, limit in limits.items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(number)[1]
+            value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(number, (value, value))
         kernel.unshare(kernel.CLONE_NEWUSER)
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")

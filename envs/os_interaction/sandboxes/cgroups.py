@@ -17,6 +17,11 @@ _PREFIX = "agentpeft-os-"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD_US = 100_000
 _OWN_PROCESSES = 8
+_MEMORY_FILES = {
+    "memory.current": ("inactive_file", "active_file", "slab_reclaimable"),
+    "memory.usage_in_bytes": ("total_inactive_file", "total_active_file"),
+}
+"""What says how much memory is charged in version 2 and 1, and what of it is only cached."""
 _counter = itertools.count()
 
 
@@ -37,6 +42,10 @@ class Cgroups:
                 for file, value in _compute_settings(limits, controllers, _is_v2(path)):
                     (path / file).write_text(value)
                 self.descriptors.append(os.open(path / "cgroup.procs", os.O_WRONLY))
+
+    def measure_held_bytes(self) -> int:
+        """Returns the memory that is charged and could not be had back; 0 where none is counted."""
+        return max(map(_measure_held_bytes, self._paths), default=0)
 
     def close(self) -> None:
         """Removes the groups with the processes that are left in them. Idempotent."""
@@ -60,6 +69,16 @@ def _compute_settings(
     if is_v2:
         settings["memory"].append(("memory.swap.max", "0"))
     return [setting for name in _CONTROLLERS if name in controllers for setting in settings[name]]
+
+
+def _measure_held_bytes(path: Path) -> int:
+    for usage, fields in _MEMORY_FILES.items():
+        with suppress(FileNotFoundError):  # of the other version, or of another controller
+            num_bytes = int((path / usage).read_text())
+            lines = (path / "memory.stat").read_text().splitlines()
+            statistics = dict(line.split() for line in lines)
+            return num_bytes - sum(int(statistics.get(field, 0)) for field in fields)
+    return 0
 
 
 def _find_parents() -> list[tuple[Path, set[str]]]:

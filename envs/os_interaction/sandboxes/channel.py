@@ -1,6 +1,10 @@
-"""Requests to a process that serves a sandbox, in lines of JSON: `Channel`, `compose_program`."""
+"""Requests to a process that serves a sandbox, in lines of JSON: `Channel`.
+
+`compose_program` makes the program of such a process.
+"""
 
 import json
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +14,8 @@ from agentpeft.envs.errors import EnvFault
 
 _PACKAGE = __name__.rpartition(".")[0]
 _ANSWER_TIMEOUT_S = 120.0
+_MAX_WAIT_S = 1_000_000.0
+"""About what `poll` takes, in milliseconds."""
 _PROGRAM = """
 import sys, types
 package = sys.modules[{package!r}] = types.ModuleType({package!r})
@@ -77,6 +83,13 @@ class Channel:
             self._send(line.encode() + b"\n")
         except (OSError, ValueError) as error:
             raise ChannelClosedError(f"the process that holds a sandbox is gone: {error}") from None
+
+
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Waits for something to read, or an end, on a descriptor of any number."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(min(timeout_s, _MAX_WAIT_S) * 1000))
 
 
 def compose_program(*modules: str) -> str:

@@ -1,8 +1,8 @@
 """Containers that are ready ahead of use: `ContainerPool`, and `KeptContainer`, one of them."""
 
 import atexit
+import json
 import os
-import select
 import struct
 import threading
 import time
@@ -24,14 +24,19 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
     Channel,
     ChannelClosedError,
     compose_program,
+    is_readable,
 )
+from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
-from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES
+from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES, USER_LIMITS
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_PROGRAM = compose_program("kernel", "served_files", "children", "shell", "keeper")
+_MODULES = ("kernel", "served_files", "children", "live_processes", "shell", "keeper")
+_PROGRAM = compose_program(*_MODULES)
+_LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
+"""What takes the program from the channel, so that it is not in the list of processes."""
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _WATCH_S = 0.2
@@ -42,7 +47,6 @@ class KeptContainer:
 
     def __init__(self, client: Any, settings: dict[str, Any], limits: SandboxLimits) -> None:
         """Raises: EnvFault."""
-        self._limits = limits
         self._frames = bytearray()
         try:
             self._container = client.containers.create(**settings)
@@ -51,25 +55,16 @@ class KeptContainer:
             self._socket = self._attached._sock
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
+            self.channel.write_line(json.dumps(_PROGRAM))
             self.channel.request("stat", "/")
-        except (*DOCKER_ERRORS, ChannelClosedError) as error:
+            self._container.reload()  # so that its process is known
+            self.disk = ContainerDisk(self._container.attrs, limits)
+        except (*DOCKER_ERRORS, ChannelClosedError, OSError) as error:
             self.remove()
             raise EnvFault(
                 f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
-        graph = self._container.attrs.get("GraphDriver") or {}
-        self._upper = (graph.get("Data") or {}).get("UpperDir", "")
-
-    def is_over_disk(self) -> bool:
-        """Returns whether the episode's files are more or larger than they may be."""
-        num_bytes = num_inodes = 0
-        for folder, folders, files in os.walk(self._upper):
-            num_inodes += len(folders) + len(files)
-            for name in files:
-                with suppress(OSError):
-                    num_bytes += os.lstat(f"{folder}/{name}").st_blocks * 512
-        return num_inodes > self._limits.num_inodes or num_bytes > self._limits.disk_mib << 20
 
     def kill(self) -> None:
         """Ends every process, whereupon the channel closes. Any thread may do so."""
@@ -93,7 +88,7 @@ class KeptContainer:
                     data = bytes(self._frames[8 : 8 + size])
                     del self._frames[: 8 + size]
                     return data
-            if not select.select([self._socket], [], [], timeout_s)[0]:
+            if not is_readable(self._socket.fileno(), timeout_s):
                 return b""
             data = self._socket.recv(1 << 16)
             if not data:
@@ -126,10 +121,21 @@ class ContainerPool:
         """Returns this process's pool for some settings; pair each call with one `release()`."""
         key = (limits, image, runtime, os.getpid())
         with cls._lock:
-            if key not in cls._shared:
-                cls._shared[key] = cls(limits, image, runtime)
-            cls._shared[key]._num_users += 1
-            return cls._shared[key]
+            pool = cls._shared.get(key)
+            if pool is None or pool.is_broken:
+                pool = cls._shared[key] = cls(limits, image, runtime)
+            pool._num_users += 1
+            return pool
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nobody watches the disk any more: episodes would have no limit of it."""
+        return self._is_open and not self._watcher.is_alive()
+
+    def need_watch(self) -> None:
+        """Raises: EnvFault if the watch has died; `share` then gives another pool."""
+        if self.is_broken:
+            raise EnvFault("the thread that watches the disk of docker sandboxes has died")
 
     def take(self) -> KeptContainer:
         """Returns a new container for one episode, and has others made. Raises: EnvFault."""
@@ -158,7 +164,8 @@ class ContainerPool:
             self._num_users -= 1
             if self._num_users:
                 return
-            self._shared.pop(self._key, None)
+            if self._shared.get(self._key) is self:
+                del self._shared[self._key]
             was_open, self._is_open = self._is_open, False
         if was_open:
             self._executor.shutdown(wait=True)
@@ -173,9 +180,10 @@ class ContainerPool:
         self._used: set[KeptContainer] = set()
         self._alive: set[KeptContainer] = set()
         self._executor = ThreadPoolExecutor(_MAX_AHEAD, "containers")
-        self._is_open = True
         atexit.register(self._close)
-        threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="disk watch", daemon=True)
+        self._is_open = True
+        self._watcher.start()
 
     def _close(self) -> None:
         """Removes whatever is there. In a forked child it does nothing."""
@@ -202,13 +210,13 @@ class ContainerPool:
             with self._lock:
                 used = list(self._used)
             for container in used:
-                if container.is_over_disk():
+                if container.disk.is_over():
                     container.kill()
 
 
 def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) -> dict[str, Any]:
     disk_bytes = limits.disk_mib << 20
-    command = ["/usr/bin/python3", "-I", "-S", "-c", _PROGRAM, str(limits.max_output_chars)]
+    command = ["/usr/bin/python3", "-I", "-S", "-c", _LOADER, str(limits.max_output_chars)]
     return {
         "image": image,
         "command": command,
@@ -231,6 +239,7 @@ def _compose_settings(limits: SandboxLimits, image: str, runtime: str | None) ->
         "ulimits": [
             {"Name": "fsize", "Soft": disk_bytes, "Hard": disk_bytes},
             {"Name": "core", "Soft": 0, "Hard": 0},
+            *({"Name": name.lower(), "Soft": n, "Hard": n} for name, n in USER_LIMITS.items()),
         ],
         "log_config": {"Type": "none"},
         "labels": {LABEL: identify_process(os.getpid())},

@@ -5,19 +5,19 @@ from typing import Any
 from agentpeft.envs.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
 from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
+from agentpeft.envs.os_interaction.sandboxes.live_checks import (
+    GUARDED,
+    MAX_CHANGED_BYTES,
+    NAMED_FOLDERS,
+)
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
     SandboxLimits,
 )
-from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
 from agentpeft.envs.os_interaction.sandboxes.served_sandbox import (
     ServedSandbox,
     read_result,
 )
-
-_GUARDED = [f"/{path}" for path in (*FULL, *FILES)]
-_NAMED = [f"/{path}" for path in NAMED]
-_MAX_CHECK_BYTES = 32 << 20
 
 
 class DockerSandbox(ServedSandbox):
@@ -41,28 +41,39 @@ class DockerSandbox(ServedSandbox):
         self._pool: ContainerPool | None = ContainerPool.share(*self._settings)
         self._container: KeptContainer | None = None
 
+    @property
+    def limits(self) -> SandboxLimits:
+        """What an episode may use."""
+        return self._settings[0]
+
     def reset(self) -> None:
         """See `Sandbox.reset`."""
         self._files = None
+        if self._pool and self._pool.is_broken:
+            self.close()
         self._pool = self._pool or ContainerPool.share(*self._settings)
         self._replace(self._pool)
 
     def _check(self, command: str, timeout_s: float) -> CommandResult:
         try:
-            files = self.ask("list_changes", _MAX_CHECK_BYTES)
+            files = self.ask("list_changes", MAX_CHANGED_BYTES)
         except Refusal as refusal:
             return CommandResult(str(refusal), None)
         assert self._pool  # noqa: S101 (`ask` has raised without one)
         pool, container = self._pool, self._pool.take()
         try:
-            container.channel.request("apply_changes", files, _GUARDED, _NAMED)
+            container.channel.request("apply_changes", files, GUARDED, NAMED_FOLDERS)
             answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
             return read_result(answer)
         finally:
             pool.discard(container)
 
+    def _make_checker(self) -> "DockerSandbox":
+        return DockerSandbox(*self._settings)
+
     def close(self) -> None:
         """See `Sandbox.close`."""
+        self._close_checker()
         pool, self._pool = self._pool, None
         container, self._container = self._container, None
         if pool and container:
@@ -77,6 +88,7 @@ class DockerSandbox(ServedSandbox):
         """
         if self._container is None or self._pool is None:
             raise EnvFault(f"a sandbox must be reset before {operation!r}")
+        self._pool.need_watch()
         try:
             return self._container.channel.request(operation, *arguments, timeout_s=timeout_s)
         except (ChannelClosedError, Refusal) as error:

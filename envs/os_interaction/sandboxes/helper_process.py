@@ -2,15 +2,21 @@
 
 import json
 import os
-import select
 import sys
 
 from agentpeft.envs import processes
 from agentpeft.envs.errors import EnvFault
-from agentpeft.envs.os_interaction.sandboxes.channel import Channel, compose_program
+from agentpeft.envs.os_interaction.sandboxes.channel import (
+    Channel,
+    compose_program,
+    is_readable,
+)
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 
-_MODULES = ("kernel", "root_files", "served_files", "children", "shell", "bubblewrap_helper")
+_MODULES = (
+    *("kernel", "root_files", "served_files", "children", "live_processes", "shell"),
+    "bubblewrap_helper",
+)
 _START_TIMEOUT_S = 60.0
 
 
@@ -26,7 +32,7 @@ class HelperProcess:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.channel = Channel(self._send, self._receive)
         try:
-            self.channel.write_line(json.dumps(config))
+            self.channel.write_line(json.dumps({**config, "first_owner": identity.first_owner}))
             self._expect("unshared", _START_TIMEOUT_S)
             identity.map(self._process.pid)
             self.channel.write_line("mapped")
@@ -55,5 +61,5 @@ class HelperProcess:
         self._stdin.flush()
 
     def _receive(self, timeout_s: float) -> bytes:
-        is_there = select.select([self._stdout], [], [], timeout_s)[0]
-        return os.read(self._stdout.fileno(), 1 << 20) if is_there else b""
+        descriptor = self._stdout.fileno()
+        return os.read(descriptor, 1 << 20) if is_readable(descriptor, timeout_s) else b""

@@ -11,6 +11,7 @@ from agentpeft.envs.errors import EnvFault
 _NUM_IDS = 65_536
 _FIRST_ID_FOR_ROOT = 0x7000_0000
 """Above all that distributions, systemd and container engines give out."""
+_FIRST_OWNER_FOR_ROOT = _FIRST_ID_FOR_ROOT + _NUM_IDS
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,12 @@ class Identity:
 
     first_uid: int
     first_gid: int
+    first_owner: int | None = None
+    """To which a helper adds its pid, for the user that its namespaces belong to; None: its own.
+
+    The kernel counts some things for each user (inotify instances, pending signals …), and those of
+    a namespace for its owner too: so that no sandbox takes them from root, nor from another one.
+    """
 
     def map(self, pid: int) -> None:
         """Gives a process's new user namespace its ids. Raises: EnvFault."""
@@ -41,7 +48,7 @@ class Identity:
 def find_identity() -> Identity:
     """Returns the ids that this user may give away. Raises: EnvFault with what is missing."""
     if os.geteuid() == 0:
-        return Identity(_FIRST_ID_FOR_ROOT, _FIRST_ID_FOR_ROOT)
+        return Identity(_FIRST_ID_FOR_ROOT, _FIRST_ID_FOR_ROOT, _FIRST_OWNER_FOR_ROOT)
     if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
         raise EnvFault(
             "bubblewrap sandboxes need newuidmap, except for root: apt-get install uidmap"

@@ -10,10 +10,12 @@ import signal
 import sys
 import time
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes import kernel, live_processes, served_files, shell
 from agentpeft.envs.os_interaction.sandboxes.children import Children
 
 _CLOCK_STEP_S = 0.05
+_SHELL_NUMBER = 24
+"""The same in every container, whatever runc has started, so that all later ones can be too."""
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 
 
@@ -24,6 +26,7 @@ class _Container:
         self._children = children
 
     def start(self, stdin: int, output: int) -> int:
+        live_processes.skip_to(_SHELL_NUMBER)
         return shell.spawn(shell.BASH, stdin, output)
 
     def find_init(self, pid: int) -> int:  # noqa: ARG002 (the same for every shell)
@@ -35,12 +38,17 @@ class _Container:
 
 def main() -> None:
     """Serves until standard input ends."""
+    kernel.rename_process("sandbox-init")
     kernel.set_dumpable(False)
     kernel.apply_filter()
     shell.name_localhost("/etc")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]
     children = Children()
+    stand_ins = live_processes.StandIns(live_processes.call_here)
+    processes = live_processes.EpisodeProcesses(
+        os.getpid, live_processes.list_container, lambda: os.kill(-1, signal.SIGSTOP)
+    )
     kept = shell.PersistentShell(_Container(children), children)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
@@ -59,5 +67,9 @@ def main() -> None:
             "walk": served_files.walk,
             "list_changes": lambda max_bytes: served_files.list_changes(started_s, max_bytes),
             "apply_changes": served_files.apply_changes,
+            "stop": processes.stop,
+            "go_on": processes.go_on,
+            "list_processes": processes.describe,
+            "stand_in": stand_ins.update,
         }
     )

@@ -1,8 +1,8 @@
 """What a sandbox is: `Sandbox`, its limits and results, and how a grader reads its files.
 
-A life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `freeze` (everything is
-killed; files are read from outside), `check` (trusted scripts over the files), then `reset` or
-`close`.
+A life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
+scripts that look at processes), `freeze` (everything is killed; files are read from outside),
+`check` (trusted scripts over the files), then `reset` or `close`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -122,6 +122,19 @@ class Sandbox(Protocol):
         """Runs a trusted script over the files of a frozen episode, with the image's own programs.
 
         Each check sees the files as they were frozen; what it writes is thrown away.
+        """
+
+    def check_live(
+        self,
+        script: str,
+        timeout_s: float,
+        interpreter: Interpreter = "bash",
+        args: Sequence[str] = (),
+    ) -> CommandResult:
+        """Runs a trusted script that sees the processes of an episode which is not frozen yet.
+
+        They stand still while it looks and go on while it sleeps, and what it sees of them are
+        stand-ins: it can do nothing to them, nor they to it. What it writes is thrown away.
         """
 
     def close(self) -> None:

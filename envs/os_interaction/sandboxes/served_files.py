@@ -4,6 +4,8 @@ Runs in bubblewrap's helper and in a container's first process, when nothing of 
 Paths are taken as the kernel takes them, below this process's root. Standard library only.
 """
 
+from __future__ import annotations
+
 import base64
 import os
 import shutil
@@ -38,10 +40,19 @@ def stat_path(path: str) -> Fields | None:
 
 def read_file(path: str, max_bytes: int) -> str | None:
     """Returns a regular file's first bytes in base64; None if there is none."""
-    with suppress(OSError, ValueError), open(os.open(path, _OPEN_FLAGS), "rb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except (OSError, ValueError):
+        return None
+    try:  # `open` would leave the descriptor of a directory open, and with it a whole tmpfs
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
             return base64.b64encode(file.read(max_bytes)).decode()
-    return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def walk(path: str) -> list[tuple[str, Fields]]:
@@ -78,12 +89,14 @@ def list_changes(since: float, max_bytes: int) -> Fields:
     return {"paths": paths, "changes": changes}
 
 
-def apply_changes(before: Fields, guarded: list[str], named: list[str]) -> None:
-    """Makes the files here what `list_changes` has told of another container.
+def apply_changes(
+    before: Fields, guarded: list[str], named: list[str], gone: list[str] | None = None
+) -> None:
+    """Makes the files here what `list_changes` has told of another machine.
 
-    What lies at and below `guarded` stays, and what is already there directly in `named`.
+    What lies at and below `guarded` stays, and what is already there directly in `named`. `gone`:
+    the paths to remove; None are all that the other machine does not have.
     """
-    kept = set(before["paths"])
     above = {parent for path in (*guarded, *named) for parent in _list_parents(path)}
     names = {f"{folder}/{name}" for folder in named for name in _list_names(folder)}
     fixed = (*(f"{path}/" for path in guarded), "/etc/python3.")
@@ -91,8 +104,12 @@ def apply_changes(before: Fields, guarded: list[str], named: list[str]) -> None:
     def is_fixed(path: str) -> bool:
         return path in above or path in named or path in names or f"{path}/".startswith(fixed)
 
-    for path in [path for path, _ in _walk_all() if path not in kept and not is_fixed(path)]:
-        _remove(path)
+    if gone is None:
+        there = set(before["paths"])
+        gone = [path for path, _ in _walk_all() if path not in there]
+    for path in gone:
+        if not is_fixed(path):
+            _remove(path)
     changes = [change for change in before["changes"] if not is_fixed(change[0])]
     for path, fields, content, first in changes:
         with suppress(OSError):
@@ -137,8 +154,12 @@ def _write(path: str, fields: Fields, content: str | None, first: str | None) ->
         os.symlink(fields["target"], path)
     elif fields["kind"] == "file":
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(path, flags), "wb") as file:
-            file.write(base64.b64decode(content or ""))
+        descriptor = os.open(path, flags)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(base64.b64decode(content or ""))
+        finally:
+            os.close(descriptor)
     elif fields["kind"] == "other":
         os.mkfifo(path)
     elif not is_same_folder:

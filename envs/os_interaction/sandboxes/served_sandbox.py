@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.os_interaction.sandboxes.live_checks import run_live_check
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
     FileStat,
     Interpreter,
+    SandboxLimits,
 )
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
@@ -24,6 +26,25 @@ class ServedSandbox(ABC):
     """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
 
     _files: "ServedFiles | None" = None
+    _checker: "ServedSandbox | None" = None
+    """Where live checks run, once there has been one."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> SandboxLimits:
+        """What an episode may use."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """See `Sandbox.reset`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `Sandbox.close`."""
+
+    @abstractmethod
+    def _make_checker(self) -> "ServedSandbox":
+        """Returns another sandbox of the same kind."""
 
     @abstractmethod
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
@@ -69,6 +90,36 @@ class ServedSandbox(ABC):
         self.freeze()
         command = f"PATH={_CHECK_PATH} {_compose_script(script, interpreter, args)}"
         return self._check(command, timeout_s)
+
+    def check_live(
+        self,
+        script: str,
+        timeout_s: float,
+        interpreter: Interpreter = "bash",
+        args: Sequence[str] = (),
+    ) -> CommandResult:
+        """See `Sandbox.check_live`."""
+        if self._files:
+            raise EnvFault("a frozen sandbox has no process left to look at: reset it first")
+        if self._checker is None:
+            self._checker = self._make_checker()
+        self._checker.reset()
+        try:
+            return run_live_check(
+                self,
+                self._checker,
+                (script, interpreter, args),
+                path=_CHECK_PATH,
+                max_processes=self.limits.num_processes // 2,
+                timeout_s=timeout_s,
+            )
+        finally:
+            self._checker.freeze()
+
+    def _close_checker(self) -> None:
+        if self._checker is not None:
+            self._checker.close()
+            self._checker = None
 
 
 class ServedFiles:

@@ -41,6 +41,7 @@ _TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.M
 """What an interactive bash without a terminal says when a child of it dies of a signal."""
 _GRACE_S = 1.5
 _ROUND_S = 0.05
+_MAX_WAIT_S = 60.0
 
 
 class Host(Protocol):
@@ -63,6 +64,7 @@ class PersistentShell:
         self._host = host
         self._children = children
         self._pid = 0
+        self._descriptors: list[int] = []
         self._buffer = b""
 
     def run(self, command: str, timeout_s: float, max_chars: int) -> dict[str, object]:
@@ -89,9 +91,9 @@ class PersistentShell:
     def end(self) -> None:
         """Kills the shell and all that it has started; the next command starts another one."""
         self._host.kill_all()
-        if self._pid:
-            for descriptor in (self._stdin, self._output, self._pidfd):
-                os.close(descriptor)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
         self._pid = 0
         self._buffer = b""
 
@@ -99,11 +101,16 @@ class PersistentShell:
         """Starts the shell, and does not wait until it can take commands. Raises: OSError."""
         stdin, self._stdin = os.pipe()
         self._output, output = os.pipe()
+        self._descriptors = [self._stdin, self._output]
         os.set_blocking(self._stdin, False)
         os.set_blocking(self._output, False)
         try:
             self._pid = self._host.start(stdin, output)
             self._pidfd = os.pidfd_open(self._pid)
+            self._descriptors.append(self._pidfd)
+        except OSError:
+            self.end()
+            raise
         finally:
             os.close(stdin)
             os.close(output)
@@ -113,13 +120,18 @@ class PersistentShell:
         self, lines: bytes, output: _TwoEnds, pattern: re.Pattern[bytes], deadline_s: float
     ) -> int | None:
         """Feeds lines and takes output until the end mark, the shell's end or the deadline."""
+        poll = select.poll()  # unlike `select.select`, for descriptors of any number
+        for descriptor in (self._output, self._pidfd):
+            poll.register(descriptor, select.POLLIN)
+        if lines:
+            poll.register(self._stdin, select.POLLOUT)
         while (left_s := deadline_s - time.monotonic()) > 0:
-            writers = [self._stdin] if lines else []
-            readers = [self._output, self._pidfd]
-            readable, writable, _ = select.select(readers, writers, [], left_s)
-            if writable:
+            ready = {descriptor for descriptor, _ in poll.poll(min(left_s, _MAX_WAIT_S) * 1000)}
+            if self._stdin in ready:
                 lines = lines[self._write(lines) :]
-            chunk = self._take_chunk() if self._output in readable else b""
+                if not lines:
+                    poll.unregister(self._stdin)
+            chunk = self._take_chunk() if self._output in ready else b""
             self._buffer += chunk
             if match := pattern.search(self._buffer):
                 output.add(self._buffer[: match.start()])
@@ -127,7 +139,7 @@ class PersistentShell:
                 return int(match[1])
             output.add(self._buffer[:-_MARKER_BYTES])
             self._buffer = self._buffer[-_MARKER_BYTES:]
-            if self._pidfd in readable and not chunk:
+            if self._pidfd in ready and not chunk:
                 self._children.reap()
                 break
             if output.num_bytes > _FREE_BYTES:
@@ -248,9 +260,11 @@ def name_localhost(etc: str) -> None:
     """Writes `hosts` in a folder, where an image has none or docker has emptied it."""
     with suppress(OSError):
         file = os.open(f"{etc}/hosts", os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644)
-        if not os.fstat(file).st_size:
-            os.write(file, b"127.0.0.1 localhost sandbox\n")
-        os.close(file)
+        try:
+            if not os.fstat(file).st_size:
+                os.write(file, b"127.0.0.1 localhost sandbox\n")
+        finally:
+            os.close(file)
 
 
 def _write_text(path: str, text: str) -> None:

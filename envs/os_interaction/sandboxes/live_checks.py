@@ -1,0 +1,186 @@
+"""Checks that look at an episode's processes: `run_live_check`.
+
+Two machines take part. The episode's is stopped: its files and its list of processes are read from
+outside. The checker's is a new machine that no process of the episode ever reaches; it gets the
+files, and a stand-in for each process (`live_processes.py`). Whenever the check sleeps, the episode
+goes on for as long, is stopped again, and the checker is brought up to date. So the check sees one
+moment at a time, and nothing of the episode ever runs while it looks.
+
+Sleeping is what the program `sleep` and Python's `time.sleep` do; there is no other time.
+"""
+
+import math
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
+from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, Interpreter
+from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
+
+GUARDED = [f"/{path}" for path in (*FULL, *FILES)]
+NAMED_FOLDERS = [f"/{path}" for path in NAMED]
+MAX_CHANGED_BYTES = 32 << 20
+_START_TIMEOUT_S = 30.0
+_SETTLE_S = 0.3
+"""For what the last command has put in the background to become the program that it is."""
+_DURATION = re.compile(r"(\d{0,9}(?:\.\d{0,9})?)([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_PREPARE = """\
+mkdir -m 700 {folder} && mkfifo {folder}/asked {folder}/answered &&
+exec 210<>{folder}/asked 211<>{folder}/answered && rm /usr/bin/sleep &&
+cat >/usr/bin/sleep <<'END' && chmod 755 /usr/bin/sleep
+#!/bin/bash
+echo "sleep $*" >{folder}/asked
+read -r _ <{folder}/answered
+END
+"""
+_START = """\
+{{ {command}
+echo "end $?" >{folder}/asked
+}} 210>&- 211>&- >{folder}/output 2>&1 &
+"""
+_PYTHON = """\
+import subprocess, sys, time
+time.sleep = lambda seconds: subprocess.run(["/usr/bin/sleep", str(float(seconds))])
+sys.argv[1:] = {args!r}
+exec(compile(open(9).read(), "/dev/fd/9", "exec"), {{"__name__": "__main__"}})
+"""
+
+
+class Machine(Protocol):
+    """What is needed of a sandbox."""
+
+    def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
+        """Returns the answer of the process that serves it; None if it was killed."""
+
+    def run(self, command: str, timeout_s: float) -> CommandResult:
+        """Runs a command in its shell."""
+
+
+class _CheckEndedError(Exception):
+    """The check has ended without an exit status."""
+
+    def __init__(self, reason: str, is_timeout: bool = False) -> None:
+        super().__init__(reason)
+        self.result = CommandResult(reason, None, is_timeout=is_timeout)
+
+
+def run_live_check(
+    episode: Machine,
+    checker: Machine,
+    script: tuple[str, Interpreter, Sequence[str]],
+    path: str,
+    max_processes: int,
+    timeout_s: float,
+) -> CommandResult:
+    """Runs a script on a new machine while an episode's processes live.
+
+    Args:
+        episode: Where the agent has worked; its processes are left stopped.
+        checker: A machine that has just been reset, with the image's programs.
+        script: The script, its interpreter and its arguments.
+        path: The script's `PATH`.
+        max_processes: How many stand-ins the checker has room for.
+        timeout_s: For all, sleeping included.
+
+    Raises: EnvFault.
+    """
+    try:
+        check = _LiveCheck(episode, checker, max_processes, time.monotonic() + timeout_s)
+        return check.run(script, path)
+    except _CheckEndedError as ended:
+        return ended.result
+
+
+class _LiveCheck:
+    def __init__(
+        self, episode: Machine, checker: Machine, max_processes: int, deadline_s: float
+    ) -> None:
+        self._episode = episode
+        self._checker = checker
+        self._max_processes = max_processes
+        self._deadline_s = deadline_s
+        self._files: dict[str, Any] | None = None
+
+    def run(self, script: tuple[str, Interpreter, Sequence[str]], path: str) -> CommandResult:
+        folder = f"/run/check-{secrets.token_hex(12)}"
+        time.sleep(_SETTLE_S)
+        self._run(f"PATH={path}", _START_TIMEOUT_S)  # a first shell, numbered as the agent's is
+        self._bring_up_to_date()
+        self._run(_PREPARE.format(folder=folder), _START_TIMEOUT_S)
+        start = _START.format(folder=folder, command=_compose(*script))
+        self._run(start, _START_TIMEOUT_S)
+        while True:
+            event = self._run('read -r event <&210; echo "$event"', self._left_s())
+            kind, _, words = event.output.rstrip("\n").partition(" ")
+            if kind == "end":
+                output = self._run(f"cat {folder}/output", _START_TIMEOUT_S).output
+                return CommandResult(output, int(words))
+            self._sleep(_parse_duration(words))
+            self._run("echo >&211", _START_TIMEOUT_S)
+
+    def _sleep(self, duration_s: float) -> None:
+        if duration_s >= self._left_s():
+            raise _CheckEndedError("", is_timeout=True)
+        self._ask_episode("go_on")
+        time.sleep(duration_s)
+        self._bring_up_to_date()
+
+    def _bring_up_to_date(self) -> None:
+        self._ask_episode("stop")
+        before, files = self._files, self._ask_episode("list_changes", MAX_CHANGED_BYTES)
+        processes = self._ask_episode("list_processes")
+        if files is None or processes is None:
+            raise _CheckEndedError("memory ran out while the episode's files were read")
+        if len(processes) > self._max_processes:
+            raise _CheckEndedError(f"the episode has more than {self._max_processes} processes")
+        self._files, gone = files, None
+        if before is not None:
+            known = {change[0]: change for change in before["changes"]}
+            changes = [change for change in files["changes"] if known.get(change[0]) != change]
+            gone = sorted(set(before["paths"]) - set(files["paths"]), reverse=True)
+            files = {"paths": [], "changes": changes}
+        self._checker.ask("apply_changes", files, GUARDED, NAMED_FOLDERS, gone)
+        self._checker.ask("stand_in", processes, before is None)
+
+    def _ask_episode(self, operation: str, *arguments: object) -> Any:
+        try:
+            return self._episode.ask(operation, *arguments)
+        except Refusal as refusal:
+            raise _CheckEndedError(str(refusal)) from None
+
+    def _run(self, command: str, timeout_s: float) -> CommandResult:
+        result = self._checker.run(command, timeout_s)
+        if result.exit_code != 0:
+            raise _CheckEndedError(result.output, result.is_timeout)
+        return result
+
+    def _left_s(self) -> float:
+        return max(self._deadline_s - time.monotonic(), 0.01)
+
+
+def _compose(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
+    """Returns the command that runs a script, without a word of it in the list of processes."""
+    end = f"END{secrets.token_hex(12)}"
+    if interpreter == "bash":
+        words = " ".join(map(shlex.quote, args))
+        return f"bash /dev/fd/9 9<<'{end}'\nset -- {words}\n{script}\n{end}"
+    start = _PYTHON.format(args=list(args))
+    return f"python3 -I -B /dev/fd/8 8<<'{end}' 9<<'{end}'\n{start}\n{end}\n{script}\n{end}"
+
+
+def _parse_duration(words: str) -> float:
+    """Returns the seconds that `sleep` would take; 0 for what it would not understand.
+
+    >>> _parse_duration("1 0.5m")
+    31.0
+    """
+    if "inf" in words:
+        return math.inf
+    matches = [_DURATION.fullmatch(word) for word in words.split()]
+    return sum(float(match[1]) * _UNITS[match[2]] for match in matches if match and match[1] != ".")
