@@ -17,51 +17,47 @@ pytestmark = pytest.mark.parametrize("sandbox_kind", ["docker"], indirect=True)
 
 OVER_MIB = 3 * SMALL.disk_mib
 HOLDER = """
-import array, mmap, os, socket, sys, threading, time
-MIB = 1 << 20
-how, size = sys.argv[1], int(sys.argv[2]) * MIB
-opened = []
-for i in range(size // (8 * MIB)):
-    name = b"/srv/%d" % i + bytes([12, 10, 255, 28, 13]) + b" (deleted)"
-    file = os.open(name, os.O_RDWR | os.O_CREAT)
-    os.unlink(name)
-    for _ in range(8):
-        os.write(file, bytes(MIB))
-    opened.append(file)
-if how == "mapped":
-    held = [mmap.mmap(file, 8 * MIB) for file in opened]
-if how == "sent":
-    pair = socket.socketpair()
-    rights = array.array("i", opened)
-    pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-if how == "waiting":
-    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-    server.bind("/tmp/server")
-    server.listen()
-    client.connect("/tmp/server")
-    client.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", opened))])
-if how in ("mapped", "sent", "waiting"):
-    for file in opened:
-        os.close(file)
-if how == "of a thread":
-    def hold():
-        import ctypes
-        assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
-        mine = [os.dup(file) for file in opened]
-        time.sleep(30)
-    threading.Thread(target=hold).start()
-    time.sleep(0.5)
-    for file in opened:
-        os.close(file)
+import array, ctypes, os, platform, socket, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_ssize_t
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+how, num_files = sys.argv[1], int(sys.argv[2]) // 8
+pair = socket.socketpair()
+server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+server.bind("/tmp/server")
+server.listen()
+client.connect("/tmp/server")
+
+def hold_files():
+    for i in range(num_files):
+        name = b"/srv/%d" % i + bytes([12, 10, 255, 28, 13]) + b" (deleted)"
+        file = os.open(name, os.O_RDWR | os.O_CREAT)
+        os.unlink(name)
+        for _ in range(8):
+            os.write(file, bytes(1 << 20))
+        if how == "mapped":
+            assert libc.mmap(None, 8 << 20, 1, 1, file, 0) != -1
+        if how in ("sent", "waiting"):
+            sender = pair[0] if how == "sent" else client
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))
+            sender.sendmsg([b"x"], [rights])
+        if how in ("mapped", "sent", "waiting"):
+            os.close(file)
+    print("holds", flush=True)
+    time.sleep(30)
+
 if how == "of many":
-    threads = [threading.Thread(target=time.sleep, args=[30]) for _ in range(20)]
-    for thread in threads:
-        thread.start()
+    for _ in range(20):
+        threading.Thread(target=time.sleep, args=[30]).start()
 if how == "of another user":
+    os.chmod("/srv", 0o777)
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-print("holds", flush=True)
-time.sleep(30)
+thread = threading.Thread(target=hold_files)
+thread.start()
+if how == "of a thread":  # which outlives the first one
+    libc.syscall(60 if platform.machine() == "x86_64" else 93, 0)
+thread.join()
 """
 NEST = """
 import os, sys

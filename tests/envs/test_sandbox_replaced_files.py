@@ -13,7 +13,7 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import FrozenFiles, Sandbox, SandboxKind, make_sandbox
 
-GRADED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/srv/answer", "/root/a/b/answer")
+GRADED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/srv/answer", "/opt/a/b/answer")
 REPLACEMENTS = {
     "directory": "mkdir {path}",
     "full directory": "mkdir {path}; touch {path}/{{1..20}}",
@@ -62,7 +62,7 @@ FILL = "head -c 11M /dev/zero >/fill 2>/dev/null"
 def replace_files(sandbox: Sandbox, rng: random.Random) -> list[str]:
     """Fills the disk, and puts a drawn thing in place of each graded file."""
     kinds = [rng.choice(list(REPLACEMENTS)) for _ in GRADED]
-    sandbox.prepare("mkdir -p /root/a/b; echo x | tee /srv/answer >/root/a/b/answer", 10)
+    sandbox.prepare("mkdir -p /opt/a/b; echo x | tee /srv/answer >/opt/a/b/answer", 10)
     sandbox.run(FILL, 10)
     for path, kind in zip(GRADED, kinds, strict=True):
         sandbox.run(f"rm -rf {path}; {REPLACEMENTS[kind].format(path=path)}", 10)
@@ -164,7 +164,8 @@ class TestMemoryOfOneSandbox:
         sandbox.run("head -c 30M /dev/zero >/fill", 10)
         first = sandbox._helper
         worker = children_of(first._process.pid)[0]
-        with Path(f"/proc/{worker}/root/tmp/episode/root/fill").open("rb"):
+        fill = Path("/proc", str(worker), "root", "tmp", "episode", "root", "fill")
+        with fill.open("rb"):
             sandbox.freeze()
             sandbox.reset()
             assert sandbox._helper is not first

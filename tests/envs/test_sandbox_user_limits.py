@@ -107,6 +107,6 @@ def test_requests_that_are_counted_for_the_whole_machine_cannot_be_made(sandbox)
 
 
 def test_an_episode_has_what_tools_want_of_them(sandbox):
-    follow = "touch /tmp/f; (timeout 3 tail -f /tmp/f >/tmp/g &) ; sleep 0.5; echo new >>/tmp/f"
-    sandbox.run(f"{follow}; sleep 0.5", 10)
-    assert sandbox.run("cat /tmp/g", 10).output == "new\n"
+    follow = "touch /tmp/f; (timeout 9 tail -f /tmp/f >/tmp/g &) ; sleep 0.5; echo new >>/tmp/f"
+    wait = "for i in {1..60}; do grep new /tmp/g && break; sleep 0.1; done"
+    assert sandbox.run(f"{follow}; {wait}", 15).output == "new\n"

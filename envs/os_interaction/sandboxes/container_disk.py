@@ -221,7 +221,8 @@ def _list_names(folder: str) -> Sequence[str]:
 
 def _read_lines(path: str) -> list[str]:
     with _PASS_OVER:
-        return Path(path).read_text(errors="replace").split("\n")  # a name may have other ends
+        # only "\n" ends a line: names in it may have all that Python takes for an end
+        return Path(path).read_bytes().decode(errors="replace").split("\n")
     return []
 
 
