@@ -58,7 +58,7 @@ VAULT = "vault"
 
 _CHECK = """
 [ "$(cat /srv/answer)" = right ] && grep -q right /srv/answer && test -s /srv/answer \
-    && [ "$(stat -c %s /srv/answer)" = 6 ]
+    && [ "$(stat -c %s /srv/answer)" = 6 ] && [ "$(tail -c 1 /srv/answer | wc -l)" = 1 ]
 """
 _SET_UP = Script("mkdir -p /srv; echo wrong >/srv/answer")
 

@@ -8,7 +8,7 @@ of the same environment succeeds, with no descriptor and no process more than be
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,14 +64,14 @@ class Player:
         self._default_task = default_task
         self._before: Footprint | None = None
 
-    def play(self, attack: Attack, look: Callable[[], None] | None = None) -> Played:
+    def play(self, attack: Attack) -> Played:
         """Plays an attack with all that holds for it, and an innocent episode after it."""
         if self._before is None:
-            self.play_innocent()
+            for _ in range(3):  # what is made ahead of use is there afterwards
+                self.play_innocent()
+            time.sleep(0.5)
             self._before = measure_footprint()
         played = self.play_attack(attack)
-        if look is not None:
-            look()
         if not self.play_innocent():
             played.problems.append("the innocent episode after it does not succeed")
         played.problems += self.host.find_problems()
@@ -100,6 +100,8 @@ class Player:
                 played.outcome = info["outcome"]
                 break
             played.observations.append(observation)
+            if not can_watch_files():
+                played.problems.append("the host's user can have no inotify instance")
         self._judge(attack, played)
         return played
 
@@ -161,14 +163,6 @@ class Player:
                 problems = [f"{more_descriptors} descriptors, {more_processes} processes more"]
                 break
             time.sleep(0.1)
-        if not can_watch_files():
-            problems.append("the host's user can have no inotify instance any more")
-        self._before = Footprint(
-            after.rss_mib,
-            max(before.num_descriptors, after.num_descriptors)
-            if problems
-            else before.num_descriptors,
-            max(before.num_processes, after.num_processes) if problems else before.num_processes,
-            after.num_cgroups,
-        )
+        if problems:
+            self._before = after
         return problems
