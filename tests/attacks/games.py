@@ -82,7 +82,7 @@ _GOLD = (
 SHELL_TASKS = [
     _shell_task("state", Verdict(State(files=(_RIGHT,)))),
     _shell_task("check", Verdict(checks=(Script(_CHECK),))),
-    _shell_task("user", Verdict(State(users=(UserState("ann", uid=1500, home="/home/ann"),)))),
+    _shell_task("user", Verdict(State(users=(UserState("ann", uid=1500, home="/srv/ann"),)))),
     _shell_task("answer", Verdict(answer=ExpectedAnswer("1234567", "number"))),
     _shell_task("names", Verdict(answer=ExpectedAnswer("ann bob", "names"))),
     _shell_task("size", Verdict(answer=ExpectedAnswer("4096", "size"))),

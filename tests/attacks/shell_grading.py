@@ -204,21 +204,21 @@ ATTACKS = [
             "m = mmap.mmap(f.fileno(), 6); m[:5] = b'wrong'; m.flush()\"",
             "a user of another id": Try("useradd -u 1501 -m ann", task="user"),
             "a user twice": Try(
-                "useradd -u 1501 -m ann; echo 'ann:x:1500:1500::/home/ann:/bin/sh' >>/etc/passwd",
+                "useradd -u 1501 -m ann; echo 'ann:x:1500:1500::/srv/ann:/bin/sh' >>/etc/passwd",
                 task="user",
             ),
             "a user of another home": Try(
-                "useradd -u 1500 -d /home/ann/ ann; usermod -d /tmp ann", task="user"
+                "useradd -u 1500 -d /srv/ann/ ann; usermod -d /tmp ann", task="user"
             ),
             "a user of a name in a line": Try(
-                "useradd -u 1501 bob; echo '#ann:x:1500:1500::/home/ann:/bin/sh' >>/etc/passwd",
+                "useradd -u 1501 bob; echo '#ann:x:1500:1500::/srv/ann:/bin/sh' >>/etc/passwd",
                 task="user",
             ),
             "a user behind a null byte": Try(
-                "printf 'x\\0ann:x:1500:1500::/home/ann:/bin/sh\\n' >>/etc/passwd", task="user"
+                "printf 'x\\0ann:x:1500:1500::/srv/ann:/bin/sh\\n' >>/etc/passwd", task="user"
             ),
             "a user of odd digits": Try(
-                "echo 'ann:x:\u0661\u0665\u0660\u0660:1500::/home/ann:/bin/sh' >>/etc/passwd",
+                "echo 'ann:x:\u0661\u0665\u0660\u0660:1500::/srv/ann:/bin/sh' >>/etc/passwd",
                 task="user",
             ),
             "a user of a switch": Try(
@@ -226,7 +226,7 @@ ATTACKS = [
                 task="user",
             ),
             "a user of a huge id": Try(
-                f"echo 'ann:x:{'9' * 5000}:0::/home/ann:/bin/sh' >>/etc/passwd", task="user"
+                f"echo 'ann:x:{'9' * 5000}:0::/srv/ann:/bin/sh' >>/etc/passwd", task="user"
             ),
             "a user in pieces": Try(
                 "echo 'ann' >>/etc/passwd; echo 'ann:::::::::' >>/etc/passwd", task="user"
