@@ -1,5 +1,6 @@
 """Fixtures of the attacks: the host with what they look for, and who plays them."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,13 @@ from games import (
 from host import Host
 from playing import Player
 
+from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind
+
+_KILLED = (
+    "SELECT ID, LEFT(INFO, 60) FROM information_schema.PROCESSLIST "
+    "WHERE USER LIKE 'agentpeft%' AND COMMAND = 'Killed'"
+)
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +47,33 @@ def sql_player(database_spec: str, host: Host) -> Iterator[Player]:
     env, other = make_sql_env(database_spec), make_sql_env(database_spec)
     hide_in_other_episode(other, host.word)
     spare = (6, 2) if database_spec == "sqlite" else (8, 0)  # a worker; connections
-    yield Player(env, host, STATEMENT_TIMEOUT_S, spare=spare, default_task="change")
+    url = database_spec if database_spec.startswith("mysql://") else None
+    client = None if url is None else MySQLClient(Address.parse(url), 10)
+
+    known = set()
+
+    def find_killed() -> list[str]:
+        """Waits for killed statements to end; returns those that go on, once."""
+        for _ in range(50 if client else 0):
+            killed = [row for row in client.query(_KILLED) if row not in known]
+            if not killed:
+                return []
+            time.sleep(0.1)
+        known.update(killed if client else ())
+        return [f"goes on after its kill: {text}" for _, text in killed] if client else []
+
+    yield Player(
+        env,
+        host,
+        STATEMENT_TIMEOUT_S,
+        spare=spare,
+        default_task="change",
+        find_leftovers=find_killed,
+    )
     env.close()
     other.close()
+    if client is not None:
+        client.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ of the same environment succeeds, with no descriptor and no process more than be
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Player:
 
     `limit_s`: of a step. `secret_words`: what no observation may show. `spare`: descriptors and
     processes that may be more after an attack, where a backend makes connections ahead of use.
+    `find_leftovers`: says what of an ended episode is still on a server.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Player:
         env: TextEnv[Any],
         host: Host,
         limit_s: float,
+        *,
         secret_words: Sequence[str] = (),
         spare: tuple[int, int] = (0, 0),
         default_task: str | None = None,
+        find_leftovers: Callable[[], list[str]] = list,
     ) -> None:
         self.env = env
         self.host = host
@@ -62,6 +65,7 @@ class Player:
         self._secret_words = (host.word, *secret_words)
         self._spare = spare
         self._default_task = default_task
+        self._find_leftovers = find_leftovers
         self._before: Footprint | None = None
 
     def play(self, attack: Attack) -> Played:
@@ -75,7 +79,7 @@ class Player:
         if not self.play_innocent():
             played.problems.append("the innocent episode after it does not succeed")
         played.problems += self.host.find_problems()
-        played.problems += self._find_growth()
+        played.problems += self._find_growth() + self._find_leftovers()
         return played
 
     def play_attack(self, attack: Attack) -> Played:

@@ -208,8 +208,8 @@ ATTACKS = [
             + " ".join(f"JOIN n a{i} ON a{i}.a = a{i - 1}.a" for i in range(1, 70)),
             "a list of values": f"SELECT a IN ({'1,' * 8000}1) FROM n LIMIT 1",
             "rows of an insert": f"INSERT INTO n VALUES {'(1),' * 4500}(1)",
-            "copied operands": f"SELECT {'(' * 40} age {' IN (name, age, 1))' * 40} FROM pets",
-            "copied operands of null if": f"SELECT {'NULLIF(' * 40}age{', name)' * 40} FROM pets",
+            "copied operands": f"SELECT {'(' * 26} age {' IN (name, age, 1))' * 26} FROM pets",
+            "copied operands of null if": f"SELECT {'NULLIF(' * 26}age{', name)' * 26} FROM pets",
             "common tables": "WITH "
             + ", ".join(f"t{i} AS (SELECT 1)" for i in range(500))
             + " SELECT 1",
