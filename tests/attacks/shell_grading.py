@@ -179,7 +179,7 @@ ATTACKS = [
             "a mode of more bits": f"{_RIGHT}; chmod 4640 /srv/answer",
             "another owner": f"{_RIGHT}; chown nobody /srv/answer",
             "another group": f"{_RIGHT}; chgrp nogroup /srv/answer",
-            "an owner by a forged name": "useradd -o -u 99 ann; sed -i 's/^root/toor/; s/^ann/root/' "
+            "an owner by a forged name": "useradd -o -u 99 ann; sed -i 's|^root|toor|; s|^ann|root|' "
             f"/etc/passwd; {_RIGHT}; chown 99 /srv/answer",
             "a group by a forged name": f"{_RIGHT}; sed -i 's/^root:x:0/root:x:98/' /etc/group; chgrp 98 /srv/answer",
             "a link to the content": "echo right >/srv/x; chmod 640 /srv/x; ln -sf /srv/x /srv/answer",

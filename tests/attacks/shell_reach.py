@@ -55,7 +55,7 @@ OTHERS = Topic(
 _DEVICES = ("sda", "vda", "nvme0n1", "mem", "kmem", "port", "kmsg", "kvm", "fuse", "loop-control",
             "net/tun", "vhost-vsock", "rtc0", "watchdog", "uinput")  # fmt: skip
 _PROC = ("kcore", "kallsyms", "kmsg", "sysrq-trigger", "timer_list", "sched_debug", "keys", "acpi",
-         "latency_stats", "scsi/scsi", "bus/pci/devices", "1/environ", "1/mem", "1/root/etc/shadow",
+         "latency_stats", "scsi/scsi", "bus/pci/devices", "1/environ", "1/mem", "1/cwd/etc/shadow",
          "1/cwd", "1/map_files")  # fmt: skip
 _SETTINGS = (
     "kernel/core_pattern",

@@ -39,11 +39,11 @@ environment succeeds, with no descriptor and no process more than before.
 **An entry** is a name and what the agent sends, in the table of its class (`tests/attacks/sql_*.py`, `shell_*.py`, `answer_attacks.py`):
 a text is one turn, a list several; `Try` names another task, or what must be shown. It may only take what the host can spare for a second, should a
 limit not hold, and reach only for what `tests/attacks/host.py` puts there.
-```text
-"sleep in a condition": "SELECT * FROM n WHERE SLEEP(1)",
-"no execution": ["set -n", "echo x"],
-"another mode": Try("chmod 644 /srv/answer", task="state"),
-```
+
+    "sleep in a condition": "SELECT * FROM n WHERE SLEEP(1)",
+    "no execution": ["set -n", "echo x"],
+    "another mode": Try("chmod 644 /srv/answer", task="state"),
+
 What is *not* protected against is on the pages of the [databases](db_bench.md#databases) and the [sandboxes](os_sandboxes.md).
 """
 
