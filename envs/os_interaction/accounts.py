@@ -1,10 +1,13 @@
 """Users and groups of a frozen file tree, read from the four files of /etc that hold them."""
 
+import re
 from dataclasses import dataclass
 
 from agentpeft.envs.os_interaction.sandboxes.protocol import FrozenFiles
 
 _MAX_BYTES = 2**20
+_NUMBER = re.compile(r"[0-9]{1,10}")
+"""What the C library reads as an id or a day; Python reads other alphabets' digits too."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,12 @@ def read_accounts(files: FrozenFiles) -> Accounts:
     gshadow = {fields[0]: fields for fields in reversed(_lines(files, "gshadow", 4))}
     users, groups = {}, {}
     for name, _, uid, gid, comment, home, shell in reversed(_lines(files, "passwd", 7)):
-        if uid.isdecimal() and gid.isdecimal():
+        if _NUMBER.fullmatch(uid) and _NUMBER.fullmatch(gid):
             _, password, _, *aging, _ = shadow.get(name, [""] * 9)
-            days = tuple(int(day) if day.isdecimal() else None for day in aging)
+            days = tuple(int(day) if _NUMBER.fullmatch(day) else None for day in aging)
             users[name] = User(name, int(uid), int(gid), comment, home, shell, password, days)
     for name, _, gid, members in reversed(_lines(files, "group", 4)):
-        if gid.isdecimal():
+        if _NUMBER.fullmatch(gid):
             administrators = gshadow.get(name, [""] * 4)[2]
             groups[name] = Group(name, int(gid), _names(members), _names(administrators))
     return Accounts(users, groups)

@@ -40,6 +40,20 @@ class Tree:
         return iter(sorted(self.stats.items()))
 
 
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "\u0661\u0665", "-1", "+1", " 1", "1_0", "1.0", "", "x"]
+)
+def test_what_is_no_number_of_an_account_is_left_out(number):
+    tree = Tree()
+    tree.contents["/etc/passwd"] += f"bela:x:{number}:1::/:/bin/sh\ncili:x:1:{number}::/:/bin/sh\n"
+    tree.contents["/etc/group"] += f"cooks:x:{number}:bela\n"
+    tree.contents["/etc/shadow"] = f"anna:!:{number}:{number}:90:7::{number}:\n"
+    accounts = read_accounts(tree)
+    assert not {"bela", "cili"} & accounts.users.keys()
+    assert "cooks" not in accounts.groups
+    assert accounts.users["anna"].aging == (None, 90, 7, None, None)
+
+
 def test_of_a_user_that_comes_twice_the_first_line_counts():
     accounts = read_accounts(Tree())
     assert accounts.users["anna"].uid == 2001
