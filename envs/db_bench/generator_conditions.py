@@ -4,11 +4,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from random import Random
+from typing import NamedTuple
 
 from agentpeft.envs.db_bench.database import Value
 from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, make_value, to_literal
 from agentpeft.envs.phrases import Speaker
+from agentpeft.envs.task_random import TaskRandom
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "name": ("starts", "starts", "="),
@@ -32,9 +33,8 @@ class NoTaskHereError(Exception):
     """This table and these choices give no proper task; the generator tries others."""
 
 
-@dataclass(frozen=True)
-class Clause:
-    """A piece of SQL and its English.
+class Clause(NamedTuple):
+    """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
 
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
     `keys` are the expressions of an ORDER BY.
@@ -51,7 +51,7 @@ class Clause:
 class Scene:
     """What one attempt at a task works with; `prefix` is the table alias with its dot."""
 
-    rng: Random
+    rng: TaskRandom
     speaker: Speaker
     sample: Sample
     skills: frozenset[str]
@@ -60,8 +60,8 @@ class Scene:
 
     @property
     def table(self) -> str:
-        """The table's name."""
-        return self.sample.table.name
+        """The table's name in the SQL of a draft; see `Sample`."""
+        return self.sample.scratch
 
     def ref(self, column: Field) -> str:
         """Returns a column as the outermost query writes it."""
@@ -70,7 +70,8 @@ class Scene:
     def pick(self, columns: Iterable[Field]) -> Field:
         """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
         options = list(columns)
-        fresh = [column for column in options if column.name not in self.used] or options
+        used = self.used
+        fresh = [column for column in options if column.name not in used] or options
         if not fresh:
             raise NoTaskHereError
         chosen = self.rng.choice(fresh)
@@ -114,8 +115,10 @@ def make_where(scene: Scene) -> Clause:
 
 def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
     """Returns one comparison of a column with a value of its own; `prefix` None: the scene's."""
-    is_narrow = any("group" in skill or "limit" in skill for skill in scene.skills)
-    column = scene.pick(c for c in scene.sample.fields if not (is_narrow and c.kind == "name"))
+    fields: Iterable[Field] = scene.sample.fields
+    if any("group" in skill or "limit" in skill for skill in scene.skills):
+        fields = [column for column in fields if column.kind != "name"]
+    column = scene.pick(fields)
     operator = scene.rng.choice(_OPERATORS[column.kind])
     name = (scene.prefix if prefix is None else prefix) + column.name
     if operator == "starts":
@@ -127,7 +130,7 @@ def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
         words = scene.say("starts", c=column.words, v=f"'{letter}'")
         return Clause(f"{name} LIKE '{letter}%'", words)
     values = scene.sample.distinct(column)
-    options = [value for value in values if scene.sample.options.allows(value)]
+    options = scene.sample.allowed(column)
     is_pair = operator in ("between", "in")
     if len(options) < 1 + is_pair or len(values) < 2:
         raise NoTaskHereError
@@ -175,7 +178,7 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
 
 
 def _join(operator: str, parts: Sequence[str]) -> str:
-    return f" {operator} ".join(part for part in parts if part)
+    return f" {operator} ".join(filter(None, parts))
 
 
 def _weaken(leaves: Sequence[Clause], render: Callable[[Sequence[str]], str]) -> Iterable[str]:
@@ -203,7 +206,7 @@ def _make_subqueries(scene: Scene) -> list[Clause]:
 def _plain_subquery(scene: Scene) -> Clause:
     kind = scene.skills & {"subquery_single"}
     if scene.rng.random() < 0.3:
-        column, inner = scene.pick(scene.sample.of_kind("category")), make_condition(scene, "")
+        column, inner = scene.pick(scene.sample.categories), make_condition(scene, "")
         head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
         words = scene.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}

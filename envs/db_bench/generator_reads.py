@@ -1,9 +1,8 @@
 """Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from agentpeft.envs.db_bench.database import Row
@@ -17,7 +16,7 @@ from agentpeft.envs.db_bench.generator_outputs import (
     make_calculation,
 )
 from agentpeft.envs.db_bench.generator_phrases import count_rows
-from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+from agentpeft.envs.db_bench.generator_tables import Field, StoredRow, to_literal
 from agentpeft.envs.phrases import enumerate_words
 
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
@@ -36,7 +35,7 @@ class Draft:
 def make_read(scene: Scene) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in scene.skills:
-        scene.prefix = f"{scene.table[0]}."
+        scene.prefix = f"{scene.sample.table.name[0]}."
     where = make_where(scene)
     groups = _pick_groups(scene)
     outputs = _make_outputs(scene, groups)
@@ -45,22 +44,23 @@ def make_read(scene: Scene) -> Draft:
     if any(skill.startswith("having") for skill in scene.skills):
         having = _make_having(scene, f"{start}{where.sql}{group.sql}")
     outputs, alias_words = add_alias(scene, outputs)
-    head = Clause(_select_list(scene, outputs) + start)
+    head = Clause(_select_list(outputs) + start)
     order = _make_order(scene, outputs, is_grouped=bool(groups))
     limit = _make_limit(scene, f"{head.sql}{where.sql}{group.sql}{having.sql}")
     clauses = (head, where, group, having, order, limit)
     rows = _verify(scene, clauses)
     sentences = [_say_head(scene, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
+    sql = "".join(clause.sql for clause in clauses)
+    if [out.shown for out in outputs] == [column.name for column in scene.sample.fields]:
+        sql = sql.replace(_select_list(outputs), "SELECT * ", 1)
+    columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
     return Draft(
-        "".join(clause.sql for clause in clauses),
+        scene.sample.own_sql(sql),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
         | scene.skills & {"column_alias", "table_alias"},
-        tuple(
-            tuple(out.to_value(value) for out, value in zip(outputs, row, strict=True))
-            for row in rows
-        ),
+        tuple(zip(*columns, strict=True)),
     )
 
 
@@ -110,7 +110,7 @@ def _pick_groups(scene: Scene) -> list[Field]:
     is_multiple = "group_by_multiple_columns" in scene.skills
     if not is_multiple and not any("group" in s or "having" in s for s in scene.skills):
         return []
-    return [scene.pick(scene.sample.of_kind("category")) for _ in range(1 + is_multiple)]
+    return [scene.pick(scene.sample.categories) for _ in range(1 + is_multiple)]
 
 
 def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
@@ -163,8 +163,8 @@ def _make_having(scene: Scene, rest: str) -> Clause:
 
 def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
-    found = scene.sample.connection.execute(f"SELECT {measure.sql} {rest}").fetchall()
-    steps = list(pairwise(sorted({value for (value,) in found})))
+    found = scene.sample.query(f"SELECT {measure.sql} {rest}")
+    steps = list(pairwise(sorted({float(value) for (value,) in found})))
     if not steps:
         raise NoTaskHereError
     low, high = scene.rng.choice(steps)
@@ -186,15 +186,13 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     return Clause(f"{measure.sql} {operator} {literal}", words)
 
 
-def _select_list(scene: Scene, outputs: Sequence[Output]) -> str:
-    columns = [out.sql for out in outputs]
-    if columns == [column.name for column in scene.sample.fields]:
-        return "SELECT * "
-    shown = [f"{out.sql} AS {out.alias}" if out.alias else out.sql for out in outputs]
-    return f"SELECT {', '.join(shown)} "
+def _select_list(outputs: Sequence[Output]) -> str:
+    return f"SELECT {', '.join([out.shown for out in outputs])} "
 
 
 def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Clause:
+    if not any(skill.startswith(("order_by", "limit")) for skill in scene.skills):
+        return Clause()
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
@@ -204,14 +202,14 @@ def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Cl
         tied = {scene.ref(column) for column in scene.sample.tied_fields}
         coarse = [out for out in candidates if out.sql in tied]
     clause, words = make_order(scene, candidates, coarse)
-    return replace(clause, words=scene.say("order", keys=words)) if words else clause
+    return clause._replace(words=scene.say("order", keys=words))
 
 
 def _make_limit(scene: Scene, query: str) -> Clause:
     has_offset = "limit_and_offset" in scene.skills
     if not has_offset and "limit_only" not in scene.skills:
         return Clause()
-    total = len(scene.sample.connection.execute(query).fetchall())
+    total = len(scene.sample.query(query))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:
@@ -239,30 +237,30 @@ def _say_head(
     if len(groups) > 1:
         words = f"combination of {words}"
     return scene.speaker.capital(
-        form, cols=cols, table=scene.table, where=restriction, groups=words
+        form, cols=cols, table=scene.sample.table.name, where=restriction, groups=words
     )
 
 
-def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[tuple[str | float, ...]]:
+def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[StoredRow]:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
-    connection = scene.sample.connection
+    query = scene.sample.query
     parts = [clause.sql for clause in clauses]
-    rows = _run(connection, parts)
     keys = clauses[4].keys
-    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
-        raise NoTaskHereError
-    if keys:
+    if keys:  # first, as most drafts with an order fail here: rows that tie must be alike
         with_keys = parts[0].replace(" FROM ", f", {', '.join(keys)} FROM ")
-        found = set(_run(connection, [with_keys, *parts[1:4]]))
+        found = set(query("".join([with_keys, *parts[1:4]])))
         if len(found) > len({row[-len(keys) :] for row in found}):
             raise NoTaskHereError
+    rows = query("".join(parts))
+    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
+        raise NoTaskHereError
+    distinct = set(rows)
     for index, clause in enumerate(clauses):
         for weaker in clause.weaker:
-            other = _run(connection, [*parts[:index], weaker, *parts[index + 1 :]])
-            if other == rows or (not keys and Counter(other) == Counter(rows)):
+            other = query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
+            if len(other) == len(rows) and (
+                other == rows
+                or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
+            ):
                 raise NoTaskHereError
     return rows
-
-
-def _run(connection: sqlite3.Connection, parts: Sequence[str]) -> list[tuple[str | float, ...]]:
-    return connection.execute("".join(parts)).fetchall()
