@@ -232,7 +232,9 @@ def test_no_task_depends_on_the_order_of_the_rows(database):
         assert run(database, backwards, task.gold_sql) == list(task.label)
 
 
-@pytest.mark.parametrize("order", ["order_by_single_column", "limit_only", "where_single_condition"])
+@pytest.mark.parametrize(
+    "order", ["order_by_single_column", "limit_only", "where_single_condition"]
+)
 def test_an_alias_is_in_gold_sql_where_all_columns_are_asked_for(order):
     """With few columns a query often has all of them, and `SELECT *` can name none."""
     generator = DBBenchGenerator(["column_alias", order], skill_mode="all", max_columns=3)
