@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from agentpeft.envs.db_bench.database import Row
-from agentpeft.envs.db_bench.generator_conditions import Clause, NoTaskHereError, Scene, make_where
+from agentpeft.envs.db_bench.generator_conditions import (
+    Clause,
+    NoTaskHereError,
+    Scene,
+    join_kept,
+    make_where,
+    to_bits,
+)
 from agentpeft.envs.db_bench.generator_outputs import (
     Output,
     add_alias,
@@ -40,7 +47,7 @@ def make_read(scene: Scene) -> Draft:
     groups = _pick_groups(scene)
     outputs = _make_outputs(scene, groups)
     group, having = _make_group(scene, groups), Clause()
-    start = f"FROM {scene.table}{f' AS {scene.prefix[:-1]}' if scene.prefix else ''}"
+    start = f"FROM {scene.from_sql}"
     if any(skill.startswith("having") for skill in scene.skills):
         having = _make_having(scene, f"{start}{where.sql}{group.sql}")
     outputs, alias_words = add_alias(scene, outputs)
@@ -152,19 +159,26 @@ def _make_having(scene: Scene, rest: str) -> Clause:
     skills = frozenset({skill, *(scene.skills & {"having_aggregate_calculation"})})
     if not is_multiple:
         sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
+        kept, weaker_kept = leaves[0].kept, leaves[0].weaker_kept
     else:
         scene.rng.shuffle(leaves)
         operator = scene.rng.choice(("AND", "OR"))
         sql = f" {operator} ".join(leaf.sql for leaf in leaves)
         words = scene.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
         weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
-    return Clause(f" HAVING {sql}", scene.say("having", c=words), tuple(weaker), skills)
+        kept = join_kept(operator, [leaf.kept for leaf in leaves]) or 0
+        weaker_kept = (*leaves[0].weaker_kept, *(leaf.kept for leaf in leaves))
+    said = scene.say("having", c=words)
+    return Clause(
+        f" HAVING {sql}", said, tuple(weaker), skills, kept=kept, weaker_kept=(0, *weaker_kept)
+    )
 
 
 def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
     found = scene.sample.query(f"SELECT {measure.sql} {rest}")
-    steps = list(pairwise(sorted({float(value) for (value,) in found})))
+    values = [float(value) for (value,) in found]
+    steps = list(pairwise(sorted(set(values))))
     if not steps:
         raise NoTaskHereError
     low, high = scene.rng.choice(steps)
@@ -183,7 +197,13 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
         raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
     words = scene.say(operator, c=measure.words, v=literal)
-    return Clause(f"{measure.sql} {operator} {literal}", words)
+    kept = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
+    return Clause(
+        f"{measure.sql} {operator} {literal}",
+        words,
+        kept=kept,
+        weaker_kept=((1 << len(values)) - 1,),
+    )
 
 
 def _select_list(outputs: Sequence[Output]) -> str:
@@ -244,6 +264,8 @@ def _say_head(
 def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[StoredRow]:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
     query = scene.sample.query
+    if any(clause.is_idle for clause in clauses):
+        raise NoTaskHereError
     parts = [clause.sql for clause in clauses]
     keys = clauses[4].keys
     if keys:  # first, as most drafts with an order fail here: rows that tie must be alike

@@ -105,6 +105,15 @@ class Sample:
         self._allowed: dict[str, list[Value]] = {}
         self._found: dict[str, list[StoredRow]] = {}
 
+    @property
+    def all_kept(self) -> int:
+        """All rows as bits; see `Clause`."""
+        return (1 << len(self.table.rows)) - 1
+
+    def values(self, field: Field) -> tuple[Value, ...]:
+        """Returns a column's values, row by row."""
+        return self._values[field.name]
+
     def distinct(self, field: Field) -> list[Value]:
         """Returns a column's different values in ascending order."""
         values = self._distinct.get(field.name)

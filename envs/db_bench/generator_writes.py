@@ -119,6 +119,8 @@ def _make_change(scene: Scene, column: Field) -> _Change:
 
 def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[_Change]) -> None:
     """Raises: NoTaskHereError unless each part of the change matters."""
+    if clauses[0].is_idle:
+        raise NoTaskHereError
     parts = [clause.sql for clause in clauses]
     chosen = _choose(scene, parts)
     result = _contents_after(scene, chosen, changes)
