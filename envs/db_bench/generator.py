@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from random import Random
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from agentpeft.envs.phrases import Speaker
 from agentpeft.envs.skill_generator import SkillGenerator
 from agentpeft.envs.splits import Split
 from agentpeft.envs.streams import TaskStream, stages_by_skills
+from agentpeft.envs.task_random import TaskRandom
 
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
@@ -99,14 +99,11 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
         self, task_id: str, skills: tuple[str, ...], options: TableOptions
     ) -> DBBenchTask | None:
         """See `SkillGenerator.make`."""
-        rng = Random(task_id)
+        rng = TaskRandom(task_id)
         for _ in range(_MAX_TABLES):
             sample = make_sample(rng, skills, options)
-            try:
-                speaker = Speaker(PHRASES, rng, options.max_phrasings)
-                draft = _make_draft(rng, speaker, sample, frozenset(skills))
-            finally:
-                sample.connection.close()
+            speaker = Speaker(PHRASES, rng, options.max_phrasings)
+            draft = _make_draft(rng, speaker, sample, frozenset(skills))
             if draft is not None:
                 return DBBenchTask(
                     task_id=task_id,
@@ -159,7 +156,7 @@ def curriculum(
 
 
 def _make_draft(
-    rng: Random, speaker: Speaker, sample: Sample, skills: frozenset[str]
+    rng: TaskRandom, speaker: Speaker, sample: Sample, skills: frozenset[str]
 ) -> Draft | None:
     make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
     for _ in range(_DRAFTS_PER_TABLE):

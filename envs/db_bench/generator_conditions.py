@@ -1,14 +1,17 @@
 """WHERE clauses of generated DB-bench tasks, with subqueries, and what each part of them adds."""
 # ruff: noqa: S608 (names and values of the generator's own)
 
+import operator as operators
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from random import Random
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.database import Value
 from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, make_value, to_literal
 from agentpeft.envs.phrases import Speaker
+from agentpeft.envs.task_random import TaskRandom
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "name": ("starts", "starts", "="),
@@ -25,19 +28,33 @@ _EXTREMES = (
     ("MIN", "lowest_all", "=>"),
 )
 _MAX_TRIES = 40
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operators.gt,
+    "<": operators.lt,
+    ">=": operators.ge,
+    "<=": operators.le,
+    "=": operators.eq,
+    "<>": operators.ne,
+}
+_JOIN: dict[str, Callable[[int, int], int]] = {"AND": operators.and_, "OR": operators.or_}
+_BITS = [1 << index for index in range(64)]
 _DATE_PHRASES = {">": "after", "<": "before"}
+
+
+PartT = TypeVar("PartT")
 
 
 class NoTaskHereError(Exception):
     """This table and these choices give no proper task; the generator tries others."""
 
 
-@dataclass(frozen=True)
-class Clause:
-    """A piece of SQL and its English.
+class Clause(NamedTuple):
+    """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
 
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
-    `keys` are the expressions of an ORDER BY.
+    `keys` are the expressions of an ORDER BY. `kept` are the numbers of the rows (of groups, in a
+    HAVING) that a condition keeps, as bits, and `weaker_kept` those of its replacements: where they
+    are the same, `is_idle`, there is no need to ask the database.
     """
 
     sql: str = ""
@@ -45,13 +62,20 @@ class Clause:
     weaker: tuple[str, ...] = ()
     skills: frozenset[str] = frozenset()
     keys: tuple[str, ...] = ()
+    kept: int = 0
+    weaker_kept: tuple[int, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether some part of a condition is known to change nothing."""
+        return self.kept in self.weaker_kept
 
 
 @dataclass
 class Scene:
     """What one attempt at a task works with; `prefix` is the table alias with its dot."""
 
-    rng: Random
+    rng: TaskRandom
     speaker: Speaker
     sample: Sample
     skills: frozenset[str]
@@ -60,8 +84,13 @@ class Scene:
 
     @property
     def table(self) -> str:
-        """The table's name."""
-        return self.sample.table.name
+        """The table's name in the SQL of a draft; see `Sample`."""
+        return self.sample.scratch
+
+    @property
+    def from_sql(self) -> str:
+        """The table with its alias, for a FROM clause."""
+        return f"{self.table} AS {self.prefix[:-1]}" if self.prefix else self.table
 
     def ref(self, column: Field) -> str:
         """Returns a column as the outermost query writes it."""
@@ -70,7 +99,8 @@ class Scene:
     def pick(self, columns: Iterable[Field]) -> Field:
         """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
         options = list(columns)
-        fresh = [column for column in options if column.name not in self.used] or options
+        used = self.used
+        fresh = [column for column in options if column.name not in used] or options
         if not fresh:
             raise NoTaskHereError
         chosen = self.rng.choice(fresh)
@@ -114,8 +144,10 @@ def make_where(scene: Scene) -> Clause:
 
 def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
     """Returns one comparison of a column with a value of its own; `prefix` None: the scene's."""
-    is_narrow = any("group" in skill or "limit" in skill for skill in scene.skills)
-    column = scene.pick(c for c in scene.sample.fields if not (is_narrow and c.kind == "name"))
+    fields: Iterable[Field] = scene.sample.fields
+    if any("group" in skill or "limit" in skill for skill in scene.skills):
+        fields = [column for column in fields if column.kind != "name"]
+    column = scene.pick(fields)
     operator = scene.rng.choice(_OPERATORS[column.kind])
     name = (scene.prefix if prefix is None else prefix) + column.name
     if operator == "starts":
@@ -125,9 +157,10 @@ def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
             raise NoTaskHereError
         letter = scene.rng.choice(letters)
         words = scene.say("starts", c=column.words, v=f"'{letter}'")
-        return Clause(f"{name} LIKE '{letter}%'", words)
+        kept = to_bits(str(text)[0] == letter for text in scene.sample.values(column))
+        return Clause(f"{name} LIKE '{letter}%'", words, kept=kept)
     values = scene.sample.distinct(column)
-    options = [value for value in values if scene.sample.options.allows(value)]
+    options = scene.sample.allowed(column)
     is_pair = operator in ("between", "in")
     if len(options) < 1 + is_pair or len(values) < 2:
         raise NoTaskHereError
@@ -137,12 +170,31 @@ def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
         words = scene.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
         first, second = map(to_literal, pair)
         if operator == "between":
-            return Clause(f"{name} BETWEEN {first} AND {second}", words)
-        return Clause(f"{name} IN ({first}, {second})", words)
+            kept = to_bits(map(_between(*pair), scene.sample.values(column)))
+            return Clause(f"{name} BETWEEN {first} AND {second}", words, kept=kept)
+        kept = to_bits(value in pair for value in scene.sample.values(column))
+        return Clause(f"{name} IN ({first}, {second})", words, kept=kept)
     value = scene.rng.choice(options)
     said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
     words = scene.say(said, c=column.words, v=quote(value))
-    return Clause(f"{name} {operator} {to_literal(value)}", words)
+    compare = _COMPARE[operator]
+    kept = to_bits(compare(other, value) for other in scene.sample.values(column))
+    return Clause(f"{name} {operator} {to_literal(value)}", words, kept=kept)
+
+
+def _between(low: Any, high: Any) -> Callable[[Any], bool]:
+    return lambda value: bool(low <= value <= high)
+
+
+def to_bits(truths: Iterable[bool]) -> int:
+    """Returns truth values as the bits of an integer, the first one lowest."""
+    return sum(bit for bit, truth in zip(_BITS, truths, strict=False) if truth)
+
+
+def join_kept(operator: str, parts: Iterable[int | None]) -> int | None:
+    """Returns what conditions keep that "AND" or "OR" joins; None is a condition left out."""
+    there = [part for part in parts if part is not None]
+    return reduce(_JOIN[operator], there) if there else None
 
 
 def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
@@ -156,6 +208,10 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
         group = _join(inner, parts[1:])
         return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
 
+    def keep(parts: Sequence[int | None]) -> int:
+        kept = join_kept(outer, parts if not is_nested else (parts[0], join_kept(inner, parts[1:])))
+        return scene.sample.all_kept if kept is None else kept
+
     names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
     if is_nested:
         words, own_skill = scene.say(f"{outer}_{inner}".lower(), **names), "where_nested_conditions"
@@ -164,27 +220,34 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
         words, own_skill = scene.say(joined, **names), "where_multiple_conditions"
     else:
         words, own_skill = leaves[0].words, "where_single_condition"
+    weaker = list(_weaken("", [(leaf.sql, leaf.weaker) for leaf in leaves]))
+    weaker_kept = _weaken(None, [(leaf.kept, leaf.weaker_kept) for leaf in leaves])
     return Clause(
         f" WHERE {render([leaf.sql for leaf in leaves])}",
         words,
-        tuple(f" WHERE {text}" if text else "" for text in _weaken(leaves, render)),
+        tuple(f" WHERE {text}" if text else "" for text in map(render, weaker)),
         frozenset({own_skill, *(scene.skills & {"subquery_multiple"})}).union(
             *(leaf.skills for leaf in leaves)
         ),
+        kept=keep([leaf.kept for leaf in leaves]),
+        weaker_kept=tuple(map(keep, weaker_kept)),
     )
 
 
 def _join(operator: str, parts: Sequence[str]) -> str:
-    return f" {operator} ".join(part for part in parts if part)
+    return f" {operator} ".join(filter(None, parts))
 
 
-def _weaken(leaves: Sequence[Clause], render: Callable[[Sequence[str]], str]) -> Iterable[str]:
-    parts = [leaf.sql for leaf in leaves]
-    yield ""
-    yield from (render([parts[0], "", ""]), render(["", *parts[1:]])) if len(parts) == 3 else ()
-    for index, leaf in enumerate(leaves):
-        for replacement in ("", *leaf.weaker):
-            yield render([*parts[:index], replacement, *parts[index + 1 :]])
+def _weaken(none: PartT, leaves: Sequence[tuple[PartT, Sequence[PartT]]]) -> Iterable[list[PartT]]:
+    """Yields the leaves with something left out (`none`) or replaced by a weaker form."""
+    parts = [leaf for leaf, _ in leaves]
+    yield [none] * len(parts)
+    if len(parts) == 3:
+        yield [parts[0], none, none]
+        yield [none, *parts[1:]]
+    for index, (_, weaker) in enumerate(leaves):
+        for replacement in (none, *weaker):
+            yield [*parts[:index], replacement, *parts[index + 1 :]]
 
 
 def _make_subqueries(scene: Scene) -> list[Clause]:
@@ -203,17 +266,29 @@ def _make_subqueries(scene: Scene) -> list[Clause]:
 def _plain_subquery(scene: Scene) -> Clause:
     kind = scene.skills & {"subquery_single"}
     if scene.rng.random() < 0.3:
-        column, inner = scene.pick(scene.sample.of_kind("category")), make_condition(scene, "")
+        column, inner = scene.pick(scene.sample.categories), make_condition(scene, "")
         head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
         words = scene.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
-        return Clause(f"{head} WHERE {inner.sql})", words, (f"{head})",), skills)
+        return _with_kept(scene, f"{head} WHERE {inner.sql})", words, (f"{head})",), skills)
     column = scene.pick(scene.sample.numbers)
     function, phrase, operators = scene.rng.choice(_EXTREMES)
     operator = scene.rng.choice(operators)
     words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {scene.table})"
-    return Clause(f"{scene.ref(column)} {operator} {query}", words, (), kind)
+    return _with_kept(scene, f"{scene.ref(column)} {operator} {query}", words, (), kind)
+
+
+def _with_kept(
+    scene: Scene, sql: str, words: str, weaker: tuple[str, ...], skills: frozenset[str]
+) -> Clause:
+    """Returns a condition whose kept rows the database knows."""
+    start = f"SELECT rowid FROM {scene.from_sql} WHERE "
+    kept = [
+        sum(_BITS[int(row_id) - 1] for (row_id,) in scene.sample.query(start + condition))
+        for condition in (sql, *weaker)
+    ]
+    return Clause(sql, words, weaker, skills, kept=kept[0], weaker_kept=tuple(kept[1:]))
 
 
 def _nested_subquery(scene: Scene) -> Clause:
@@ -225,7 +300,8 @@ def _nested_subquery(scene: Scene) -> Clause:
     some = scene.say("average_some", c=outer.words, d=inner_words)
     start = f"{scene.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {scene.table}"
     deepest = f"(SELECT AVG({inner.name}) FROM {scene.table})"
-    return Clause(
+    return _with_kept(
+        scene,
         f"{start} WHERE {inner.name} {operators[1]} {deepest})",
         scene.say(operators[0], c=outer.words, v=some),
         (f"{start})",),
@@ -236,7 +312,8 @@ def _nested_subquery(scene: Scene) -> Clause:
 def _neither_extreme(scene: Scene) -> Clause:
     column = scene.pick(scene.sample.numbers)
     ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
-    return Clause(
+    return _with_kept(
+        scene,
         f"{scene.ref(column)} NOT IN ({', '.join(ends)})",
         scene.say("neither", c=column.words),
         tuple(f"{scene.ref(column)} <> {end}" for end in ends),

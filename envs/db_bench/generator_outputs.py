@@ -1,19 +1,20 @@
 """What generated DB-bench queries select: columns, aggregates and calculations with them."""
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
+from typing import NamedTuple
 
 from agentpeft.envs.db_bench.database import Value
 from agentpeft.envs.db_bench.generator_conditions import NoTaskHereError, Scene
 from agentpeft.envs.db_bench.generator_tables import Field
 
+_COLUMN_KINDS: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
 _AVERAGE_DECIMALS = {"int": 4, "decimal": 6}
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A selected expression.
 
     `kind` is "text", "date", "float", "int", or the number of decimals that MySQL prints.
@@ -24,19 +25,26 @@ class Output:
     kind: str | int
     alias: str = ""
 
-    def to_value(self, stored: str | float) -> Value:
-        """Returns what MySQL returns for a value that SQLite returned."""
-        if isinstance(stored, str):
-            return date.fromisoformat(stored) if self.kind == "date" else stored
+    @property
+    def shown(self) -> str:
+        """The expression with its alias."""
+        return f"{self.sql} AS {self.alias}" if self.alias else self.sql
+
+    def to_values(self, stored: Sequence[str | float]) -> Sequence[Value]:
+        """Returns what MySQL returns for values that SQLite returned."""
+        if self.kind == "date":
+            return [date.fromisoformat(str(value)) for value in stored]
+        if self.kind == "int":
+            return list(map(int, stored))
         if isinstance(self.kind, int):
-            return Decimal(f"{stored:.{self.kind}f}")
-        return int(stored) if self.kind == "int" else stored
+            return [Decimal(f"{value:.{self.kind}f}") for value in stored]
+        return stored
 
 
 def column_output(scene: Scene, column: Field) -> Output:
     """Returns a plain column."""
-    kinds: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
-    return Output(scene.ref(column), column.words, kinds.get(column.kind, column.kind))
+    kind = _COLUMN_KINDS.get(column.kind, column.kind)
+    return Output(scene.ref(column), column.words, kind)
 
 
 def make_aggregates(scene: Scene) -> list[Output]:
@@ -90,7 +98,7 @@ def add_alias(scene: Scene, outputs: list[Output]) -> tuple[list[Output], list[s
         core = chosen.sql.replace(scene.prefix, "").replace("COUNT(*)", "num_rows").lower()
         core = re.sub(r"\W+", "_", core).strip("_")
         alias = scene.rng.choice(("{}_value", "result_{}", "{}_shown", "my_{}")).format(core)
-        outputs = [*outputs[:index], replace(chosen, alias=alias), *outputs[index + 1 :]]
+        outputs = [*outputs[:index], chosen._replace(alias=alias), *outputs[index + 1 :]]
         words.append(scene.say("column_alias", c=f"the {chosen.words}", alias=f"`{alias}`"))
     if scene.prefix:
         words.append(scene.say("table_alias", alias=f"`{scene.prefix[:-1]}`"))

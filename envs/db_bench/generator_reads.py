@@ -1,13 +1,19 @@
 """Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from agentpeft.envs.db_bench.database import Row
-from agentpeft.envs.db_bench.generator_conditions import Clause, NoTaskHereError, Scene, make_where
+from agentpeft.envs.db_bench.generator_conditions import (
+    Clause,
+    NoTaskHereError,
+    Scene,
+    join_kept,
+    make_where,
+    to_bits,
+)
 from agentpeft.envs.db_bench.generator_outputs import (
     Output,
     add_alias,
@@ -17,7 +23,7 @@ from agentpeft.envs.db_bench.generator_outputs import (
     make_calculation,
 )
 from agentpeft.envs.db_bench.generator_phrases import count_rows
-from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+from agentpeft.envs.db_bench.generator_tables import Field, StoredRow, to_literal
 from agentpeft.envs.phrases import enumerate_words
 
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
@@ -36,31 +42,32 @@ class Draft:
 def make_read(scene: Scene) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in scene.skills:
-        scene.prefix = f"{scene.table[0]}."
+        scene.prefix = f"{scene.sample.table.name[0]}."
     where = make_where(scene)
     groups = _pick_groups(scene)
     outputs = _make_outputs(scene, groups)
     group, having = _make_group(scene, groups), Clause()
-    start = f"FROM {scene.table}{f' AS {scene.prefix[:-1]}' if scene.prefix else ''}"
+    start = f"FROM {scene.from_sql}"
     if any(skill.startswith("having") for skill in scene.skills):
         having = _make_having(scene, f"{start}{where.sql}{group.sql}")
     outputs, alias_words = add_alias(scene, outputs)
-    head = Clause(_select_list(scene, outputs) + start)
+    head = Clause(_select_list(outputs) + start)
     order = _make_order(scene, outputs, is_grouped=bool(groups))
     limit = _make_limit(scene, f"{head.sql}{where.sql}{group.sql}{having.sql}")
     clauses = (head, where, group, having, order, limit)
     rows = _verify(scene, clauses)
     sentences = [_say_head(scene, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
+    sql = "".join(clause.sql for clause in clauses)
+    if [out.shown for out in outputs] == [column.name for column in scene.sample.fields]:
+        sql = sql.replace(_select_list(outputs), "SELECT * ", 1)
+    columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
     return Draft(
-        "".join(clause.sql for clause in clauses),
+        scene.sample.own_sql(sql),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
         | scene.skills & {"column_alias", "table_alias"},
-        tuple(
-            tuple(out.to_value(value) for out, value in zip(outputs, row, strict=True))
-            for row in rows
-        ),
+        tuple(zip(*columns, strict=True)),
     )
 
 
@@ -110,7 +117,7 @@ def _pick_groups(scene: Scene) -> list[Field]:
     is_multiple = "group_by_multiple_columns" in scene.skills
     if not is_multiple and not any("group" in s or "having" in s for s in scene.skills):
         return []
-    return [scene.pick(scene.sample.of_kind("category")) for _ in range(1 + is_multiple)]
+    return [scene.pick(scene.sample.categories) for _ in range(1 + is_multiple)]
 
 
 def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
@@ -152,19 +159,26 @@ def _make_having(scene: Scene, rest: str) -> Clause:
     skills = frozenset({skill, *(scene.skills & {"having_aggregate_calculation"})})
     if not is_multiple:
         sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
+        kept, weaker_kept = leaves[0].kept, leaves[0].weaker_kept
     else:
         scene.rng.shuffle(leaves)
         operator = scene.rng.choice(("AND", "OR"))
         sql = f" {operator} ".join(leaf.sql for leaf in leaves)
         words = scene.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
         weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
-    return Clause(f" HAVING {sql}", scene.say("having", c=words), tuple(weaker), skills)
+        kept = join_kept(operator, [leaf.kept for leaf in leaves]) or 0
+        weaker_kept = (*leaves[0].weaker_kept, *(leaf.kept for leaf in leaves))
+    said = scene.say("having", c=words)
+    return Clause(
+        f" HAVING {sql}", said, tuple(weaker), skills, kept=kept, weaker_kept=(0, *weaker_kept)
+    )
 
 
 def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
-    found = scene.sample.connection.execute(f"SELECT {measure.sql} {rest}").fetchall()
-    steps = list(pairwise(sorted({value for (value,) in found})))
+    found = scene.sample.query(f"SELECT {measure.sql} {rest}")
+    values = [float(value) for (value,) in found]
+    steps = list(pairwise(sorted(set(values))))
     if not steps:
         raise NoTaskHereError
     low, high = scene.rng.choice(steps)
@@ -183,18 +197,22 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
         raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
     words = scene.say(operator, c=measure.words, v=literal)
-    return Clause(f"{measure.sql} {operator} {literal}", words)
+    kept = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
+    return Clause(
+        f"{measure.sql} {operator} {literal}",
+        words,
+        kept=kept,
+        weaker_kept=((1 << len(values)) - 1,),
+    )
 
 
-def _select_list(scene: Scene, outputs: Sequence[Output]) -> str:
-    columns = [out.sql for out in outputs]
-    if columns == [column.name for column in scene.sample.fields]:
-        return "SELECT * "
-    shown = [f"{out.sql} AS {out.alias}" if out.alias else out.sql for out in outputs]
-    return f"SELECT {', '.join(shown)} "
+def _select_list(outputs: Sequence[Output]) -> str:
+    return f"SELECT {', '.join([out.shown for out in outputs])} "
 
 
 def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Clause:
+    if not any(skill.startswith(("order_by", "limit")) for skill in scene.skills):
+        return Clause()
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
@@ -204,14 +222,14 @@ def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Cl
         tied = {scene.ref(column) for column in scene.sample.tied_fields}
         coarse = [out for out in candidates if out.sql in tied]
     clause, words = make_order(scene, candidates, coarse)
-    return replace(clause, words=scene.say("order", keys=words)) if words else clause
+    return clause._replace(words=scene.say("order", keys=words))
 
 
 def _make_limit(scene: Scene, query: str) -> Clause:
     has_offset = "limit_and_offset" in scene.skills
     if not has_offset and "limit_only" not in scene.skills:
         return Clause()
-    total = len(scene.sample.connection.execute(query).fetchall())
+    total = len(scene.sample.query(query))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:
@@ -239,30 +257,32 @@ def _say_head(
     if len(groups) > 1:
         words = f"combination of {words}"
     return scene.speaker.capital(
-        form, cols=cols, table=scene.table, where=restriction, groups=words
+        form, cols=cols, table=scene.sample.table.name, where=restriction, groups=words
     )
 
 
-def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[tuple[str | float, ...]]:
+def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[StoredRow]:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
-    connection = scene.sample.connection
-    parts = [clause.sql for clause in clauses]
-    rows = _run(connection, parts)
-    keys = clauses[4].keys
-    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
+    query = scene.sample.query
+    if any(clause.is_idle for clause in clauses):
         raise NoTaskHereError
-    if keys:
+    parts = [clause.sql for clause in clauses]
+    keys = clauses[4].keys
+    if keys:  # first, as most drafts with an order fail here: rows that tie must be alike
         with_keys = parts[0].replace(" FROM ", f", {', '.join(keys)} FROM ")
-        found = set(_run(connection, [with_keys, *parts[1:4]]))
+        found = set(query("".join([with_keys, *parts[1:4]])))
         if len(found) > len({row[-len(keys) :] for row in found}):
             raise NoTaskHereError
+    rows = query("".join(parts))
+    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
+        raise NoTaskHereError
+    distinct = set(rows)
     for index, clause in enumerate(clauses):
         for weaker in clause.weaker:
-            other = _run(connection, [*parts[:index], weaker, *parts[index + 1 :]])
-            if other == rows or (not keys and Counter(other) == Counter(rows)):
+            other = query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
+            if len(other) == len(rows) and (
+                other == rows
+                or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
+            ):
                 raise NoTaskHereError
     return rows
-
-
-def _run(connection: sqlite3.Connection, parts: Sequence[str]) -> list[tuple[str | float, ...]]:
-    return connection.execute("".join(parts)).fetchall()

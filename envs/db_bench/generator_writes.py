@@ -2,7 +2,8 @@
 # ruff: noqa: S608 (names and values of the generator's own)
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from agentpeft.envs.db_bench.generator_conditions import (
@@ -15,10 +16,20 @@ from agentpeft.envs.db_bench.generator_conditions import (
 from agentpeft.envs.db_bench.generator_outputs import Output
 from agentpeft.envs.db_bench.generator_phrases import count_rows
 from agentpeft.envs.db_bench.generator_reads import Draft, make_order
-from agentpeft.envs.db_bench.generator_tables import Field, to_literal
+from agentpeft.envs.db_bench.generator_tables import Field, StoredRow, to_literal, to_stored
 from agentpeft.envs.phrases import enumerate_words
 
 _STEPS = (1, 2, 5, 10, 7, 12)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """An assignment of an UPDATE: `of` returns the new value of the column at `index`."""
+
+    sql: str
+    words: str
+    index: int
+    of: Callable[[str | float], str | float]
 
 
 def make_insert(scene: Scene) -> Draft:
@@ -28,14 +39,14 @@ def make_insert(scene: Scene) -> Draft:
     rows = rows[: 1 if scene.rng.random() < 0.7 else 2]
     lists = [f"({', '.join(map(to_literal, row))})" for row in rows]
     columns = ", ".join(column.name for column in fields)
-    sql = f"INSERT INTO {scene.table} ({columns}) VALUES {', '.join(lists)}"
-    scene.sample.connection.execute(sql)
+    table = scene.sample.table.name
+    sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join(lists)}"
     texts = [
         enumerate_words([f"{c.words} {quote(v)}" for c, v in zip(fields, row, strict=True)])
         for row in rows
     ]
     values = f"{scene.say('insert_both')} ".join(texts)
-    text = scene.speaker.capital("insert", table=scene.table, values=values)
+    text = scene.speaker.capital("insert", table=table, values=values)
     return Draft(sql, text, frozenset({"insert"}), None)
 
 
@@ -43,8 +54,10 @@ def make_delete(scene: Scene) -> Draft:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
     where, order, limit, tail = _make_choice(scene)
     _verify(scene, (where, order, limit), [])
-    text = scene.speaker.capital("delete", table=scene.table, where=_say_where(scene, where))
-    return _draft("delete", f"DELETE FROM {scene.table}", (where, order, limit), text + tail)
+    text = scene.speaker.capital(
+        "delete", table=scene.sample.table.name, where=_say_where(scene, where)
+    )
+    return _draft(scene, "delete", f"DELETE FROM {scene.table}", (where, order, limit), text + tail)
 
 
 def make_update(scene: Scene) -> Draft:
@@ -53,18 +66,19 @@ def make_update(scene: Scene) -> Draft:
     num_changes = scene.rng.choice((1, 1, 2))
     fields = [field for field in scene.sample.fields if field.kind != "name"]
     changes = [_make_change(scene, column) for column in scene.rng.sample(fields, num_changes)]
-    _verify(scene, (where, order, limit), [change.sql for change in changes])
+    _verify(scene, (where, order, limit), changes)
     said = enumerate_words([change.words for change in changes])
-    words = {"table": scene.table, "changes": said, "where": _say_where(scene, where)}
+    words = {"table": scene.sample.table.name, "changes": said, "where": _say_where(scene, where)}
     text = scene.speaker.capital("update" if where.sql else "update_all", **words)
     assignments = ", ".join(change.sql for change in changes)
     start = f"UPDATE {scene.table} SET {assignments}"
-    return _draft("update", start, (where, order, limit), text + tail)
+    return _draft(scene, "update", start, (where, order, limit), text + tail)
 
 
-def _draft(skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draft:
+def _draft(scene: Scene, skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draft:
     skills = frozenset({skill}).union(*(clause.skills for clause in clauses))
-    return Draft(start + "".join(clause.sql for clause in clauses), text, skills, None)
+    sql = start + "".join(clause.sql for clause in clauses)
+    return Draft(scene.sample.own_sql(sql), text, skills, None)
 
 
 def _say_where(scene: Scene, where: Clause) -> str:
@@ -84,8 +98,9 @@ def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
     return where, order, limit, " " + scene.say("write_limit", n=count_rows(num_rows), keys=keys)
 
 
-def _make_change(scene: Scene, column: Field) -> Clause:
+def _make_change(scene: Scene, column: Field) -> _Change:
     value = scene.new_value(column)
+    index = scene.sample.fields.index(column)
     if column.is_number and scene.rng.random() < 0.4:
         options = scene.sample.options
         steps = [step for step in range(1, 100) if options.allows(step)]
@@ -93,51 +108,61 @@ def _make_change(scene: Scene, column: Field) -> Clause:
             steps = [step for step in _STEPS if step in steps][:4]
         step = scene.rng.choice(steps)
         words = scene.say("raise", c=column.words, v=str(step))
-        return Clause(f"{column.name} = {column.name} + {step}", words)
+        sql = f"{column.name} = {column.name} + {step}"
+        return _Change(sql, words, index, lambda stored: float(stored) + step)
     if isinstance(value, Decimal) and value == int(value):
         value = int(value)
     words = scene.say("set", c=column.words, v=quote(value))
-    return Clause(f"{column.name} = {to_literal(value)}", words)
+    new = to_stored(column, [value])[0]
+    return _Change(f"{column.name} = {to_literal(value)}", words, index, lambda _: new)
 
 
-def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[str]) -> None:
-    """Runs the change. Raises: NoTaskHereError unless each part of it matters."""
+def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[_Change]) -> None:
+    """Raises: NoTaskHereError unless each part of the change matters."""
+    if clauses[0].is_idle:
+        raise NoTaskHereError
     parts = [clause.sql for clause in clauses]
-    result = _contents_after(scene, parts, changes)
-    if not result or result == _contents_after(scene, [" WHERE FALSE"], changes):
+    chosen = _choose(scene, parts)
+    result = _contents_after(scene, chosen, changes)
+    if not result or result == _contents_after(scene, frozenset(), changes):
         raise NoTaskHereError
-    others = [
-        [*parts[:index], weaker, *parts[index + 1 :]]
-        for index, clause in enumerate(clauses)
-        for weaker in clause.weaker
-    ]
-    if any(_contents_after(scene, other, changes) == result for other in others):
+    for index, clause in enumerate(clauses):
+        for weaker in clause.weaker:
+            others = _choose(scene, [*parts[:index], weaker, *parts[index + 1 :]])
+            if others == chosen or _contents_after(scene, others, changes) == result:
+                raise NoTaskHereError
+    if len(changes) == 1 and result == Counter(scene.sample.stored_rows):
         raise NoTaskHereError
-    for index in range(len(changes)):
-        fewer = [*changes[:index], *changes[index + 1 :]]
-        if _contents_after(scene, parts, fewer, is_update=True) == result:
-            raise NoTaskHereError
+    if len(changes) == 2 and any(_contents_after(scene, chosen, [c]) == result for c in changes):
+        raise NoTaskHereError
     if clauses[1].keys:
         query = f"SELECT {', '.join(clauses[1].keys)} FROM {scene.table}{parts[0]}"
-        found = scene.sample.connection.execute(query).fetchall()
+        found = scene.sample.query(query)
         if len(set(found)) < len(found):
             raise NoTaskHereError
 
 
-def _contents_after(
-    scene: Scene, parts: Sequence[str], changes: Sequence[str], is_update: bool = False
-) -> Counter[tuple[str | float, ...]]:
-    """Returns the table after a change of the rows that WHERE, ORDER BY and LIMIT choose.
+def _choose(scene: Scene, parts: Sequence[str]) -> frozenset[str | float]:
+    """Returns the ids of the rows that WHERE, ORDER BY and LIMIT choose.
 
-    SQLite may lack `UPDATE … LIMIT`, so they choose row ids. The table itself stays as it was.
+    They count from 1. Row ids, since SQLite may lack `UPDATE … LIMIT`.
     """
-    connection, table = scene.sample.connection, scene.table
-    chosen = f" WHERE rowid IN (SELECT rowid FROM {table}{''.join(parts)})"
-    connection.execute("BEGIN")
-    if changes:
-        connection.execute(f"UPDATE {table} SET {', '.join(changes)}{chosen}")
-    elif not is_update:
-        connection.execute(f"DELETE FROM {table}{chosen}")
-    contents = Counter(connection.execute(f"SELECT * FROM {table}").fetchall())
-    connection.execute("ROLLBACK")
-    return contents
+    query = f"SELECT rowid FROM {scene.table}{''.join(parts)}"
+    return frozenset(row_id for (row_id,) in scene.sample.query(query))
+
+
+def _contents_after(
+    scene: Scene, chosen: frozenset[str | float], changes: Sequence[_Change]
+) -> Counter[StoredRow]:
+    """Returns the table's rows after the changes of the chosen ones; without changes they go."""
+    rows = scene.sample.stored_rows
+    if not changes:
+        return Counter(row for row_id, row in enumerate(rows, start=1) if row_id not in chosen)
+    contents = []
+    for row_id, row in enumerate(rows, start=1):
+        values = list(row)
+        if row_id in chosen:
+            for change in changes:
+                values[change.index] = change.of(values[change.index])
+        contents.append(tuple(values))
+    return Counter(contents)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -229,3 +230,24 @@ def test_no_task_depends_on_the_order_of_the_rows(database):
         table = task.tables[0]
         backwards = replace(task, tables=(replace(table, rows=table.rows[::-1]),))
         assert run(database, backwards, task.gold_sql) == list(task.label)
+
+
+@pytest.mark.parametrize(
+    "order", ["order_by_single_column", "limit_only", "where_single_condition"]
+)
+def test_an_alias_is_in_gold_sql_where_all_columns_are_asked_for(order):
+    """With few columns a query often has all of them, and `SELECT *` can name none."""
+    generator = DBBenchGenerator(["column_alias", order], skill_mode="all", max_columns=3)
+    for task in Taskset.generate(generator, 60, seed=0):
+        alias = re.search(r" AS (\w+)", task.gold_sql)
+        assert alias, task.gold_sql
+        assert f"`{alias[1]}`" in task.instruction
+
+
+def test_threads_make_the_same_tasks_as_one():
+    rng = np.random.default_rng(3)
+    ids = [DBBenchGenerator().draw(rng).task_id for _ in range(60)]
+    generator = DBBenchGenerator()
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(generator.get, ids * 2))
+    assert together == [generator.get(task_id) for task_id in ids * 2]
