@@ -68,16 +68,16 @@ def enter_namespaces(pid: int, flags: int) -> None:
     """Moves this process, or for process ids its children, to another one's. Raises: OSError."""
     descriptor = os.pidfd_open(pid)
     try:
-        _check(_libc.setns(descriptor, flags), "setns")
+        _check(_libc().setns(descriptor, flags), "setns")
     finally:
         os.close(descriptor)
 
 
 def give_up_capabilities() -> None:
     """What this process executes from now on has none, whoever it runs as. Raises: OSError."""
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    _check(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     for number in range(_MAX_CAPABILITIES):
-        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails above the kernel's last one
+        _libc().prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails above the kernel's last one
 
 
 def let_own_namespaces(uid: int) -> None:
@@ -85,9 +85,9 @@ def let_own_namespaces(uid: int) -> None:
 
     Files are still opened as root, and no capability is lost. Raises: OSError.
     """
-    _check(_libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "prctl")
+    _check(_libc().prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "prctl")
     os.seteuid(uid)
-    _libc.setfsuid(0)  # returns the one before, whether it worked or not
+    _libc().setfsuid(0)  # returns the one before, whether it worked or not
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -116,7 +116,7 @@ def set_dumpable(is_dumpable: bool) -> None:
 
 def rename_process(name: str) -> None:
     """Gives this process another name and command line, of which it has no argument any more."""
-    _check(_libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
+    _check(_libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
