@@ -62,7 +62,8 @@ class EpisodeConfig:
 
     `max_turns`: actions per episode. `invalid_ends`: an invalid action ends the episode (else it
     costs a turn). `timeout_ends`: a statement or command over its time ends it (else it costs a
-    turn). `episode_timeout_s`: None is no deadline. `reward`: see `RewardConfig.of`.
+    turn). `episode_timeout_s`: how long the environment itself may take in an episode, from `reset`
+    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.of`.
     """
 
     max_turns: int = 1
@@ -151,7 +152,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         self._prompt = ""
         self._turns: list[TurnRecord] = []
         self._outcome = Outcome.UNKNOWN
-        self._deadline_s = float("inf")
+        self._spent_s = 0.0
 
     @abstractmethod
     def _begin(self, task: TaskT) -> str:
@@ -229,9 +230,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         self._outcome = Outcome.UNKNOWN
         self._task = self._choose_task(options or {})
         self._turns = []
-        if self.config.episode_timeout_s is not None:
-            self._deadline_s = time.monotonic() + self.config.episode_timeout_s
+        start_s = time.monotonic()
         self._prompt = self._cut(self._begin(self._task))
+        self._spent_s = time.monotonic() - start_s
         self._outcome = Outcome.ONGOING
         return self._prompt, self._info(is_valid_action=True)
 
@@ -247,7 +248,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         if not isinstance(action, str):
             raise TypeError(f"an action is a str, got {type(action).__name__} {action!r:.60}")
         self._outcome = Outcome.UNKNOWN  # stays so, and needs a reset, if the world fails
+        start_s = time.monotonic()
         turn = self._checked_act(action)
+        self._spent_s += time.monotonic() - start_s
         is_valid_action = turn.outcome is not Outcome.INVALID_ACTION
         outcome = self._settle(turn.outcome)
         reward = turn.reward + self.reward_config.turn_reward(action, is_valid_action)
@@ -294,8 +297,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         return self._act(action)
 
     def _settle(self, outcome: Outcome) -> Outcome:
-        """Returns the outcome after the settings, the turn limit and the deadline are applied."""
-        if time.monotonic() > self._deadline_s:
+        """Returns the outcome after the settings, the turn and the time limit are applied."""
+        limit_s = self.config.episode_timeout_s
+        if limit_s is not None and self._spent_s > limit_s:
             return Outcome.TIMEOUT
         config = self.config
         if (outcome is Outcome.INVALID_ACTION and not config.invalid_ends) or (

@@ -162,7 +162,8 @@ class Algorithm:
             _, report = self._runners.sample(requests).result()
             self._check_world(report, len(requests))
         self._record("eval", report)
-        return compute_success_metrics(report.records)
+        slow = {"num_slow_episodes": float(report.num_slow_episodes)}
+        return compute_success_metrics(report.records) | (slow if report.num_slow_episodes else {})
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint whole or not at all, and returns where it is.

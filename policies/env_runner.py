@@ -119,6 +119,8 @@ class EnvRunner:
         pools = ((request, self._pools[request.mode]) for request in requests)
         groups = [OpenGroup(request, pool.task_at(request.group_id)) for request, pool in pools]
         self._loop.run(self._play_all(groups))
+        for group in groups:
+            group.is_dropped |= not group.episodes
         kept = [group for group in groups if not group.is_dropped]
         report = self._report(groups, kept, time.perf_counter() - start_s)
         return [group.to_group(self._version) for group in kept], report
@@ -196,12 +198,14 @@ class EnvRunner:
                 self._counts["retries"] += 1
                 self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
             try:
-                seat.group.episodes[seat.sample] = await self._play_episode(seat)
+                episode = await self._play_episode(seat)
             except EnvFault as fault:
                 self._counts["faults"] += 1
                 self._last_fault = self._describe(seat, fault)
                 logger.warning("attempt %d: %s", attempt + 1, self._last_fault)
             else:
+                if episode is not None:
+                    seat.group.episodes[seat.sample] = episode
                 return
         seat.group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
@@ -210,8 +214,12 @@ class EnvRunner:
         place = f"environment {self._settings.environment.id}, task {seat.group.task.task_id!r}"
         return f"{place}, episode {seat.session}: {fault}"
 
-    async def _play_episode(self, seat: Seat) -> EpisodeBuilder:
-        """Plays one episode. Raises: EnvFault, and then its environment is gone."""
+    async def _play_episode(self, seat: Seat) -> EpisodeBuilder | None:
+        """Plays one episode; None if the engine was too slow for it.
+
+        Nobody is to blame for that, so nothing is learnt from it: it leaves its group, and is
+        counted. Raises: EnvFault, and then its environment is gone.
+        """
         request, task = seat.group.request, seat.group.task
         pool = self._pools[request.mode]
         env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
@@ -219,28 +227,36 @@ class EnvRunner:
             self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
         try:
-            await self._take_turns(env, episode, seat)
+            is_whole = await self._take_turns(env, episode, seat)
         except EnvFault as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
                 await self._lanes.call(env.close)
             raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault
         pool.give_back(env)
-        return episode
+        if is_whole:
+            return episode
+        self._counts["slow"] += 1
+        limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
+        self._last_fault = f"episode {seat.session}: the engine took longer than {limit}"
+        return None
 
-    async def _take_turns(self, env: Env, episode: EpisodeBuilder, seat: Seat) -> None:
-        """Samples and steps until the episode ends, in the environment or for want of room."""
+    async def _take_turns(self, env: Env, episode: EpisodeBuilder, seat: Seat) -> bool:
+        """Samples and steps until the episode ends, in the environment or for want of room.
+
+        Returns False where the episode's time was over before its next turn was sampled.
+        """
         deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
         while episode.outcome is Outcome.ONGOING:
             completion = await self._generate(self._make_request(episode, seat), deadline_s)
             if completion is None:
-                _end_early(env, episode, Outcome.TIMEOUT)
-                return
+                return False
             action = self._chat.decode(completion.token_ids)
             if len(completion.token_ids):
                 episode.add_action(completion, action)
             if completion.stop_reason is StopReason.CONTEXT_FULL:
-                _end_early(env, episode, Outcome.CONTEXT_LIMIT)
-                return
+                episode.outcome = Outcome.CONTEXT_LIMIT  # the environment is not told
+                episode.add_reward(reward_for(env, episode.outcome))
+                break
             result = await self._lanes.call(partial(step, env, action))
             episode.add_reward(result.reward)
             episode.messages.append(("user", result.observation))
@@ -248,6 +264,7 @@ class EnvRunner:
                 episode.outcome = outcome_of(result)
             else:
                 episode.add_observation(self._chat.extend(episode.context, result.observation))
+        return True
 
     def _make_request(self, episode: EpisodeBuilder, seat: Seat) -> GenerationRequest:
         request = seat.group.request
@@ -292,14 +309,9 @@ class EnvRunner:
             num_faults=self._counts["faults"],
             last_fault=self._last_fault,
             num_retries=self._counts["retries"],
+            num_slow_episodes=self._counts["slow"],
             num_sampled_tokens=sum(episode.num_sampled_tokens for episode in played),
             total_s=total_s,
             engine_s=self._engine_clock.busy_s,
             env_s=self._lanes.clock.busy_s,
         )
-
-
-def _end_early(env: Env, episode: EpisodeBuilder, outcome: Outcome) -> None:
-    """Ends an episode that the environment is not told about."""
-    episode.outcome = outcome
-    episode.add_reward(reward_for(env, outcome))

@@ -43,7 +43,8 @@ class GroupRequest:
 class SampleReport:
     """What was played: records and adapter versions of the groups that are whole, and counts.
 
-    `dropped_group_ids` are left out everywhere else. `last_fault` says which environment, task and
+    `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
+    whose turns the engine took too long. `last_fault` says which environment, task and
     turn one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are
     the seconds in which at least one request, or call of an environment, was under way.
     """
@@ -54,6 +55,7 @@ class SampleReport:
     num_faults: int
     last_fault: str
     num_retries: int
+    num_slow_episodes: int
     num_sampled_tokens: int
     total_s: float
     engine_s: float
@@ -74,6 +76,7 @@ class SampleReport:
             num_faults=sum(part.num_faults for part in parts),
             last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
             num_retries=sum(part.num_retries for part in parts),
+            num_slow_episodes=sum(part.num_slow_episodes for part in parts),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
             total_s=max((part.total_s for part in parts), default=0.0),
             engine_s=max((part.engine_s for part in parts), default=0.0),
@@ -87,6 +90,7 @@ class SampleReport:
             "num_episodes": float(len(self.records)),
             "num_faults": float(self.num_faults),
             "num_retries": float(self.num_retries),
+            "num_slow_episodes": float(self.num_slow_episodes),
             "num_dropped_groups": float(len(self.dropped_group_ids)),
             "num_sampled_tokens": float(self.num_sampled_tokens),
             **{f"outcome/{name}": float(number) for name, number in sorted(counts.items())},
@@ -179,13 +183,18 @@ class OpenGroup:
         return EpisodeBuilder(prompt, self.prompt_ids if is_shared else chat.begin(prompt))
 
     def to_group(self, adapter_version: int) -> EpisodeGroup:
-        """Returns the group's episodes for learning."""
+        """Returns the group's episodes for learning.
+
+        One whose prompt left no room for a token says nothing, and would shift the others' mean.
+        """
+        played = [e for _, e in sorted(self.episodes.items())]
+        played = [e for e in played if e.num_turns] or played
         return EpisodeGroup(
             group_id=self.request.group_id,
             task_id=self.task.task_id,
             skills=self.task.skills,
             adapter_version=adapter_version,
-            trajectories=tuple(e.to_trajectory() for _, e in sorted(self.episodes.items())),
+            trajectories=tuple(e.to_trajectory() for e in played),
         )
 
     def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:

@@ -62,13 +62,25 @@ def test_invalid_actions_and_timeouts_end_the_episode_or_cost_a_turn(option, act
     assert [r[4]["is_valid_action"] for r in results] == [action == "timeout"] * 3
 
 
-def test_the_episode_deadline_ends_it_even_after_the_right_answer():
-    env = make(episode_timeout_s=0.02, timeout_ends=False, reward="db")
-    time.sleep(0.03)
+class SlowEnv(EchoEnv):
+    def _act(self, action):
+        time.sleep(0.03)
+        return super()._act(action)
+
+
+def test_the_environments_own_time_ends_an_episode_even_after_the_right_answer():
+    env = SlowEnv(episode_timeout_s=0.02, timeout_ends=False, reward="db")
+    env.reset(options={"task": "echo/7"})
     _, reward, terminated, _, info = env.step("word7")
     assert (reward, terminated, info["outcome"]) == (-0.3, True, Outcome.TIMEOUT)
-    assert env.reset(options={"task": "echo/7"})[1]["outcome"] is Outcome.ONGOING
-    assert env.step("word7")[4]["is_success"]
+
+
+def test_the_agents_time_is_not_counted():
+    env = make(episode_timeout_s=0.02)
+    for action in ("hm", "word7"):
+        time.sleep(0.03)
+        info = env.step(action)[4]
+    assert info["is_success"]
 
 
 @pytest.mark.parametrize(

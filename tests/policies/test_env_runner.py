@@ -240,18 +240,40 @@ def test_an_action_without_its_end_is_sent_as_it_is(build, base):
     assert first.tolist() == chat.encode_action(text)[:2].tolist()
 
 
-class SilentEngine(ScriptedEngine):
+class SlowEngine(ScriptedEngine):
+    """Says nothing for a minute in the turns of some episodes."""
+
+    slow = ("0001",)
+
     async def generate(self, request):
-        await asyncio.sleep(60)
+        if request.session.endswith(self.slow) and request.seed[-1] == 1:
+            await asyncio.sleep(60)
+        return await super().generate(request)
 
 
-def test_an_episode_over_its_time_ends_in_timeout(base):
-    settings = make_settings("env_runners.episode_timeout_s=0.1", 'environment.kwargs.reward="db"')
-    engine = lambda s, b, chat: SilentEngine(chat, {})  # noqa: E731
-    runner = EnvRunner(settings, base=base, make_engine=engine)
-    _, report = play(runner, (0, 1))
-    assert report.records[0].outcome is Outcome.TIMEOUT
-    assert report.records[0].episode_return == -0.3
+def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
+    settings = make_settings("env_runners.episode_timeout_s=0.5", 'environment.kwargs.reward="db"')
+    say = lambda session, turn: "hello"  # noqa: E731
+    runner = EnvRunner(settings, base=base, make_engine=lambda s, b, chat: SlowEngine(chat, say))
+    (group,), report = play(runner, (0, 3))
+    assert [t.outcome for t in group.trajectories] == [Outcome.TURN_LIMIT] * 2
+    assert [record.sample for record in report.records] == [0, 2]
+    assert (report.num_slow_episodes, report.num_faults) == (1, 0)
+    assert report.metrics()["num_slow_episodes"] == 1
+    runner.close()
+
+
+def test_a_group_whose_episodes_were_all_too_slow_is_dropped(base):
+    settings = make_settings("env_runners.episode_timeout_s=0.3")
+    say = lambda session, turn: "hello"  # noqa: E731
+    runner = EnvRunner(settings, base=base, make_engine=lambda s, b, chat: SlowEngine(chat, say))
+    groups, report = play(runner, (0, 1), (1, 1))
+    assert len(groups) == 2 and report.num_slow_episodes == 0
+    SlowEngine.slow = ("0000", "0001")
+    groups, report = play(runner, (0, 2))
+    SlowEngine.slow = ("0001",)
+    assert (groups, report.dropped_group_ids, report.num_slow_episodes) == ([], (0,), 2)
+    assert "took longer than env_runners.episode_timeout_s 0.3" in report.last_fault
     runner.close()
 
 
