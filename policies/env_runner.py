@@ -198,7 +198,7 @@ class EnvRunner:
                 self._counts["retries"] += 1
                 self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
             try:
-                episode = await self._play_episode(seat)
+                episode = await self._play_episode(seat, attempt)
             except EnvFault as fault:
                 self._counts["faults"] += 1
                 self._last_fault = self._describe(seat, fault)
@@ -214,11 +214,12 @@ class EnvRunner:
         place = f"environment {self._settings.environment.id}, task {seat.group.task.task_id!r}"
         return f"{place}, episode {seat.session}: {fault}"
 
-    async def _play_episode(self, seat: Seat) -> EpisodeBuilder | None:
+    async def _play_episode(self, seat: Seat, attempt: int) -> EpisodeBuilder | None:
         """Plays one episode; None if the engine was too slow for it.
 
-        Nobody is to blame for that, so nothing is learnt from it: it leaves its group, and is
-        counted. Raises: EnvFault, and then its environment is gone.
+        Another attempt samples other actions: the same ones might make the world fail again.
+        Nobody is to blame for slow service, so nothing is learnt from its episode, which leaves its
+        group and is counted. Raises: EnvFault, and then its environment is gone.
         """
         request, task = seat.group.request, seat.group.task
         pool = self._pools[request.mode]
@@ -227,7 +228,7 @@ class EnvRunner:
             self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
         try:
-            is_whole = await self._take_turns(env, episode, seat)
+            is_whole = await self._take_turns(env, episode, seat, attempt)
         except EnvFault as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
                 await self._lanes.call(env.close)
@@ -240,16 +241,20 @@ class EnvRunner:
         self._last_fault = f"episode {seat.session}: the engine took longer than {limit}"
         return None
 
-    async def _take_turns(self, env: Env, episode: EpisodeBuilder, seat: Seat) -> bool:
+    async def _take_turns(
+        self, env: Env, episode: EpisodeBuilder, seat: Seat, attempt: int
+    ) -> bool:
         """Samples and steps until the episode ends, in the environment or for want of room.
 
         Returns False where the episode's time was over before its next turn was sampled.
         """
         deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
         while episode.outcome is Outcome.ONGOING:
-            completion = await self._generate(self._make_request(episode, seat), deadline_s)
+            request = self._make_request(episode, seat, attempt)
+            completion = await self._generate(request, deadline_s)
             if completion is None:
                 return False
+            self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
             action = self._chat.decode(completion.token_ids)
             if len(completion.token_ids):
                 episode.add_action(completion, action)
@@ -266,14 +271,17 @@ class EnvRunner:
                 episode.add_observation(self._chat.extend(episode.context, result.observation))
         return True
 
-    def _make_request(self, episode: EpisodeBuilder, seat: Seat) -> GenerationRequest:
+    def _make_request(self, episode: EpisodeBuilder, seat: Seat, attempt: int) -> GenerationRequest:
         request = seat.group.request
         is_shared = request.num_episodes > 1 and episode.context is seat.group.prompt_ids
-        stream, turn = _STREAMS[request.mode], episode.num_turns
+        stream, again = _STREAMS[request.mode], (attempt,) if attempt else ()
         return GenerationRequest(
             session=seat.session,
             prompt_ids=episode.context,
-            seed=(self._settings.seed, stream, request.group_id, seat.sample, turn),
+            seed=(
+                *(self._settings.seed, stream, request.group_id, seat.sample),
+                *(episode.num_turns, *again),
+            ),
             temperature=0.0 if request.is_greedy else self._own.temperature,
             max_new_tokens=self._own.max_new_tokens,
             prefix=seat.group.name if is_shared else None,
@@ -310,6 +318,7 @@ class EnvRunner:
             last_fault=self._last_fault,
             num_retries=self._counts["retries"],
             num_slow_episodes=self._counts["slow"],
+            num_cut_turns=self._counts["cut"],
             num_sampled_tokens=sum(episode.num_sampled_tokens for episode in played),
             total_s=total_s,
             engine_s=self._engine_clock.busy_s,

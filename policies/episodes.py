@@ -44,9 +44,10 @@ class SampleReport:
     """What was played: records and adapter versions of the groups that are whole, and counts.
 
     `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
-    whose turns the engine took too long. `last_fault` says which environment, task and
-    turn one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are
-    the seconds in which at least one request, or call of an environment, was under way.
+    whose turns the engine took too long. `num_cut_turns` ended at `max_new_tokens`, mostly
+    unfinished. `last_fault` says which environment, task and turn one of the faults had, and what
+    it was; empty without faults. `engine_s` and `env_s` are the seconds in which at least one
+    request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
@@ -56,6 +57,7 @@ class SampleReport:
     last_fault: str
     num_retries: int
     num_slow_episodes: int
+    num_cut_turns: int
     num_sampled_tokens: int
     total_s: float
     engine_s: float
@@ -77,6 +79,7 @@ class SampleReport:
             last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
             num_retries=sum(part.num_retries for part in parts),
             num_slow_episodes=sum(part.num_slow_episodes for part in parts),
+            num_cut_turns=sum(part.num_cut_turns for part in parts),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
             total_s=max((part.total_s for part in parts), default=0.0),
             engine_s=max((part.engine_s for part in parts), default=0.0),
@@ -91,6 +94,7 @@ class SampleReport:
             "num_faults": float(self.num_faults),
             "num_retries": float(self.num_retries),
             "num_slow_episodes": float(self.num_slow_episodes),
+            "num_cut_turns": float(self.num_cut_turns),
             "num_dropped_groups": float(len(self.dropped_group_ids)),
             "num_sampled_tokens": float(self.num_sampled_tokens),
             **{f"outcome/{name}": float(number) for name, number in sorted(counts.items())},

@@ -1,5 +1,6 @@
 import asyncio
 import time
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -238,6 +239,36 @@ def test_an_action_without_its_end_is_sent_as_it_is(build, base):
     assert [action for _, action in word_env.HEARD] == [heard] * 4
     first = group.trajectories[0].token_ids[: group.trajectories[0].turn_ends[0]]
     assert first.tolist() == chat.encode_action(text)[:2].tolist()
+
+
+class RecordingEngine(ScriptedEngine):
+    seeds: ClassVar[list[tuple[int, ...]]] = []
+
+    async def generate(self, request):
+        self.seeds.append(request.seed)
+        return await super().generate(request)
+
+
+def test_another_attempt_samples_other_actions(base):
+    RecordingEngine.seeds.clear()
+    word_env.FAULTS.clear()
+    say = lambda session, turn: "fault"  # noqa: E731
+    make_engine = lambda s, b, chat: RecordingEngine(chat, say)  # noqa: E731
+    runner = EnvRunner(make_settings(), base=base, make_engine=make_engine)
+    word_env.FAULTS[task_of(runner, 0)] = 2
+    RecordingEngine.seeds.clear()
+    play(runner, (0, 1))
+    assert len(set(RecordingEngine.seeds)) == len(RecordingEngine.seeds) == 2 + 4
+    assert [len(seed) for seed in RecordingEngine.seeds[:2]] == [5, 6]
+    runner.close()
+
+
+def test_turns_that_are_cut_at_the_limit_of_tokens_are_counted(build):
+    few = "env_runners.max_new_tokens=3"
+    _, report = play(build(lambda session, turn: "hello, hello, hello", few), (0, 2))
+    assert report.metrics()["num_cut_turns"] == 8
+    _, report = play(build(lambda session, turn: "no"), (0, 2))
+    assert report.metrics()["num_cut_turns"] == 0
 
 
 class SlowEngine(ScriptedEngine):
