@@ -126,8 +126,8 @@ def test_an_operation_is_added_in_one_call(monkeypatch):
         ({"adaptive": {"windw": 3}, "num_digits": (1, 3)}, "did you mean 'window'"),
         ({"adaptive": {"window": 0}, "num_digits": (1, 3)}, "window must be an integer >= 1"),
         ({"adaptive": "yes", "num_digits": (1, 3)}, "adaptive is True, False or a mapping, got"),
-        ({"adaptive": {"raise_at": "1"}, "num_digits": (1, 3)}, "lower_at < raise_at"),
-        ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at < raise_at"),
+        ({"adaptive": {"raise_at": "1"}, "num_digits": (1, 3)}, "raise_at must be a number"),
+        ({"adaptive": {"lower_at": 0.9}, "num_digits": (1, 3)}, "lower_at must be below"),
         ({"max_turn": 2}, "unknown setting 'max_turn'; did you mean 'max_turns'"),
     ],
 )

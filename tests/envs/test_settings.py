@@ -91,6 +91,7 @@ ACCEPTED = {
     "image": {"None", "string"},
     "runtime": {"None", "string"},
     "limits": {"None", "empty dict"},
+    "live_checks": {"None"},
     "cpus": {"1", "5", "0.5"},
     **dict.fromkeys(("memory_mib", "num_processes", "disk_mib", "num_inodes"), COUNTS),
     "max_output_chars": COUNTS,

@@ -20,6 +20,7 @@ def digest(source, num_tasks, seed):
     rng = np.random.default_rng(seed)
     tasks = [source.draw(rng) for _ in range(num_tasks)]
     text = repr([sorted(vars(task).items()) for task in tasks]) + repr(rng.integers(2**62))
+    text = text.replace(", is_live=False", "")  # a field that came later, at its default
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
