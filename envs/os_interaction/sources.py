@@ -26,6 +26,8 @@ def make_task_source(
     Raises: SettingsError, DataError.
     """
     data, scripts = files
+    if live_checks is not None and not isinstance(live_checks, bool):
+        raise SettingsError(f"live_checks must be True, False or None, got {shown(live_checks)}")
     check_path("data", data)
     check_path("scripts", scripts)
     chosen = read_skills(skills, skill_mode, SKILLS)
@@ -36,10 +38,10 @@ def make_task_source(
                 f"scripts={shown(str(scripts))} are for the tasks of a file; give data"
             )
         if live_checks is not None:
-            raise SettingsError(f"live_checks={live_checks} is for the tasks of a file; give data")
+            raise SettingsError(
+                f"live_checks={shown(str(live_checks))} is for the tasks of a file; give data"
+            )
         return OSGenerator(chosen, skill_mode=skill_mode, **generated)
-    if live_checks not in (None, True, False):
-        raise SettingsError(f"live_checks must be True, False or None, got {live_checks!r}")
 
     def load() -> Taskset[OSTask]:
         return load_tasks(data, scripts, live_checks)
