@@ -99,6 +99,7 @@ import gymnasium
 from gymnasium.error import ClosedEnvironmentError
 import agentpeft.envs
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 env_id, settings, action, num_threads, delays = eval(sys.argv[1])
 for delay in delays:
     envs = gymnasium.make_vec(env_id, num_envs=8, num_threads=num_threads, timeout_ends=False,
