@@ -3,8 +3,8 @@
 Every function and comparison that Python does looks at the deadline; SQLite's own steps are
 interrupted. One call in C is not: what may take long inside one (a statement whose common table
 expressions multiply) is to run in a worker process. Nor is memory bounded here other than by time:
-see `sqlite_worker`. And SQLite swallows what a callback raises: a Ctrl-C that comes between two
-operations is raised after the statement, one in a function's call is lost.
+see `sqlite_worker`. SQLite swallows what a callback raises, so a Ctrl-C that comes in one is kept,
+and raised after the statement. Only one that comes just as a comparison begins is lost.
 """
 
 import contextlib
@@ -206,23 +206,36 @@ class GuardedConnection:
             self._check_variables(variables)
             if self._deadline.is_missed:
                 self.variables = variables
-                raise StatementInterrupted
+                raise KeyboardInterrupt if self._deadline.is_cancelled else StatementInterrupted
             return result
         except sqlite3.DataError:  # the statement may start again where there is more room
             self.variables = variables
             raise
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            cause = self._functions and self._functions.take()
+            cause = self._find_cause(error)
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
             if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
-                if not (is_late or self._deadline.is_over()):  # Ctrl-C: SQLite swallowed it
+                is_in_time = not (is_late or self._deadline.is_over())  # so Ctrl-C has ended it
+                if is_in_time or self._deadline.is_cancelled:
                     raise KeyboardInterrupt from None
                 raise StatementInterrupted from None
-            raise cause or error from None
+            raise cause from None
         finally:
             self._is_trusted = True
             cursor.close()
+
+    def _find_cause(self, error: sqlite3.Error) -> BaseException:
+        """Returns what is behind SQLite's error: what a function raised, or else itself.
+
+        Where a function failed and has kept no error, it had not begun: all of ours keep theirs. So
+        the handler of a signal has raised as it was called.
+        """
+        cause = self._deadline.take_error()
+        if cause is None and str(error).startswith("user-defined"):
+            return KeyboardInterrupt()
+        is_ours = isinstance(cause, MySQLError | StatementInterrupted | KeyboardInterrupt)
+        return cause if cause is not None and is_ours else error
 
     def _limit_values(self, max_value_bytes: int) -> None:
         if max_value_bytes != self._max_value_bytes:

@@ -22,7 +22,13 @@ from agentpeft.envs.text_env import Turn
 
 SLOW_QUERY = "SELECT SUM(a.n * b.n * c.n) FROM t a, t b, t c"
 NUMBERS = Table("t", (Column("n", "INT"),), tuple((n,) for n in range(200)))
-KINDS = ("arithmetic", "gsm8k", "sqlite", "mysql", "docker database", "bubblewrap", "docker")
+ROWS = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 2000)"
+ON_SQLITE = {
+    "sqlite": "SELECT SLEEP(0.04)",
+    "sqlite, a function": f"{ROWS} SELECT SUM(LENGTH(REPEAT('x', n % 9))) FROM t",
+    "sqlite, an aggregate": f"{ROWS} SELECT GROUP_CONCAT(n) FROM t",
+}
+KINDS = ("arithmetic", "gsm8k", *ON_SQLITE, "mysql", "docker database", "bubblewrap", "docker")
 
 
 @pytest.fixture(params=KINDS)
@@ -35,8 +41,8 @@ def settings(request):
             return "AgentPEFT/Arithmetic-v0", {}, "0"
         case "gsm8k":
             return "AgentPEFT/GSM8K-v0", {}, "#### 0"
-        case "sqlite":
-            return "AgentPEFT/DBBench-v0", {}, operation_action("SELECT SLEEP(0.04)")
+        case kind if kind in ON_SQLITE:
+            return "AgentPEFT/DBBench-v0", {}, operation_action(ON_SQLITE[kind])
         case "mysql":
             return "AgentPEFT/DBBench-v0", {"database": value("mysql_url")}, slow_sql
         case "docker database":

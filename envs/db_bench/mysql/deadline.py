@@ -14,7 +14,8 @@ class Deadline:
 
     `end_s`: on the clock of `time.monotonic`. `max_work`: steps of one call, such as comparisons of
     characters; a call that might take more raises at once, as nothing can interrupt it.
-    `interrupt` stops the statement where nothing can be raised; `is_missed`: that was done.
+    `interrupt` stops the statement where nothing can be raised; `is_missed`: that was done, and
+    `is_cancelled`: by Ctrl-C. `error` is what a function raised, which SQLite swallows.
     """
 
     def __init__(self) -> None:
@@ -22,19 +23,26 @@ class Deadline:
         self.end_s = math.inf
         self.max_work = math.inf
         self.interrupt: Callable[[], None] | None = None
-        self.is_missed = False
+        self.is_missed = self.is_cancelled = False
+        self.error: BaseException | None = None
 
     def start(self, timeout_s: float, max_work: float, interrupt: Callable[[], None]) -> None:
         """Limits what runs from now on."""
         self.end_s = time.monotonic() + timeout_s
         self.max_work = max_work
         self.interrupt = interrupt
-        self.is_missed = False
+        self.is_missed = self.is_cancelled = False
+        self.error = None
 
     def stop(self) -> None:
         """Limits nothing any more."""
         self.end_s = self.max_work = math.inf
         self.interrupt = None
+
+    def take_error(self) -> BaseException | None:
+        """Returns the last error of a function and forgets it."""
+        error, self.error = self.error, None
+        return error
 
     def is_over(self) -> bool:
         """Returns whether the time is up."""
@@ -45,8 +53,8 @@ class Deadline:
         if work > self.max_work or time.monotonic() > self.end_s:
             raise StatementInterrupted
 
-    def miss(self) -> None:
+    def miss(self, is_cancelled: bool = False) -> None:
         """Ends a statement whose result is worth nothing: a comparison was answered unseen."""
-        self.is_missed = True
+        self.is_missed, self.is_cancelled = True, is_cancelled
         if self.interrupt is not None:
             self.interrupt()
