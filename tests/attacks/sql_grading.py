@@ -403,7 +403,10 @@ ATTACKS = [
             "an explanation of the plan": "EXPLAIN QUERY PLAN SELECT 1",
             "an analysis": "EXPLAIN ANALYZE SELECT * FROM pets",
             "a table shown": "SHOW CREATE TABLE pets",
-            "statuses shown": "SHOW TABLE STATUS; SHOW STATUS LIKE 'Threads%'; SHOW VARIABLES LIKE '%dir%'",
+            "statuses shown": Try(
+                "SHOW TABLE STATUS; SHOW STATUS LIKE 'Threads%'; SHOW VARIABLES LIKE '%dir%'",
+                may_show="/var/lib/mysql",
+            ),
         }
     ),
 ]
