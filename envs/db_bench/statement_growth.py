@@ -9,7 +9,8 @@ a stack of open brackets and CASEs, each with the work that is inside. What was 
 * the first operand of NULLIF, of IN with values of several types, and of CASE: by 2 to 5;
 * both sides of IN, ANY and ALL with a subquery: by 2 to 4;
 * the columns of a derived table: by how often an expression outside names one;
-* common tables and aliases of subqueries: by how often they are named.
+* common tables and aliases of subqueries: by how often they are named;
+* a default in which DEFAULT(column) is: by how often. It is refused, as by MySQL.
 
 The unit is about half a microsecond of MariaDB 10.11. It is a bound for what multiplies; that a
 statement is slow for its rows is the watchdog's affair.
@@ -70,6 +71,7 @@ _READ_BY_SETTINGS = re.compile(r"\\|[^\x00-\x7f]")
 _CONDITIONAL_COMMENT = re.compile(r"/\*M?!")
 _MULTIPLYING = re.compile(r"\b(?:NULLIF|DECODE\w*|IN|CASE|ANY|SOME|ALL|SELECT)\b", re.I)
 _DEFAULT = re.compile(r"\bDEFAULT\b.*\bDEFAULT\b", re.I | re.S)
+_DEFAULT_CALL = re.compile(r"\bDEFAULT\s*(?:\(|/\*|#|--)", re.I)
 _QUERY = re.compile(r"\bSELECT\b", re.I)
 _DYNAMIC = re.compile(r"\b(?:PREPARE|IMMEDIATE)\b", re.I)
 
@@ -106,7 +108,11 @@ class StatementGuard:
         num_queries, num_words = len(_QUERY.findall(sql)), len(_MULTIPLYING.findall(sql))
         if is_unreadable:
             is_large = num_words > _MAX_UNREADABLE_WORDS or num_queries > _MAX_UNREADABLE_QUERIES
-            return _DYNAMIC_ERROR if is_dynamic else STACK_ERROR if is_large else None
+            if is_dynamic:
+                return _DYNAMIC_ERROR
+            if len(_DEFAULT_CALL.findall(sql)) > 1:
+                return _DEFAULT_ERROR
+            return STACK_ERROR if is_large else None
         is_small = num_words <= _HARMLESS_WORDS and num_queries <= _HARMLESS_QUERIES
         has_default = _DEFAULT.search(sql)
         if is_small and len(sql) <= _HARMLESS_CHARS and not is_dynamic and not has_default:
