@@ -20,7 +20,8 @@ case ${2:-} in
 esac
 
 is_running() {
-    [ -s "$folder/pid" ] && kill -0 "$(cat "$folder/pid")" 2>/dev/null
+    [ -s "$folder/pid" ] && kill -0 "$(cat "$folder/pid")" 2>/dev/null &&
+        ! grep -q '^State:[[:space:]]*Z' "/proc/$(cat "$folder/pid")/status" 2>/dev/null
 }
 
 install_server() {
@@ -75,7 +76,9 @@ stop_server() {
     if is_running; then
         pid=$(cat "$folder/pid")
         kill "$pid"
-        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+        for _ in $(seq 50); do is_running || break; sleep 0.1; done
+        # A thread that is deep in one expression hears of no shutdown; there are no data to save.
+        while is_running; do kill -9 "$pid" 2>/dev/null || true; sleep 0.1; done
     fi
     rm -rf "$folder"
 }

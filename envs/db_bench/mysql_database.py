@@ -12,14 +12,15 @@ Schema, account and connection (1.3 ms on tmpfs, up to 4 ms on a disk) are made 
 background threads, which also drop what is done with; `open` itself only makes the tables.
 
 What it does not protect against: names of `GET_LOCK` and `XA`, and server-wide counters, are
-shared by episodes that run at the same time. A server looks at a kill only between steps: the agent
-gets its timeout, but functions of large texts (`LOCATE` of 100 kB in 200 kB, row by row) kept a
-MariaDB thread busy for minutes more, and its schema until a later start removes it. Nothing limits
-the memory that a session takes within its statement time; MyISAM tables can be measured only after
-a statement; and MariaDB lets any account choose a table's folder. So run the server with a memory
-limit and MariaDB with
-`--enforce-storage-engine=InnoDB --skip-symbolic-links`, as `DockerDatabase` does. An XA transaction
-that is prepared, abandoned and in the way of dropping a schema is rolled back, whoever prepared it.
+shared by episodes that run at the same time. A server looks at a kill only between steps: what
+multiplies its work by nesting is refused before it is sent (`statement_growth.py`), but functions
+of large texts (`LOCATE` of 100 kB in 200 kB, row by row) may keep a MariaDB thread busy after the
+agent has its timeout, and its schema until a later start removes it. Nothing limits the memory
+that a session takes within its statement time; MyISAM tables can be measured only after a
+statement; and MariaDB lets any account choose a table's folder. So run the server with a memory
+limit and MariaDB with `--enforce-storage-engine=InnoDB --skip-symbolic-links`, as `DockerDatabase`
+does. An XA transaction that is prepared, abandoned and in the way of dropping a schema is rolled
+back, whoever prepared it.
 """
 
 import atexit

@@ -22,6 +22,7 @@ from agentpeft.envs.db_bench.mysql_client import (
 from agentpeft.envs.db_bench.mysql_server import MySQLServer, Slot
 from agentpeft.envs.db_bench.mysql_watchdog import Guard, KillReason, Watchdog
 from agentpeft.envs.db_bench.mysql_wording import compute_error_text, hide_names_in_rows
+from agentpeft.envs.db_bench.statement_growth import StatementGuard
 from agentpeft.envs.errors import DataError, EnvFault
 
 _TIMEOUT = StatementResult(
@@ -67,6 +68,7 @@ class MySQLSession:
         self._client: MySQLClient | None = client
         self._on_close: Callable[[MySQLSession], None] | None = on_close
         self._read_until_s: float | None = None
+        self._guard = StatementGuard()
 
     @property
     def _limits(self) -> DatabaseLimits:
@@ -89,6 +91,9 @@ class MySQLSession:
         """Runs the agent's SQL; see `DatabaseSession.execute`."""
         if len(sql) > self._limits.max_statement_chars:
             return _TOO_LONG
+        refusal = self._guard.find_refusal(sql)
+        if refusal:
+            return StatementResult(error=refusal)
         try:
             client = self._client or self._reconnect()
         except MySQLError as error:  # the account's other connections still run what was killed

@@ -17,6 +17,8 @@ from playing import Player
 from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind
 
+INNOCENT_EVERY = 4
+"""On docker, where making a container or a schema takes most of the suite's time."""
 _KILLED = (
     "SELECT ID, LEFT(INFO, 60) FROM information_schema.PROCESSLIST "
     "WHERE USER LIKE 'agentpeft%' AND COMMAND = 'Killed'"
@@ -53,8 +55,11 @@ def sql_player(database_spec: str, host: Host) -> Iterator[Player]:
     known = set()
 
     def find_killed() -> list[str]:
-        """Waits for killed statements to end; returns those that go on, once."""
-        for _ in range(50 if client else 0):
+        """Waits for killed statements to end; returns those that go on, once.
+
+        A search in a large text takes 10 s of processor time before the server looks at a kill.
+        """
+        for _ in range(400 if client else 0):
             killed = [row for row in client.query(_KILLED) if row not in known]
             if not killed:
                 return []
@@ -62,14 +67,17 @@ def sql_player(database_spec: str, host: Host) -> Iterator[Player]:
         known.update(killed if client else ())
         return [f"goes on after its kill: {text}" for _, text in killed] if client else []
 
-    yield Player(
+    player = Player(
         env,
         host,
         STATEMENT_TIMEOUT_S,
         spare=spare,
         default_task="change",
         find_leftovers=find_killed,
+        innocent_every=INNOCENT_EVERY if database_spec.startswith("docker://") else 1,
     )
+    yield player
+    assert player.play_innocent()
     env.close()
     other.close()
     if client is not None:
@@ -81,5 +89,14 @@ def shell_player(sandbox_kind: SandboxKind, host: Host) -> Iterator[Player]:
     """Plays on OS-interaction, in sandboxes with small limits."""
     env = make_shell_env(sandbox_kind)
     spare = (2, 2) if sandbox_kind == "bubblewrap" else (16, 0)
-    yield Player(env, host, COMMAND_TIMEOUT_S, spare=spare, default_task="state")
+    player = Player(
+        env,
+        host,
+        COMMAND_TIMEOUT_S,
+        spare=spare,
+        default_task="state",
+        innocent_every=INNOCENT_EVERY if sandbox_kind == "docker" else 1,
+    )
+    yield player
+    assert player.play_innocent()
     env.close()

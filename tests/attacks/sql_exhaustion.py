@@ -27,7 +27,8 @@ PARSER = Topic(
     "statements that are long, deep, wide or half a statement",
     {
         "sqlite": "at most 20,000 characters and 60 levels; growth of translated text is bounded",
-        "server": "at most 20,000 characters; the server's own thread stack and packet limits",
+        "server": "at most 20,000 characters; what multiplies by nesting is not sent; the server's own "
+        "thread stack and packet limits",
     },
 )
 _WIDE = "REPEAT('xy', 50000)"
@@ -208,8 +209,30 @@ ATTACKS = [
             + " ".join(f"JOIN n a{i} ON a{i}.a = a{i - 1}.a" for i in range(1, 70)),
             "a list of values": f"SELECT a IN ({'1,' * 8000}1) FROM n LIMIT 1",
             "rows of an insert": f"INSERT INTO n VALUES {'(1),' * 4500}(1)",
-            "copied operands": f"SELECT {'(' * 26} age {' IN (name, age, 1))' * 26} FROM pets",
-            "copied operands of null if": f"SELECT {'NULLIF(' * 26}age{', name)' * 26} FROM pets",
+            "copied operands": f"SELECT {'(' * 40} age {' IN (name, age, 1))' * 40} FROM pets",
+            "copied operands of null if": f"SELECT {'NULLIF(' * 40}age{', name)' * 40} FROM pets",
+            "copied operands without brackets": f"DELETE FROM pets WHERE age{' IN (name, age, 1)' * 300}",
+            "copied operands of a case": f"SELECT {'CASE ' * 40}age{' WHEN name THEN 1 WHEN 1 THEN 2 END' * 40} FROM pets",
+            "copied operands of any": f"SELECT {'(' * 40}age{' > ANY (SELECT a FROM n))' * 40} FROM pets",
+            "copied columns": f"{'SELECT x + x AS x FROM (' * 60}SELECT age AS x FROM pets{') t' * 60}",
+            "copied aliases": "SELECT age AS x0, "
+            + ", ".join(f"(SELECT x{i} + x{i}) AS x{i + 1}" for i in range(40))
+            + " FROM pets",
+            "copied defaults": "CREATE TABLE t (c0 INT DEFAULT (1 + 1), "
+            + ", ".join(
+                f"c{i} INT DEFAULT (DEFAULT(c{i - 1}) - DEFAULT(c{i - 1}))" for i in range(1, 40)
+            )
+            + "); INSERT INTO t () VALUES ()",
+            "copied common tables": "WITH c0 AS (SELECT age AS x FROM pets), "
+            + ", ".join(
+                f"c{i} AS (SELECT x FROM c{i - 1} UNION SELECT x FROM c{i - 1})"
+                for i in range(1, 40)
+            )
+            + " SELECT COUNT(*) FROM c39",
+            "copied operands that are executed": "EXECUTE IMMEDIATE CONCAT('SELECT ', REPEAT('NULLIF(', 40),"
+            " 'age', REPEAT(', name)', 40), ' FROM pets')",
+            "copied operands behind another mode": "SET sql_mode = 'NO_BACKSLASH_ESCAPES'; SELECT '\\', "
+            f"{'NULLIF(' * 40}age{', name)' * 40} FROM pets -- '",
             "common tables": "WITH "
             + ", ".join(f"t{i} AS (SELECT 1)" for i in range(500))
             + " SELECT 1",

@@ -197,7 +197,7 @@ ATTACKS = [
             "a name of a backtick": "ALTER TABLE pets RENAME COLUMN age TO `a``g``e`",
             "a name of the longest": f"ALTER TABLE pets RENAME COLUMN age TO `{'é' * 64}`",
             "a wide schema": "; ".join(f"ALTER TABLE pets ADD COLUMN c{i} INT" for i in range(120)),
-            "no schema": ["DROP DATABASE db", _RIGHT],
+            "no schema": Try(["DROP DATABASE db", _RIGHT], may_succeed=True),
             "no tables": "DROP TABLE pets, n",
             "no connection": ["KILL CONNECTION_ID()", "SELECT 1"],
             "a lock that grading waits for": "START TRANSACTION; DELETE FROM pets; DELETE FROM n",
@@ -403,7 +403,10 @@ ATTACKS = [
             "an explanation of the plan": "EXPLAIN QUERY PLAN SELECT 1",
             "an analysis": "EXPLAIN ANALYZE SELECT * FROM pets",
             "a table shown": "SHOW CREATE TABLE pets",
-            "statuses shown": "SHOW TABLE STATUS; SHOW STATUS LIKE 'Threads%'; SHOW VARIABLES LIKE '%dir%'",
+            "statuses shown": Try(
+                "SHOW TABLE STATUS; SHOW STATUS LIKE 'Threads%'; SHOW VARIABLES LIKE '%dir%'",
+                may_show="/var/lib/mysql",
+            ),
         }
     ),
 ]

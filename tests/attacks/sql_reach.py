@@ -144,7 +144,10 @@ ATTACKS = [
             "a shared library": "CREATE FUNCTION sys_exec RETURNS INTEGER SONAME 'lib.so'",
             "XML that names a file": "SELECT EXTRACTVALUE('<!DOCTYPE x [<!ENTITY e SYSTEM "
             "\"file://@secret@\">]><a>&e;</a>', '/a')",
-            "an error with a query in it": "SELECT EXTRACTVALUE(1, CONCAT(0x7e, (SELECT @@datadir)))",
+            "an error with a query in it": Try(
+                "SELECT EXTRACTVALUE(1, CONCAT(0x7e, (SELECT @@datadir)))",
+                may_show="/var/lib/mysql",
+            ),
             "an update of XML": Try(
                 "SELECT UPDATEXML(1, CONCAT(0x7e, (SELECT USER())), 1)", may_show="agentpeft_"
             ),
@@ -221,7 +224,10 @@ ATTACKS = [
             "reset": "RESET MASTER; RESET QUERY CACHE",
             "the engine's status": "SHOW ENGINE INNODB STATUS; SHOW ENGINES",
             "open tables of all": "SHOW OPEN TABLES FROM mysql",
-            "server's variables": "SELECT @@datadir, @@hostname, @@basedir, @@version_comment",
+            "server's variables": Try(
+                "SELECT @@datadir, @@hostname, @@basedir, @@version_comment",
+                may_show="/var/lib/mysql",
+            ),
             "a checked table": "CHECK TABLE mysql.user; REPAIR TABLE mysql.user; ANALYZE TABLE mysql.user",
             "a debugger": "SET debug = 'd:t:o,/tmp/@mark@-trace'",
             "an optimizer's trace": "SET optimizer_trace = 'enabled=on'; SELECT 1",

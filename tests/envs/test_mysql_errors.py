@@ -40,6 +40,12 @@ def mysql():
         ("DELETE FROM staff RETURNING id", "RETURNING id", 1),
         ("PRAGMA table_info(staff)", "PRAGMA table_info(staff)", 1),
         ("ATTACH DATABASE 'x' AS y", "ATTACH DATABASE 'x' AS y", 1),
+        ("START", "", 1),
+        ("START nothing", "nothing", 1),
+        ("START TRANSACTION nothing", "nothing", 1),
+        ("START TRANSACTION READ nothing", "READ nothing", 1),
+        ("BEGIN TRANSACTION", "TRANSACTION", 1),
+        ("BEGIN WORK nothing", "WORK nothing", 1),
     ],
 )
 def test_syntax_errors_cite_the_text_from_the_offending_word(mysql, sql, near, line):
@@ -50,6 +56,14 @@ def test_syntax_errors_cite_the_text_from_the_offending_word(mysql, sql, near, l
     ("sql", "error"),
     [
         ("", "1065 (42000): Query was empty"),
+        *(
+            (
+                statement,
+                "1227 (42000): Access denied; you need (at least one of) the SUPER or "
+                "REPLICATION_SLAVE_ADMIN privilege(s) for this operation",
+            )
+            for statement in ("START SLAVE", "START REPLICA SQL_THREAD", "STOP REPLICA")
+        ),
         ("-- nothing", "1065 (42000): Query was empty"),
         ("SELECT x FROM staff", "1054 (42S22): Unknown column 'x' in 'field list'"),
         ("SELECT e.x FROM staff e", "1054 (42S22): Unknown column 'e.x' in 'field list'"),

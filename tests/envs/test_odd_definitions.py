@@ -47,6 +47,7 @@ EXPRESSIONS = (
     "LIMIT 1)", "REPEAT('x', 100000)", "BIT_XOR(age)", "AVG(age)", "SUM(age * 1e300 * 1e300)",
     "GROUP_CONCAT(age)", "~0", "1 << 63", "-age", "age DIV 0", "MOD(age, 0)", "TRUE", "DATE(age)",
     "STR_TO_DATE('x', '%Y')", "LAST_DAY('2020-00-00')", "TIMESTAMPDIFF(YEAR, 'x', age)",
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab' REGEXP '^(a+)+$'",
 )  # fmt: skip
 SQLITES_WORDS = re.compile(
     r"no such|syntax error|near \"|constraint failed|Unknown error|sqlite(?!_x)|there is already|"

@@ -62,6 +62,7 @@ _PRIVILEGES = {
     "LOAD": "FILE",
     "LOCK": "LOCK TABLES",
 }
+_REPLICATION = ("SLAVE", "REPLICA", "GROUP_REPLICATION", "ALL")
 _PRIVATE_OBJECTS = {
     **dict.fromkeys(("USER", "ROLE"), "CREATE USER"),
     **dict.fromkeys(("FUNCTION", "PROCEDURE"), "CREATE ROUTINE"),
@@ -208,9 +209,12 @@ def _check_first_words(statement: Statement) -> None:
         raise Mistake.PRIVILEGE("FILE")
     if first in _PRIVILEGES:
         raise Mistake.PRIVILEGE(_PRIVILEGES[first])
+    second = rest[0] if rest else ""
+    if first in ("START", "STOP") and second in _REPLICATION:
+        raise Mistake.PRIVILEGE("SUPER or REPLICATION_SLAVE_ADMIN")
     if first not in _STATEMENTS:
         raise syntax_error(statement.text, 0)
-    second = rest[0] if rest else ""
+    _check_transaction(statement)
     if first == "SET" and second in ("GLOBAL", "PERSIST", "PERSIST_ONLY"):
         raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
     if first == "SET" and second in ("PASSWORD", "ROLE", "DEFAULT"):
@@ -221,6 +225,19 @@ def _check_first_words(statement: Statement) -> None:
         raise Mistake.PRIVILEGE(_PRIVATE_OBJECTS[second])
     if second in ("DATABASE", "SCHEMA"):
         raise Mistake.DATABASE_DENIED(rest[-1].lower())
+
+
+def _check_transaction(statement: Statement) -> None:
+    """Raises: MySQLError (1064) for what sqlglot takes for the beginning of a transaction."""
+    first, *rest = statement.words
+    if first == "START" and rest[:1] == ["TRANSACTION"]:
+        words, index = rest[1:], 2
+        is_right = not words or words[0] == "WITH" or words in (["READ", "ONLY"], ["READ", "WRITE"])
+    else:
+        index = 1
+        is_right = first not in ("START", "BEGIN") or (first == "BEGIN" and rest in ([], ["WORK"]))
+    if not is_right:
+        raise syntax_error(statement.text, _offset(statement, index))
 
 
 def _check_names(statement: Statement) -> None:
