@@ -154,9 +154,12 @@ class _Server:
 
     def _reset(self) -> None:
         self._processes.forget()
-        if not self._is_next_ready():
+        if not self._is_next_started or not self._has_shell():
             self._shell.end()
             self._mount_next()
+            if not self._has_shell():
+                raise OSError("no shell can be started")
+        self._is_next_started = False
         _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
@@ -174,9 +177,8 @@ class _Server:
         self._started_s = time.time() - _CLOCK_STEP_S
         self._episode.mount("next", self._image)
 
-    def _is_next_ready(self) -> bool:
-        is_started, self._is_next_started = self._is_next_started, False
-        return is_started and self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
+    def _has_shell(self) -> bool:
+        return self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
 
     def _run(self, command: str, timeout_s: float) -> dict[str, object]:
         return self._shell.run(command, timeout_s, self._max_chars)

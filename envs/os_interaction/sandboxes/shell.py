@@ -6,6 +6,7 @@ verdict: an agent may fool its own shell.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -105,8 +106,9 @@ class PersistentShell:
         os.set_blocking(self._stdin, False)
         os.set_blocking(self._output, False)
         try:
-            self._pid = self._host.start(stdin, output)
-            self._pidfd = os.pidfd_open(self._pid)
+            with self._children.unreaped():  # it may end at once
+                self._pid = self._host.start(stdin, output)
+                self._pidfd = os.pidfd_open(self._pid)
             self._descriptors.append(self._pidfd)
         except OSError:
             self.end()
@@ -246,7 +248,7 @@ def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_DUP2, _open_null(), 2),
             ],
             setsid=True,
             setsigdef=[signal.SIGPIPE, signal.SIGINT],
@@ -254,6 +256,11 @@ def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
         )
     finally:
         _write_text(score, "0")
+
+
+@functools.cache
+def _open_null() -> int:
+    return os.open(os.devnull, os.O_WRONLY)  # once: in a container an agent can put a pipe there
 
 
 def name_localhost(etc: str) -> None:
