@@ -18,6 +18,7 @@ from typing import Any
 
 from agentpeft.envs.os_interaction.sandboxes import (
     kernel,
+    left_pipes,
     live_processes,
     root_files,
     served_files,
@@ -119,7 +120,8 @@ class _Server:
         self._max_chars = config["max_output_chars"]
         children = Children()
         self._episode = _Episode(config, children)
-        self._shell = shell.PersistentShell(self._episode, children)
+        self._pipes = left_pipes.LeftPipes()
+        self._shell = shell.PersistentShell(self._episode, children, self._pipes.attend)
         self._is_next_started = False
         self._started_s = 0.0
         self._processes = live_processes.EpisodeProcesses(
@@ -142,7 +144,7 @@ class _Server:
                 "stat": _in_tree("frozen", served_files.stat_path),
                 "walk": _in_tree("frozen", served_files.walk),
                 "list_changes": _in_tree("episode/root", self._list_changes),
-                "apply_changes": _in_tree("episode/root", served_files.apply_changes),
+                "apply_changes": self._apply_changes,
                 "stop": self._processes.stop,
                 "go_on": self._processes.go_on,
                 "list_processes": self._processes.describe,
@@ -154,6 +156,7 @@ class _Server:
 
     def _reset(self) -> None:
         self._processes.forget()
+        self._pipes.forget()
         if not self._is_next_started or not self._has_shell():
             self._shell.end()
             self._mount_next()
@@ -196,10 +199,20 @@ class _Server:
         _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+            with _inside(f"{_BASE}/episode/upper"):
+                changed = served_files.walk("/")
+            self._pipes.watch(f"{_BASE}/check/root", changed)
             return self._run(command, timeout_s)
         finally:
             self._shell.end()
+            self._pipes.forget()
             _unmount_if_there("check/root", "check")  # or the next episode pays for its files
+
+    def _apply_changes(self, before: served_files.Fields, *how: Any) -> None:
+        root = f"{_BASE}/episode/root"
+        with _inside(root):
+            served_files.apply_changes(before, *how)
+        self._pipes.watch(root, [change[:2] for change in before["changes"]])
 
     def _list_changes(self, max_bytes: int) -> dict[str, object]:
         return served_files.list_changes(self._started_s, max_bytes)

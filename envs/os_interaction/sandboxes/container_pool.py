@@ -33,7 +33,10 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_MODULES = ("kernel", "served_files", "children", "live_processes", "shell", "keeper")
+_MODULES = (
+    *("kernel", "served_files", "children", "left_pipes", "live_processes", "shell"),
+    "keeper",
+)
 _PROGRAM = compose_program(*_MODULES)
 _LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 """What takes the program from the channel, so that it is not in the list of processes."""

@@ -9,8 +9,15 @@ import resource
 import signal
 import sys
 import time
+from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, live_processes, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes import (
+    kernel,
+    left_pipes,
+    live_processes,
+    served_files,
+    shell,
+)
 from agentpeft.envs.os_interaction.sandboxes.children import Children
 
 _CLOCK_STEP_S = 0.05
@@ -49,7 +56,8 @@ def main() -> None:
     processes = live_processes.EpisodeProcesses(
         os.getpid, live_processes.list_container, lambda: os.kill(-1, signal.SIGSTOP)
     )
-    kept = shell.PersistentShell(_Container(children), children)
+    pipes = left_pipes.LeftPipes()
+    kept = shell.PersistentShell(_Container(children), children, pipes.attend)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
@@ -72,6 +80,10 @@ def main() -> None:
         need_limits()
         return served_files.list_changes(started_s, max_bytes)
 
+    def apply_changes(before: served_files.Fields, *how: Any) -> None:
+        served_files.apply_changes(before, *how)
+        pipes.watch("", [change[:2] for change in before["changes"]])
+
     shell.serve(
         {
             "run": run,
@@ -80,7 +92,7 @@ def main() -> None:
             "read": served_files.read_file,
             "walk": served_files.walk,
             "list_changes": list_changes,
-            "apply_changes": served_files.apply_changes,
+            "apply_changes": apply_changes,
             "stop": processes.stop,
             "go_on": processes.go_on,
             "list_processes": processes.describe,

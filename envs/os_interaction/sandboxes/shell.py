@@ -61,9 +61,13 @@ class Host(Protocol):
 class PersistentShell:
     """Runs commands in one bash, which comes back after a command that hung or ended it."""
 
-    def __init__(self, host: Host, children: Children) -> None:
+    def __init__(
+        self, host: Host, children: Children, attend: Callable[[], float] = lambda: _MAX_WAIT_S
+    ) -> None:
+        """`attend` is called while a command runs, and says in how many seconds again."""
         self._host = host
         self._children = children
+        self._attend = attend
         self._pid = 0
         self._descriptors: list[int] = []
         self._buffer = b""
@@ -128,7 +132,8 @@ class PersistentShell:
         if lines:
             poll.register(self._stdin, select.POLLOUT)
         while (left_s := deadline_s - time.monotonic()) > 0:
-            ready = {descriptor for descriptor, _ in poll.poll(min(left_s, _MAX_WAIT_S) * 1000)}
+            wait_s = min(left_s, self._attend())
+            ready = {descriptor for descriptor, _ in poll.poll(wait_s * 1000)}
             if self._stdin in ready:
                 lines = lines[self._write(lines) :]
                 if not lines:
