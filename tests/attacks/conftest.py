@@ -81,5 +81,12 @@ def shell_player(sandbox_kind: SandboxKind, host: Host) -> Iterator[Player]:
     """Plays on OS-interaction, in sandboxes with small limits."""
     env = make_shell_env(sandbox_kind)
     spare = (2, 2) if sandbox_kind == "bubblewrap" else (16, 0)
-    yield Player(env, host, COMMAND_TIMEOUT_S, spare=spare, default_task="state")
+    yield Player(
+        env,
+        host,
+        COMMAND_TIMEOUT_S,
+        spare=spare,
+        default_task="state",
+        innocent_every=1 if sandbox_kind == "bubblewrap" else 4,  # a container each
+    )
     env.close()

@@ -45,7 +45,8 @@ class Player:
 
     `limit_s`: of a step. `secret_words`: what no observation may show. `spare`: descriptors and
     processes that may be more after an attack, where a backend makes connections ahead of use.
-    `find_leftovers`: says what of an ended episode is still on a server.
+    `find_leftovers`: says what of an ended episode is still on a server. `innocent_every`: after
+    so many attacks comes an innocent episode.
     """
 
     def __init__(
@@ -58,8 +59,11 @@ class Player:
         spare: tuple[int, int] = (0, 0),
         default_task: str | None = None,
         find_leftovers: Callable[[], list[str]] = list,
+        innocent_every: int = 1,
     ) -> None:
         self.env = env
+        self._innocent_every = innocent_every
+        self._num_played = 0
         self.host = host
         self.limit_s = limit_s
         self._secret_words = (host.word, *secret_words)
@@ -76,7 +80,8 @@ class Player:
             time.sleep(0.5)
             self._before = measure_footprint()
         played = self.play_attack(attack)
-        if not self.play_innocent():
+        self._num_played += 1
+        if self._num_played % self._innocent_every == 0 and not self.play_innocent():
             played.problems.append("the innocent episode after it does not succeed")
         played.problems += self.host.find_problems()
         played.problems += self._find_growth() + self._find_leftovers()
