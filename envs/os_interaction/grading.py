@@ -51,8 +51,12 @@ def find_mistake(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | No
     if verdict.answer is not None and not verdict.answer.allows(answer or ""):
         return f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
     if verdict.is_live:  # freezing ends what its checks look at
-        return _find_wrong_check(task, sandbox, answer) or _find_wrong_state(task, sandbox)
-    return _find_wrong_state(task, sandbox) or _find_wrong_check(task, sandbox, answer)
+        mistake = _find_wrong_check(task, sandbox, answer) or _find_wrong_state(task, sandbox)
+    else:
+        mistake = _find_wrong_state(task, sandbox) or _find_wrong_check(task, sandbox, answer)
+    if sandbox.has_lost_files and (verdict.state or verdict.checks):  # nothing there is not right
+        return mistake or "the agent has ended its machine, and its files are gone"
+    return mistake
 
 
 def _find_wrong_state(task: OSTask, sandbox: Sandbox) -> str | None:

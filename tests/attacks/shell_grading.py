@@ -148,8 +148,10 @@ ATTACKS = [
             ),
             "a root without rights": _check("chmod 000 / /usr /usr/bin /bin/bash"),
             "a graded link": _check("rm /srv/answer; ln -s /proc/self/fd/0 /srv/answer"),
-            "a graded pipe": "rm /srv/answer; mkfifo -m 640 /srv/answer; (echo right >/srv/answer &)",
-            "a graded socket": (
+            "a graded pipe": _check(
+                "rm /srv/answer; mkfifo -m 640 /srv/answer; (echo right >/srv/answer &)"
+            ),
+            "a graded socket": _check(
                 "rm /srv/answer; python3 -c \"import socket; socket.socket(1).bind('/srv/answer')\""
             ),
             "a graded file that ends the check": _check("printf 'right\\0' >/srv/answer"),

@@ -72,11 +72,25 @@ def list_containers(kind: SandboxKind, owner: str) -> list[str]:
     return subprocess.run(command, capture_output=True, check=True).stdout.decode().split()
 
 
+def list_roots(containers: list[str]) -> set[str]:
+    """Returns where containers' files are mounted (overlay2), once they run."""
+    form = "{{with .GraphDriver.Data}}{{.MergedDir}}{{end}}"
+    command = ["docker", "inspect", "--format", form, *containers]
+    if not containers:
+        return set()
+    shown = subprocess.run(command, capture_output=True, check=False)  # one may be gone by now
+    return set(filter(None, shown.stdout.decode().split("\n")))
+
+
+def list_mounts() -> set[str]:
+    return {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
+
+
 def list_all(kind: SandboxKind) -> tuple[object, ...]:
     owner = identify_process(os.getpid())
-    num_mounts = Path("/proc/self/mounts").read_text().count("\n")
+    mounts = {path for path in list_mounts() if "/docker/" not in path}  # others' come and go
     processes = list_marked() | list_children()
-    return num_mounts, processes, list_cgroups(owner), list_containers(kind, owner)
+    return mounts, processes, list_cgroups(owner), list_containers(kind, owner)
 
 
 def wait_for(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -94,8 +108,11 @@ def test_close_leaves_nothing(sandbox_kind: SandboxKind):
     sandbox.freeze()
     sandbox.check(f"sleep {MARK} &", 5)
     assert list_all(sandbox_kind) != before
+    roots = list_roots(list_containers(sandbox_kind, identify_process(os.getpid())))
+    assert bool(roots & list_mounts()) == (sandbox_kind == "docker")
     sandbox.close()
     wait_for(lambda: list_all(sandbox_kind) == before)
+    wait_for(lambda: not roots & list_mounts())
     assert not Path("/tmp/agentpeft-left").exists()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from agentpeft.envs.os_interaction.sandboxes import (
     kernel,
+    left_pipes,
     live_processes,
     root_files,
     served_files,
@@ -119,7 +120,8 @@ class _Server:
         self._max_chars = config["max_output_chars"]
         children = Children()
         self._episode = _Episode(config, children)
-        self._shell = shell.PersistentShell(self._episode, children)
+        self._pipes = left_pipes.LeftPipes()
+        self._shell = shell.PersistentShell(self._episode, children, self._pipes.attend)
         self._is_next_started = False
         self._started_s = 0.0
         self._processes = live_processes.EpisodeProcesses(
@@ -142,7 +144,7 @@ class _Server:
                 "stat": _in_tree("frozen", served_files.stat_path),
                 "walk": _in_tree("frozen", served_files.walk),
                 "list_changes": _in_tree("episode/root", self._list_changes),
-                "apply_changes": _in_tree("episode/root", served_files.apply_changes),
+                "apply_changes": self._apply_changes,
                 "stop": self._processes.stop,
                 "go_on": self._processes.go_on,
                 "list_processes": self._processes.describe,
@@ -154,9 +156,13 @@ class _Server:
 
     def _reset(self) -> None:
         self._processes.forget()
-        if not self._is_next_ready():
+        self._pipes.forget()
+        if not self._is_next_started or not self._has_shell():
             self._shell.end()
             self._mount_next()
+            if not self._has_shell():
+                raise OSError("no shell can be started")
+        self._is_next_started = False
         _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
@@ -174,9 +180,8 @@ class _Server:
         self._started_s = time.time() - _CLOCK_STEP_S
         self._episode.mount("next", self._image)
 
-    def _is_next_ready(self) -> bool:
-        is_started, self._is_next_started = self._is_next_started, False
-        return is_started and self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
+    def _has_shell(self) -> bool:
+        return self._run(":", _READY_TIMEOUT_S)["exit_code"] == 0
 
     def _run(self, command: str, timeout_s: float) -> dict[str, object]:
         return self._shell.run(command, timeout_s, self._max_chars)
@@ -194,10 +199,20 @@ class _Server:
         _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
+            with _inside(f"{_BASE}/episode/upper"):
+                changed = served_files.walk("/")
+            self._pipes.watch(f"{_BASE}/check/root", changed)
             return self._run(command, timeout_s)
         finally:
             self._shell.end()
+            self._pipes.forget()
             _unmount_if_there("check/root", "check")  # or the next episode pays for its files
+
+    def _apply_changes(self, before: served_files.Fields, *how: Any) -> None:
+        root = f"{_BASE}/episode/root"
+        with _inside(root):
+            served_files.apply_changes(before, *how)
+        self._pipes.watch(root, [change[:2] for change in before["changes"]])
 
     def _list_changes(self, max_bytes: int) -> dict[str, object]:
         return served_files.list_changes(self._started_s, max_bytes)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -25,6 +26,15 @@ class Children:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 code = os.waitstatus_to_exitcode(ended[1])
                 self.exit_codes[ended[0]] = code if code >= 0 else 128 - code
+
+    @contextmanager
+    def unreaped(self) -> Iterator[None]:
+        """Lets nobody be reaped meanwhile, so that a number still means a child that has ended."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def kill(self, pid: int | None = None) -> None:
         """Kills every child, also adopted ones (-1: all that can be), until there is none."""

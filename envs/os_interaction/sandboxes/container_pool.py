@@ -33,12 +33,16 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
 from agentpeft.envs.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
-_MODULES = ("kernel", "served_files", "children", "live_processes", "shell", "keeper")
+_MODULES = (
+    *("kernel", "served_files", "children", "left_pipes", "live_processes", "shell"),
+    "keeper",
+)
 _PROGRAM = compose_program(*_MODULES)
 _LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 """What takes the program from the channel, so that it is not in the list of processes."""
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
+_START_TIMEOUT_S = 60.0
 _WATCH_S = 0.2
 
 
@@ -56,7 +60,7 @@ class KeptContainer:
             self.channel = Channel(self._socket.sendall, self._receive)
             self._container.start()
             self.channel.write_line(json.dumps(_PROGRAM))
-            self.channel.request("stat", "/")
+            self._need_shell()
             self._container.reload()  # so that its process is known
             self.disk = ContainerDisk(self._container.attrs, limits)
         except (*DOCKER_ERRORS, ChannelClosedError, OSError) as error:
@@ -65,6 +69,12 @@ class KeptContainer:
                 f"cannot make a container ({one_line(error)}): the image needs /bin/bash and "
                 "Python 3.9 at /usr/bin/python3"
             ) from None
+
+    def _need_shell(self) -> None:
+        """Has the first shell started. One that does not start later is the agent's doing."""
+        result = self.channel.request("run", ":", _START_TIMEOUT_S, timeout_s=_START_TIMEOUT_S)
+        if not result or result["exit_code"] != 0:
+            raise OSError(result["output"] if result else "no memory for a shell")
 
     def kill(self) -> None:
         """Ends every process, whereupon the channel closes. Any thread may do so."""

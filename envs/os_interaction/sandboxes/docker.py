@@ -49,6 +49,7 @@ class DockerSandbox(ServedSandbox):
     def reset(self) -> None:
         """See `Sandbox.reset`."""
         self._files = None
+        self.has_lost_files = False
         if self._pool and self._pool.is_broken:
             self.close()
         self._pool = self._pool or ContainerPool.share(*self._settings)
@@ -94,6 +95,7 @@ class DockerSandbox(ServedSandbox):
         except (ChannelClosedError, Refusal) as error:
             if isinstance(error, Refusal) and operation != "freeze":
                 raise
+            self.has_lost_files = True
             container = self._replace(self._pool)
         return None if operation == "run" else container.channel.request(operation, *arguments)
 

@@ -14,7 +14,7 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 
 _MODULES = (
-    *("kernel", "root_files", "served_files", "children", "live_processes", "shell"),
+    *("kernel", "root_files", "served_files", "children", "left_pipes", "live_processes", "shell"),
     "bubblewrap_helper",
 )
 _START_TIMEOUT_S = 60.0

@@ -9,8 +9,15 @@ import resource
 import signal
 import sys
 import time
+from typing import Any
 
-from agentpeft.envs.os_interaction.sandboxes import kernel, live_processes, served_files, shell
+from agentpeft.envs.os_interaction.sandboxes import (
+    kernel,
+    left_pipes,
+    live_processes,
+    served_files,
+    shell,
+)
 from agentpeft.envs.os_interaction.sandboxes.children import Children
 
 _CLOCK_STEP_S = 0.05
@@ -49,24 +56,43 @@ def main() -> None:
     processes = live_processes.EpisodeProcesses(
         os.getpid, live_processes.list_container, lambda: os.kill(-1, signal.SIGSTOP)
     )
-    kept = shell.PersistentShell(_Container(children), children)
+    pipes = left_pipes.LeftPipes()
+    kept = shell.PersistentShell(_Container(children), children, pipes.attend)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
-    def freeze() -> None:
-        kept.end()
+    def run(command: str, timeout_s: float) -> dict[str, object]:
+        try:
+            return kept.run(command, timeout_s, max_chars)
+        except OSError as error:  # what a shell needs in here is the agent's to break
+            kept.end()
+            return {"output": f"[no shell can be started: {error.strerror}]", "exit_code": None}
+
+    def need_limits() -> None:
         if [resource.getrlimit(number) for number in _LIMITS] != limits:
             raise OSError("the limits of process 1 were changed from inside")
 
+    def freeze() -> None:
+        kept.end()
+        need_limits()
+
+    def list_changes(max_bytes: int) -> dict[str, object]:
+        need_limits()
+        return served_files.list_changes(started_s, max_bytes)
+
+    def apply_changes(before: served_files.Fields, *how: Any) -> None:
+        served_files.apply_changes(before, *how)
+        pipes.watch("", [change[:2] for change in before["changes"]])
+
     shell.serve(
         {
-            "run": lambda command, timeout_s: kept.run(command, timeout_s, max_chars),
+            "run": run,
             "freeze": freeze,
             "stat": served_files.stat_path,
             "read": served_files.read_file,
             "walk": served_files.walk,
-            "list_changes": lambda max_bytes: served_files.list_changes(started_s, max_bytes),
-            "apply_changes": served_files.apply_changes,
+            "list_changes": list_changes,
+            "apply_changes": apply_changes,
             "stop": processes.stop,
             "go_on": processes.go_on,
             "list_processes": processes.describe,

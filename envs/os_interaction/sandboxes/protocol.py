@@ -88,6 +88,9 @@ class Sandbox(Protocol):
     All methods but `close` raise EnvFault if the machinery fails; nothing that the agent does may.
     """
 
+    has_lost_files: bool
+    """The agent has ended its machine, and has another: nothing in it was made in this episode."""
+
     def reset(self) -> None:
         """Starts an episode: the image's files, no process."""
 

@@ -79,6 +79,8 @@ def list_changes(since: float, max_bytes: int) -> Fields:
         status = os.lstat(path)
         if status.st_ctime < since:
             continue
+        if stat.S_ISSOCK(status.st_mode):
+            fields["kind"] = "socket"
         first = inodes.setdefault(status.st_ino, path) if status.st_nlink > 1 else path
         is_link = first != path and fields["kind"] != "directory"
         content = read_file(path, max_bytes) if fields["kind"] == "file" and not is_link else None
@@ -162,6 +164,8 @@ def _write(path: str, fields: Fields, content: str | None, first: str | None) ->
             os.close(descriptor)
     elif fields["kind"] == "other":
         os.mkfifo(path)
+    elif fields["kind"] == "socket":
+        os.mknod(path, stat.S_IFSOCK)
     elif not is_same_folder:
         os.mkdir(path)
     os.chown(path, fields["uid"], fields["gid"], follow_symlinks=False)

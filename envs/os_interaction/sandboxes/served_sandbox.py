@@ -25,6 +25,8 @@ _KILLED = CommandResult("[everything was killed, since memory ran out]", None, i
 class ServedSandbox(ABC):
     """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
 
+    has_lost_files = False
+    """See `Sandbox.has_lost_files`."""
     _files: "ServedFiles | None" = None
     _checker: "ServedSandbox | None" = None
     """Where live checks run, once there has been one."""

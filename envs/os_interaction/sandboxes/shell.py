@@ -6,6 +6,7 @@ verdict: an agent may fool its own shell.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -60,9 +61,13 @@ class Host(Protocol):
 class PersistentShell:
     """Runs commands in one bash, which comes back after a command that hung or ended it."""
 
-    def __init__(self, host: Host, children: Children) -> None:
+    def __init__(
+        self, host: Host, children: Children, attend: Callable[[], float] = lambda: _MAX_WAIT_S
+    ) -> None:
+        """`attend` is called while a command runs, and says in how many seconds again."""
         self._host = host
         self._children = children
+        self._attend = attend
         self._pid = 0
         self._descriptors: list[int] = []
         self._buffer = b""
@@ -105,8 +110,9 @@ class PersistentShell:
         os.set_blocking(self._stdin, False)
         os.set_blocking(self._output, False)
         try:
-            self._pid = self._host.start(stdin, output)
-            self._pidfd = os.pidfd_open(self._pid)
+            with self._children.unreaped():  # it may end at once
+                self._pid = self._host.start(stdin, output)
+                self._pidfd = os.pidfd_open(self._pid)
             self._descriptors.append(self._pidfd)
         except OSError:
             self.end()
@@ -126,7 +132,8 @@ class PersistentShell:
         if lines:
             poll.register(self._stdin, select.POLLOUT)
         while (left_s := deadline_s - time.monotonic()) > 0:
-            ready = {descriptor for descriptor, _ in poll.poll(min(left_s, _MAX_WAIT_S) * 1000)}
+            wait_s = min(left_s, self._attend())
+            ready = {descriptor for descriptor, _ in poll.poll(wait_s * 1000)}
             if self._stdin in ready:
                 lines = lines[self._write(lines) :]
                 if not lines:
@@ -246,7 +253,7 @@ def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_DUP2, _open_null(), 2),
             ],
             setsid=True,
             setsigdef=[signal.SIGPIPE, signal.SIGINT],
@@ -254,6 +261,11 @@ def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
         )
     finally:
         _write_text(score, "0")
+
+
+@functools.cache
+def _open_null() -> int:
+    return os.open(os.devnull, os.O_WRONLY)  # once: in a container an agent can put a pipe there
 
 
 def name_localhost(etc: str) -> None:
