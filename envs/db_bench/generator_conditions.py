@@ -69,8 +69,8 @@ class Clause(NamedTuple):
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
     `keys` are the expressions of an ORDER BY. `kept` are the numbers of the rows (of groups, in a
     HAVING) that a condition keeps, as bits, and `weaker_kept` those of its replacements: where they
-    are the same, `is_idle`, there is no need to ask the database. `order` and `cut` say what ORDER BY
-    and LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
+    are the same, `is_idle`, there is no need to ask the database. `order` and `cut` say what an
+    ORDER BY and a LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
     """
 
     sql: str = ""
@@ -142,7 +142,7 @@ class Scene:
 def select_rows(
     scene: Scene, where: Clause, order: Clause, limit: Clause
 ) -> tuple[Selection, list[Selection]]:
-    """Returns what three clauses take of the table's rows, and what each weaker form of one does."""
+    """Returns what three clauses take of the table's rows, and what their weaker forms take."""
     kept = where.kept if where.sql else scene.sample.all_kept
     weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_kept]
     weaker += [Selection(kept, keys, limit.cut) for keys in order.weaker_orders]

@@ -59,10 +59,9 @@ def make_read(scene: Scene) -> Draft:
     outputs, alias_words = add_alias(scene, outputs)
     head = Clause(_select_list(outputs) + start)
     order = _make_order(scene, outputs, is_grouped=bool(groups))
-    clauses = (head, where, group, having, order)
     is_plain = not any("(" in out.sql for out in outputs)  # rows of the table, without aggregates
-    limit = _make_limit(scene, clauses, is_plain)
-    clauses = (*clauses, limit)
+    limit = _make_limit(scene, (head, where, group, having), is_plain)
+    clauses = (head, where, group, having, order, limit)
     rows = _verify_rows(scene, outputs, clauses) if is_plain else _verify(scene, clauses)
     sentences = [_say_head(scene, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
@@ -255,7 +254,7 @@ def _make_limit(scene: Scene, clauses: Sequence[Clause], is_plain: bool) -> Clau
     if is_plain:
         total = (where.kept if where.sql else scene.sample.all_kept).bit_count()
     else:
-        total = len(scene.sample.query("".join([clause.sql for clause in clauses[:4]])))
+        total = len(scene.sample.query("".join([clause.sql for clause in clauses])))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:

@@ -11,8 +11,8 @@ from agentpeft.envs.db_bench.generator_conditions import (
     NoTaskHereError,
     Scene,
     make_where,
-    select_rows,
     quote,
+    select_rows,
 )
 from agentpeft.envs.db_bench.generator_outputs import Output
 from agentpeft.envs.db_bench.generator_phrases import count_rows
