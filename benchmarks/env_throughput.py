@@ -170,7 +170,7 @@ def measure_vector(case: Case, mode: str | None, num_envs: int, duration_s: floa
     envs.reset(seed=0)
     scripts: list[Iterator[str]] = [iter(env.oracle_actions(env.task)) for env in text_envs]
     clock, num_steps, num_warm_up = Clock(), 0, 20
-    while clock.wall_s < duration_s:
+    while num_steps <= num_warm_up or clock.wall_s < duration_s:
         if num_steps == num_warm_up:
             clock = Clock()
         actions = [next(script, "") for script in scripts]

@@ -1,6 +1,7 @@
 """The random generator that makes a task from its id: alike in every Python version, and fast."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from math import ceil, log
 from random import Random
 from typing import TypeVar
@@ -27,10 +28,9 @@ class TaskRandom(Random):
         """Returns what `count` calls of `below` return."""
         getrandbits, num_bits = self.getrandbits, end.bit_length()
         values: list[int] = []
-        while len(values) < count:
-            value = getrandbits(num_bits)
-            if value < end:
-                values.append(value)
+        while missing := count - len(values):
+            drawn = map(getrandbits, repeat(num_bits, missing))
+            values += [value for value in drawn if value < end]
         return values
 
     def choice(self, seq: Sequence[T]) -> T:  # type: ignore[override]
@@ -49,14 +49,15 @@ class TaskRandom(Random):
         size = len(population)
         if not 0 <= k <= size:
             raise ValueError(f"cannot take {k} of {size} elements")
-        set_size = 21 + (4 ** ceil(log(k * 3, 4)) if k > 5 else 0)
-        if size <= set_size:
-            pool = list(population)
-            chosen = []
-            for last in range(size - 1, size - 1 - k, -1):
-                index = self.below(last + 1)
+        if size <= 21 or (k > 5 and size <= 21 + 4 ** ceil(log(k * 3, 4))):
+            getrandbits, pool, chosen = self.getrandbits, list(population), []
+            for end in range(size, size - k, -1):
+                num_bits = end.bit_length()
+                index = getrandbits(num_bits)
+                while index >= end:
+                    index = getrandbits(num_bits)
                 chosen.append(pool[index])
-                pool[index] = pool[last]
+                pool[index] = pool[end - 1]
             return chosen
         indices: dict[int, None] = {}
         while len(indices) < k:

@@ -9,7 +9,15 @@ from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.database import Value
-from agentpeft.envs.db_bench.generator_tables import Field, Kind, Sample, make_value, to_literal
+from agentpeft.envs.db_bench.generator_tables import (
+    Field,
+    Kind,
+    OrderKeys,
+    Sample,
+    Selection,
+    make_value,
+    to_literal,
+)
 from agentpeft.envs.phrases import Speaker
 from agentpeft.envs.task_random import TaskRandom
 
@@ -36,6 +44,13 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operators.eq,
     "<>": operators.ne,
 }
+
+
+def _average(values: Sequence[Any]) -> float:
+    return float(sum(values) / len(values))
+
+
+_AGGREGATE: dict[str, Callable[[Sequence[Any]], Any]] = {"AVG": _average, "MAX": max, "MIN": min}
 _JOIN: dict[str, Callable[[int, int], int]] = {"AND": operators.and_, "OR": operators.or_}
 _BITS = [1 << index for index in range(64)]
 _DATE_PHRASES = {">": "after", "<": "before"}
@@ -54,7 +69,8 @@ class Clause(NamedTuple):
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
     `keys` are the expressions of an ORDER BY. `kept` are the numbers of the rows (of groups, in a
     HAVING) that a condition keeps, as bits, and `weaker_kept` those of its replacements: where they
-    are the same, `is_idle`, there is no need to ask the database.
+    are the same, `is_idle`, there is no need to ask the database. `order` and `cut` say what an
+    ORDER BY and a LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
     """
 
     sql: str = ""
@@ -64,6 +80,10 @@ class Clause(NamedTuple):
     keys: tuple[str, ...] = ()
     kept: int = 0
     weaker_kept: tuple[int, ...] = ()
+    order: OrderKeys = ()
+    weaker_orders: tuple[OrderKeys, ...] = ()
+    cut: slice = slice(None)
+    weaker_cuts: tuple[slice, ...] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -117,6 +137,17 @@ class Scene:
     def say(self, what: str, **words: str) -> str:
         """Returns a phrase."""
         return self.speaker.say(what, **words)
+
+
+def select_rows(
+    scene: Scene, where: Clause, order: Clause, limit: Clause
+) -> tuple[Selection, list[Selection]]:
+    """Returns what three clauses take of the table's rows, and what their weaker forms take."""
+    kept = where.kept if where.sql else scene.sample.all_kept
+    weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_kept]
+    weaker += [Selection(kept, keys, limit.cut) for keys in order.weaker_orders]
+    weaker += [Selection(kept, order.order, cut) for cut in limit.weaker_cuts]
+    return Selection(kept, order.order, limit.cut), weaker
 
 
 def quote(value: Value) -> str:
@@ -270,25 +301,27 @@ def _plain_subquery(scene: Scene) -> Clause:
         head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
         words = scene.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
-        return _with_kept(scene, f"{head} WHERE {inner.sql})", words, (f"{head})",), skills)
+        values = scene.sample.stored(column)
+        occurring = {values[index] for index in scene.sample.select(Selection(inner.kept))}
+        kept = to_bits(value in occurring for value in values)
+        all_kept = (scene.sample.all_kept,)
+        return Clause(
+            f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), kept, all_kept
+        )
     column = scene.pick(scene.sample.numbers)
     function, phrase, operators = scene.rng.choice(_EXTREMES)
     operator = scene.rng.choice(operators)
     words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {scene.table})"
-    return _with_kept(scene, f"{scene.ref(column)} {operator} {query}", words, (), kind)
+    values = scene.sample.stored(column)
+    kept = _keep(values, operator, _AGGREGATE[function](values))
+    return Clause(f"{scene.ref(column)} {operator} {query}", words, (), kind, kept=kept)
 
 
-def _with_kept(
-    scene: Scene, sql: str, words: str, weaker: tuple[str, ...], skills: frozenset[str]
-) -> Clause:
-    """Returns a condition whose kept rows the database knows."""
-    start = f"SELECT rowid FROM {scene.from_sql} WHERE "
-    kept = [
-        sum(_BITS[int(row_id) - 1] for (row_id,) in scene.sample.query(start + condition))
-        for condition in (sql, *weaker)
-    ]
-    return Clause(sql, words, weaker, skills, kept=kept[0], weaker_kept=tuple(kept[1:]))
+def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
+    """Returns the rows where a comparison with a value holds, as bits."""
+    compare = _COMPARE[operator]
+    return to_bits(compare(value, limit) for value in values)
 
 
 def _nested_subquery(scene: Scene) -> Clause:
@@ -300,22 +333,30 @@ def _nested_subquery(scene: Scene) -> Clause:
     some = scene.say("average_some", c=outer.words, d=inner_words)
     start = f"{scene.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {scene.table}"
     deepest = f"(SELECT AVG({inner.name}) FROM {scene.table})"
-    return _with_kept(
-        scene,
+    words = scene.say(operators[0], c=outer.words, v=some)
+    values, inner_values = scene.sample.stored(outer), scene.sample.stored(inner)
+    chosen = Selection(_keep(inner_values, operators[1], _average(inner_values)))
+    averaged = [values[index] for index in scene.sample.select(chosen)]
+    return Clause(
         f"{start} WHERE {inner.name} {operators[1]} {deepest})",
-        scene.say(operators[0], c=outer.words, v=some),
+        words,
         (f"{start})",),
         frozenset({"subquery_nested", "where_single_condition"}),
+        kept=_keep(values, operators[0], _average(averaged)) if averaged else 0,
+        weaker_kept=(_keep(values, operators[0], _average(values)),),
     )
 
 
 def _neither_extreme(scene: Scene) -> Clause:
     column = scene.pick(scene.sample.numbers)
     ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
-    return _with_kept(
-        scene,
+    values = scene.sample.stored(column)
+    without = [_keep(values, "<>", end(values)) for end in (max, min)]
+    return Clause(
         f"{scene.ref(column)} NOT IN ({', '.join(ends)})",
         scene.say("neither", c=column.words),
         tuple(f"{scene.ref(column)} <> {end}" for end in ends),
         frozenset({"subquery_multiple"}),
+        kept=without[0] & without[1],
+        weaker_kept=tuple(without),
     )

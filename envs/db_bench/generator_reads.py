@@ -12,6 +12,7 @@ from agentpeft.envs.db_bench.generator_conditions import (
     Scene,
     join_kept,
     make_where,
+    select_rows,
     to_bits,
 )
 from agentpeft.envs.db_bench.generator_outputs import (
@@ -23,7 +24,12 @@ from agentpeft.envs.db_bench.generator_outputs import (
     make_calculation,
 )
 from agentpeft.envs.db_bench.generator_phrases import count_rows
-from agentpeft.envs.db_bench.generator_tables import Field, StoredRow, to_literal
+from agentpeft.envs.db_bench.generator_tables import (
+    Field,
+    Selection,
+    StoredRow,
+    to_literal,
+)
 from agentpeft.envs.phrases import enumerate_words
 
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
@@ -53,9 +59,10 @@ def make_read(scene: Scene) -> Draft:
     outputs, alias_words = add_alias(scene, outputs)
     head = Clause(_select_list(outputs) + start)
     order = _make_order(scene, outputs, is_grouped=bool(groups))
-    limit = _make_limit(scene, f"{head.sql}{where.sql}{group.sql}{having.sql}")
+    is_plain = not any("(" in out.sql for out in outputs)  # rows of the table, without aggregates
+    limit = _make_limit(scene, (head, where, group, having), is_plain)
     clauses = (head, where, group, having, order, limit)
-    rows = _verify(scene, clauses)
+    rows = _verify_rows(scene, outputs, clauses) if is_plain else _verify(scene, clauses)
     sentences = [_say_head(scene, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
     sql = "".join(clause.sql for clause in clauses)
@@ -109,7 +116,21 @@ def make_order(
         for key, direction in zip(keys, directions, strict=True)
     ]
     sql = tuple(key.sql for key in keys)
-    clause = Clause(render(directions), "", ("", *reversed_one), frozenset({kind}), sql)
+    names = [key.sql.removeprefix(scene.prefix) for key in keys]
+    order = tuple((name, way == "DESC") for name, way in zip(names, directions, strict=True))
+    weaker_orders = [
+        (*order[:i], (name, not is_descending), *order[i + 1 :])
+        for i, (name, is_descending) in enumerate(order)
+    ]
+    clause = Clause(
+        render(directions),
+        "",
+        ("", *reversed_one),
+        frozenset({kind}),
+        sql,
+        order=order,
+        weaker_orders=((), *weaker_orders),
+    )
     return clause, f"{scene.say('then')} ".join(words)
 
 
@@ -225,23 +246,46 @@ def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Cl
     return clause._replace(words=scene.say("order", keys=words))
 
 
-def _make_limit(scene: Scene, query: str) -> Clause:
+def _make_limit(scene: Scene, clauses: Sequence[Clause], is_plain: bool) -> Clause:
     has_offset = "limit_and_offset" in scene.skills
     if not has_offset and "limit_only" not in scene.skills:
         return Clause()
-    total = len(scene.sample.query(query))
+    where = clauses[1]
+    if is_plain:
+        total = (where.kept if where.sql else scene.sample.all_kept).bit_count()
+    else:
+        total = len(scene.sample.query("".join([clause.sql for clause in clauses])))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:
         num_rows = scene.rng.randint(1, min(5, total - 1))
         words = scene.say("limit", n=count_rows(num_rows))
-        return Clause(f" LIMIT {num_rows}", words, ("",), frozenset({"limit_only"}))
+        return limit_clause(num_rows, words)
     offset = scene.rng.randint(1, min(4, total - 2))
     num_rows = scene.rng.randint(1, min(5, total - 1 - offset))
     forms = (f" LIMIT {num_rows} OFFSET {offset}", f" LIMIT {offset}, {num_rows}")
     words = scene.say("offset", n=count_rows(num_rows), m=count_rows(offset))
     weaker = ("", f" LIMIT {num_rows}", f" LIMIT 100 OFFSET {offset}")
-    return Clause(scene.rng.choice(forms), words, weaker, frozenset({"limit_and_offset"}))
+    return Clause(
+        scene.rng.choice(forms),
+        words,
+        weaker,
+        frozenset({"limit_and_offset"}),
+        cut=slice(offset, offset + num_rows),
+        weaker_cuts=(slice(None), slice(num_rows), slice(offset, None)),
+    )
+
+
+def limit_clause(num_rows: int, words: str) -> Clause:
+    """Returns a LIMIT without an offset."""
+    return Clause(
+        f" LIMIT {num_rows}",
+        words,
+        ("",),
+        frozenset({"limit_only"}),
+        cut=slice(num_rows),
+        weaker_cuts=(slice(None),),
+    )
 
 
 def _say_head(
@@ -259,6 +303,36 @@ def _say_head(
     return scene.speaker.capital(
         form, cols=cols, table=scene.sample.table.name, where=restriction, groups=words
     )
+
+
+def _verify_rows(
+    scene: Scene, outputs: Sequence[Output], clauses: Sequence[Clause]
+) -> list[StoredRow]:
+    """Does what `_verify` does for a query without groups and aggregates, without a database."""
+    if any(clause.is_idle for clause in clauses):
+        raise NoTaskHereError
+    sample = scene.sample
+    selection, weaker_selections = select_rows(scene, clauses[1], *clauses[4:])
+    names = [out.sql.removeprefix(scene.prefix) for out in outputs]
+    all_rows = list(zip(*[sample.stored(sample.by_name[name]) for name in names], strict=True))
+    keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
+    if keys:
+        key_rows = list(zip(*keys, strict=True))
+        kept = sample.select(Selection(selection.kept))
+        if len({all_rows[i] + key_rows[i] for i in kept}) > len({key_rows[i] for i in kept}):
+            raise NoTaskHereError
+    rows = [all_rows[index] for index in sample.select(selection)]
+    if not rows or (keys and len(rows) > 1 and rows == rows[::-1]):
+        raise NoTaskHereError
+    distinct = set(rows)
+    for weaker in weaker_selections:
+        other = [all_rows[index] for index in sample.select(weaker)]
+        if len(other) == len(rows) and (
+            other == rows
+            or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
+        ):
+            raise NoTaskHereError
+    return rows
 
 
 def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[StoredRow]:

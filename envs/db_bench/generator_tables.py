@@ -17,7 +17,7 @@ from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
 from agentpeft.envs.db_bench.table_options import TableOptions
@@ -79,8 +79,22 @@ class Domain:
     others: list[tuple[Field, ...]]
 
 
+OrderKeys = tuple[tuple[str, bool], ...]
+"""Names of columns, each with whether it is DESC."""
+
+
+class Selection(NamedTuple):
+    """Which rows a statement takes, in which order: its WHERE (as bits), ORDER BY and LIMIT."""
+
+    kept: int
+    order: OrderKeys = ()
+    cut: slice = slice(None)
+
+
 class Sample:
     """A random table, and a copy of it in SQLite on which gold SQL is checked.
+
+    What statements without groups take needs no copy: `select` works it out.
 
     SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
     more columns in the copy, so what runs there names its columns. The copy lasts until the
@@ -103,6 +117,7 @@ class Sample:
         )
         self._distinct: dict[str, list[Value]] = {}
         self._allowed: dict[str, list[Value]] = {}
+        self._stored: dict[str, Sequence[str | float]] = {}
         self._found: dict[str, list[StoredRow]] = {}
 
     @property
@@ -139,8 +154,31 @@ class Sample:
     @cached_property
     def stored_rows(self) -> list[StoredRow]:
         """The rows as SQLite has them."""
-        columns = [to_stored(field, self._values[field.name]) for field in self.fields]
-        return list(zip(*columns, strict=True))
+        return list(zip(*map(self.stored, self.fields), strict=True))
+
+    def stored(self, field: Field) -> Sequence[str | float]:
+        """Returns a column's values as SQLite has them."""
+        values = self._stored.get(field.name)
+        if values is None:
+            values = self._stored[field.name] = to_stored(field, self._values[field.name])
+        return values
+
+    def select(self, selection: Selection) -> list[int]:
+        """Returns the indices of the rows that a selection takes, ties in the table's order."""
+        kept = selection.kept
+        indices = [index for index in range(len(self.table.rows)) if kept >> index & 1]
+        for name, is_descending in reversed(selection.order):
+            field = self.by_name[name]
+            values = self.stored(field)
+            if field.kind in ("name", "category"):
+                values = [str(text).lower() for text in values]
+            indices.sort(key=values.__getitem__, reverse=is_descending)
+        return indices[selection.cut]
+
+    @cached_property
+    def by_name(self) -> dict[str, Field]:
+        """The columns by name."""
+        return {field.name: field for field in self.fields}
 
     @cached_property
     def _connection(self) -> sqlite3.Connection:

@@ -12,11 +12,18 @@ from agentpeft.envs.db_bench.generator_conditions import (
     Scene,
     make_where,
     quote,
+    select_rows,
 )
 from agentpeft.envs.db_bench.generator_outputs import Output
 from agentpeft.envs.db_bench.generator_phrases import count_rows
-from agentpeft.envs.db_bench.generator_reads import Draft, make_order
-from agentpeft.envs.db_bench.generator_tables import Field, StoredRow, to_literal, to_stored
+from agentpeft.envs.db_bench.generator_reads import Draft, limit_clause, make_order
+from agentpeft.envs.db_bench.generator_tables import (
+    Field,
+    Selection,
+    StoredRow,
+    to_literal,
+    to_stored,
+)
 from agentpeft.envs.phrases import enumerate_words
 
 _STEPS = (1, 2, 5, 10, 7, 12)
@@ -94,8 +101,12 @@ def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
     tied = [Output(c.name, c.words, "") for c in scene.sample.tied_fields]
     order, keys = make_order(scene, columns, tied)
     num_rows = scene.rng.randint(1, 3)
-    limit = Clause(f" LIMIT {num_rows}", "", ("",), frozenset({"limit_only"}))
-    return where, order, limit, " " + scene.say("write_limit", n=count_rows(num_rows), keys=keys)
+    return (
+        where,
+        order,
+        limit_clause(num_rows, ""),
+        " " + scene.say("write_limit", n=count_rows(num_rows), keys=keys),
+    )
 
 
 def _make_change(scene: Scene, column: Field) -> _Change:
@@ -121,47 +132,38 @@ def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[_Change])
     """Raises: NoTaskHereError unless each part of the change matters."""
     if clauses[0].is_idle:
         raise NoTaskHereError
-    parts = [clause.sql for clause in clauses]
-    chosen = _choose(scene, parts)
+    sample = scene.sample
+    selection, weaker_selections = select_rows(scene, *clauses)
+    chosen = frozenset(sample.select(selection))
     result = _contents_after(scene, chosen, changes)
     if not result or result == _contents_after(scene, frozenset(), changes):
         raise NoTaskHereError
-    for index, clause in enumerate(clauses):
-        for weaker in clause.weaker:
-            others = _choose(scene, [*parts[:index], weaker, *parts[index + 1 :]])
-            if others == chosen or _contents_after(scene, others, changes) == result:
-                raise NoTaskHereError
+    for weaker in weaker_selections:
+        others = frozenset(sample.select(weaker))
+        if others == chosen or _contents_after(scene, others, changes) == result:
+            raise NoTaskHereError
     if len(changes) == 1 and result == Counter(scene.sample.stored_rows):
         raise NoTaskHereError
     if len(changes) == 2 and any(_contents_after(scene, chosen, [c]) == result for c in changes):
         raise NoTaskHereError
-    if clauses[1].keys:
-        query = f"SELECT {', '.join(clauses[1].keys)} FROM {scene.table}{parts[0]}"
-        found = scene.sample.query(query)
-        if len(set(found)) < len(found):
+    if selection.order:
+        keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
+        kept = sample.select(Selection(selection.kept))
+        if len({tuple(key[index] for key in keys) for index in kept}) < len(kept):
             raise NoTaskHereError
 
 
-def _choose(scene: Scene, parts: Sequence[str]) -> frozenset[str | float]:
-    """Returns the ids of the rows that WHERE, ORDER BY and LIMIT choose.
-
-    They count from 1. Row ids, since SQLite may lack `UPDATE … LIMIT`.
-    """
-    query = f"SELECT rowid FROM {scene.table}{''.join(parts)}"
-    return frozenset(row_id for (row_id,) in scene.sample.query(query))
-
-
 def _contents_after(
-    scene: Scene, chosen: frozenset[str | float], changes: Sequence[_Change]
+    scene: Scene, chosen: frozenset[int], changes: Sequence[_Change]
 ) -> Counter[StoredRow]:
     """Returns the table's rows after the changes of the chosen ones; without changes they go."""
     rows = scene.sample.stored_rows
     if not changes:
-        return Counter(row for row_id, row in enumerate(rows, start=1) if row_id not in chosen)
+        return Counter(row for index, row in enumerate(rows) if index not in chosen)
     contents = []
-    for row_id, row in enumerate(rows, start=1):
+    for index, row in enumerate(rows):
         values = list(row)
-        if row_id in chosen:
+        if index in chosen:
             for change in changes:
                 values[change.index] = change.of(values[change.index])
         contents.append(tuple(values))

@@ -349,7 +349,9 @@ def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> JobResult:
         if len(rows) == max_rows or num_bytes > _MAX_RESULT_BYTES:
             return JobResult(rows, is_cut=True)
         rows.append(row)
-        num_bytes += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        for value in row:
+            if isinstance(value, (str, bytes)):
+                num_bytes += len(value)
     return JobResult(rows, is_cut=False)
 
 

@@ -8,6 +8,7 @@ from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 from agentpeft.envs.db_bench.database import Column, Table, Value
 from agentpeft.envs.db_bench.mysql.errors import MySQLError
@@ -103,7 +104,7 @@ def table_layout(name: str, columns: tuple[Column, ...]) -> TableLayout:
 def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteValue]:
     """Returns what a column stores for values. Raises: MySQLError."""
     plain = _plain_values(column.type, values)
-    if len(plain) == len(values):
+    if plain is not None:
         return plain
     return [
         stored_value(value, column.type, column.name, row)
@@ -111,21 +112,39 @@ def _stored(column: ColumnSchema, values: Sequence[Value]) -> Sequence[SQLiteVal
     ]
 
 
-def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLiteValue]:
-    """Returns the values whose stored form needs no check: in most columns all, and fast."""
-    if sql_type.kind is Kind.TEXT:
-        size = sql_type.length or 255
-        return [value for value in values if type(value) is str and len(value) <= size]
-    if sql_type.kind is Kind.INTEGER:
+_PLAIN_TYPES: dict[Kind, set[type]] = {
+    Kind.TEXT: {str},
+    Kind.INTEGER: {int},
+    Kind.DECIMAL: {Decimal},
+    Kind.DATE: {date},
+    Kind.FLOAT: {float},
+    Kind.DOUBLE: {float},
+}
+_MAX_QUARTERS = 1 << 20
+"""Multiples of a quarter up to this many are the same in single precision."""
+
+
+def _plain_values(sql_type: SqlType, values: Sequence[Value]) -> Sequence[SQLiteValue] | None:
+    """Returns a column's stored form where it needs no check, as in most; quickly, else None."""
+    kind = sql_type.kind
+    if not values or set(map(type, values)) != _PLAIN_TYPES.get(kind):
+        return None
+    plain: Any = values
+    if kind is Kind.TEXT:
+        return plain if max(map(len, plain)) <= (sql_type.length or 255) else None
+    if kind is Kind.INTEGER:
         high = 1 << ((sql_type.length or 64) - 1)
-        return [value for value in values if type(value) is int and 0 <= value < high]
-    if sql_type.kind is Kind.DECIMAL:
+        return plain if min(plain) >= 0 and max(plain) < high else None
+    if kind is Kind.DECIMAL:
         scale = sql_type.scale
         limit = 10.0 ** (min(sql_type.length or 10, 15) - scale)
-        numbers = [float(value) for value in values if isinstance(value, float | Decimal)]
-        return [value for value in numbers if 0 <= value < limit and round(value, scale) == value]
-    if sql_type.kind is Kind.DATE:
-        return [value.isoformat() for value in values if type(value) is date]
-    if sql_type.kind is Kind.DOUBLE:
-        return [value for value in values if type(value) is float and isfinite(value)]
-    return ()
+        numbers = list(map(float, plain))
+        is_plain = all(0 <= number < limit and round(number, scale) == number for number in numbers)
+        return numbers if is_plain else None
+    if kind is Kind.DATE:
+        return [value.isoformat() for value in plain]
+    if kind is Kind.DOUBLE:
+        return plain if all(map(isfinite, plain)) else None
+    quarters = [4 * number for number in plain]
+    is_plain = all(number.is_integer() and abs(number) < _MAX_QUARTERS for number in quarters)
+    return plain if is_plain else None

@@ -18,7 +18,10 @@ from agentpeft.envs.db_bench.backends import open_database
 from agentpeft.envs.db_bench.database import DatabaseLimits
 from agentpeft.envs.db_bench.generator import DBBenchGenerator, curriculum, find_conflict
 from agentpeft.envs.db_bench.generator_phrases import PHRASES
+from agentpeft.envs.db_bench.generator_tables import Selection, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
+from agentpeft.envs.db_bench.table_options import TableOptions
+from agentpeft.envs.task_random import TaskRandom
 
 UNAVOIDABLE = {
     "delete": {"where_single_condition"},
@@ -251,3 +254,22 @@ def test_threads_make_the_same_tasks_as_one():
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(generator.get, ids * 2))
     assert together == [generator.get(task_id) for task_id in ids * 2]
+
+
+def test_what_a_selection_takes_is_what_sqlite_selects():
+    rng = TaskRandom("selections")
+    for _ in range(200):
+        sample = make_sample(rng, ("order_by_single_column",), TableOptions())
+        kept = 1 + rng.below(sample.all_kept)
+        order = tuple(
+            (field.name, rng.random() < 0.5) for field in rng.sample(sample.fields, rng.below(3))
+        )
+        first, count = rng.below(4), rng.below(6)
+        terms = [f"{name} {'DESC' if is_descending else 'ASC'}" for name, is_descending in order]
+        ids = [str(index + 1) for index in range(len(sample.table.rows)) if kept >> index & 1]
+        found = sample.query(
+            f"SELECT rowid - 1 FROM {sample.scratch} WHERE rowid IN ({', '.join(ids)}) "
+            f"ORDER BY {', '.join([*terms, 'rowid'])} LIMIT {count} OFFSET {first}"
+        )
+        selected = sample.select(Selection(kept, order, slice(first, first + count)))
+        assert selected == [index for (index,) in found]

@@ -42,6 +42,8 @@ _FOREIGN_PAIRS = frozenset(
 
 def check_nesting(tokens: Sequence[Token]) -> None:
     """Raises: MySQLError (1436, 1690) where something nests too deeply or is too long."""
+    if len(tokens) <= MAX_CHAIN and max(len(token.text) for token in tokens) <= MAX_DIGITS:
+        return
     chains = [0]
     num_repeated = 0
     for token in tokens:

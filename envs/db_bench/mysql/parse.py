@@ -7,6 +7,7 @@ The mark is a character that no name may have: `parse` refuses names with it, as
 
 import logging
 import re
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from sys import getsizeof
@@ -68,6 +69,17 @@ _PRIVATE_OBJECTS = {
     **dict.fromkeys(("FUNCTION", "PROCEDURE"), "CREATE ROUTINE"),
     **dict.fromkeys(("TRIGGER", "EVENT", "SERVER", "TABLESPACE"), "SUPER"),
 }
+
+
+class _Reader(threading.local):
+    """A thread's tokenizer and parser: making new ones takes as long as a short statement."""
+
+    def __init__(self) -> None:
+        self.tokenizer = _DIALECT.tokenizer()
+        self.parser = _DIALECT.parser()
+
+
+_READER = _Reader()
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # an agent's SQL is no reason for log lines
 
@@ -150,7 +162,9 @@ def _split(sql: str) -> tuple[Statement, ...]:
 def _tokenize(sql: str) -> list[Token]:
     """Returns the tokens; REPLACE at the beginning is read as the INSERT that it is."""
     try:
-        return _DIALECT.tokenize(_REPLACE.sub(r"\1INSERT ", sql))
+        is_replace = _REPLACE.match(sql) is not None  # `sub` would look for it in all of the text
+        read = _REPLACE.sub(r"\1INSERT ", sql) if is_replace else sql
+        return _READER.tokenizer.tokenize(read)
     except TokenError:
         raise syntax_error(sql, _unreadable_start(sql)) from None
 
@@ -165,7 +179,7 @@ def parse(statement: Statement) -> exp.Expr:
     if foreign is not None:
         raise syntax_error(statement.text, _offset(statement, foreign))
     try:
-        tree = _DIALECT.parser().parse(tokens, statement.text)[0]
+        tree = _READER.parser.parse(tokens, statement.text)[0]
     except ParseError as error:
         raise _to_mysql(error, statement) from None
     except RecursionError:

@@ -90,11 +90,13 @@ class StatementState:
     """What one statement's scopes share: the schema, and what translation finds out.
 
     `target` is the table that an UPDATE or DELETE changes; its subqueries may not read it.
+    `has_quotes`: the text has a quote of some kind, so that a name may be quoted.
     """
 
     schema: Schema
     compile_query: "Callable[[exp.Expr, Scope, bool], Query]"
     target: str | None = None
+    has_quotes: bool = True
 
 
 @dataclass

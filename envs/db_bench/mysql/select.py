@@ -124,7 +124,7 @@ def _compile_projections(
     scope.aggregates_allowed = scope.windows_allowed = True
     projections: list[tuple[str, Fragment]] = []
     bare: list[tuple[int, BareColumn]] = []
-    has_names = scope.is_derived or _has_quoted_names(node)
+    has_names = scope.is_derived or (scope.statement.has_quotes and _has_quoted_names(node))
     for projection in node.expressions:
         star = projection.this if isinstance(projection, exp.Column) else projection
         if isinstance(star, exp.Star):

@@ -86,7 +86,8 @@ def _count_bytes(statement: Statement, schema: Schema, result: Translation | MyS
 
 
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
-    state = StatementState(schema, compile_query)
+    has_quotes = any(map(statement.text.__contains__, "`'\""))
+    state = StatementState(schema, compile_query, has_quotes=has_quotes)
     words = statement.words
     strict = STRICT.set(words[0] in ("INSERT", "UPDATE", "DELETE") and words[1:2] != ["IGNORE"])
     try:
