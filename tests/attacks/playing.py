@@ -62,8 +62,6 @@ class Player:
         innocent_every: int = 1,
     ) -> None:
         self.env = env
-        self._innocent_every = innocent_every
-        self._num_played = 0
         self.host = host
         self.limit_s = limit_s
         self._secret_words = (host.word, *secret_words)

@@ -8,7 +8,7 @@ STATE = Topic(
     "tables that look as if they were right: replaced, renamed, generated, of other types",
     {
         "sqlite": "contents are read as values, by name, by the grader's own statement",
-        "server": "the same, from an administrator's connection after the agent's is done",
+        "server": "the same, by an account that may only SELECT, within a statement's time",
     },
 )
 VOID = Topic(
