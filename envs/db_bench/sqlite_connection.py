@@ -3,14 +3,15 @@
 Every function and comparison that Python does looks at the deadline; SQLite's own steps are
 interrupted. One call in C is not: what may take long inside one (a statement whose common table
 expressions multiply) is to run in a worker process. Nor is memory bounded here other than by time:
-see `sqlite_worker`. SQLite swallows what a callback raises, so a Ctrl-C that comes in one is kept,
-and raised after the statement. Only one that comes just as a comparison begins is lost.
+see `sqlite_worker`. Ctrl-C is raised after the statement that it ends (`_hearing_ctrl_c`).
 """
 
 import contextlib
 import math
 import re
+import signal
 import sqlite3
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -162,7 +163,8 @@ class GuardedConnection:
             self.prepare_functions()
         self._deadline.start(job.timeout_s, job.max_call_work, self._connection.interrupt)
         try:
-            return self._run_in_transaction(job, not is_query)
+            with _hearing_ctrl_c(self._deadline):
+                return self._run_in_transaction(job, not is_query)
         except sqlite3.IntegrityError as error:
             key = None if job.is_ddl else failed_key(error)
             if key is None:
@@ -206,36 +208,21 @@ class GuardedConnection:
             self._check_variables(variables)
             if self._deadline.is_missed:
                 self.variables = variables
-                raise KeyboardInterrupt if self._deadline.is_cancelled else StatementInterrupted
+                raise StatementInterrupted
             return result
         except sqlite3.DataError:  # the statement may start again where there is more room
             self.variables = variables
             raise
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            cause = self._find_cause(error)
+            cause = self._functions and self._functions.take()
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
             if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
                 self.variables = variables
-                is_in_time = not (is_late or self._deadline.is_over())  # so Ctrl-C has ended it
-                if is_in_time or self._deadline.is_cancelled:
-                    raise KeyboardInterrupt from None
                 raise StatementInterrupted from None
-            raise cause from None
+            raise cause or error from None
         finally:
             self._is_trusted = True
             cursor.close()
-
-    def _find_cause(self, error: sqlite3.Error) -> BaseException:
-        """Returns what is behind SQLite's error: what a function raised, or else itself.
-
-        Where a function failed and has kept no error, it had not begun: all of ours keep theirs. So
-        the handler of a signal has raised as it was called.
-        """
-        cause = self._deadline.take_error()
-        if cause is None and str(error).startswith("user-defined"):
-            return KeyboardInterrupt()
-        is_ours = isinstance(cause, MySQLError | StatementInterrupted | KeyboardInterrupt)
-        return cause if cause is not None and is_ours else error
 
     def _limit_values(self, max_value_bytes: int) -> None:
         if max_value_bytes != self._max_value_bytes:
@@ -339,6 +326,30 @@ class GuardedConnection:
         else:
             is_allowed = action in _ROW_ACTIONS and not (name or "").startswith("sqlite_")
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+class _hearing_ctrl_c:  # noqa: N801 (used as a function is)
+    """Within it Ctrl-C ends the statement, then raises KeyboardInterrupt.
+
+    Python raises it in whatever bytecode comes next, mostly in a function that SQLite calls; and
+    SQLite swallows what that raises. A handler of one's own, and other threads, are left alone.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._is_ours = False
+
+    def __enter__(self) -> None:
+        is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_default and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: self._deadline.miss(is_cancelled=True))
+            self._is_ours = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._deadline.is_cancelled:
+                raise KeyboardInterrupt
 
 
 def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> JobResult:

@@ -27,6 +27,7 @@ ON_SQLITE = {
     "sqlite": "SELECT SLEEP(0.04)",
     "sqlite, a function": f"{ROWS} SELECT SUM(LENGTH(REPEAT('x', n % 9))) FROM t",
     "sqlite, an aggregate": f"{ROWS} SELECT GROUP_CONCAT(n) FROM t",
+    "sqlite, a sort": f"{ROWS} SELECT CONCAT('x', n % 97) AS x FROM t ORDER BY x LIMIT 1",
 }
 KINDS = ("arithmetic", "gsm8k", *ON_SQLITE, "mysql", "docker database", "bubblewrap", "docker")
 

@@ -41,27 +41,19 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
 
     def compare(left: str, right: str) -> int:
         """Compares two texts; after the deadline it ends the statement, since it cannot raise."""
-        try:
-            if monotonic() > deadline.end_s:
-                deadline.miss()
-                return 0
-            first, second = collation_key(left), collation_key(right)
-        except KeyboardInterrupt:
-            deadline.miss(is_cancelled=True)
+        if monotonic() > deadline.end_s:
+            deadline.miss()
             return 0
+        first, second = collation_key(left), collation_key(right)
         return (first > second) - (first < second)
 
     def like_operator(pattern: str | None, text: str | None, escape: str = "") -> int | None:
         if pattern is None or text is None:
             return None
-        try:
-            if deadline.is_over():
-                deadline.miss()
-                return 0
-            return like(str(text), str(pattern), escape)
-        except BaseException as error:
-            deadline.error = error
-            raise
+        if deadline.is_over():
+            deadline.miss()
+            return 0
+        return like(str(text), str(pattern), escape)
 
     connection.create_collation("NOCASE", compare)
     connection.create_function("like", 2, like_operator)

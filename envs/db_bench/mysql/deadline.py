@@ -15,7 +15,7 @@ class Deadline:
     `end_s`: on the clock of `time.monotonic`. `max_work`: steps of one call, such as comparisons of
     characters; a call that might take more raises at once, as nothing can interrupt it.
     `interrupt` stops the statement where nothing can be raised; `is_missed`: that was done, and
-    `is_cancelled`: by Ctrl-C. `error` is what a function raised, which SQLite swallows.
+    `is_cancelled`: by Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,6 @@ class Deadline:
         self.max_work = math.inf
         self.interrupt: Callable[[], None] | None = None
         self.is_missed = self.is_cancelled = False
-        self.error: BaseException | None = None
 
     def start(self, timeout_s: float, max_work: float, interrupt: Callable[[], None]) -> None:
         """Limits what runs from now on."""
@@ -32,17 +31,11 @@ class Deadline:
         self.max_work = max_work
         self.interrupt = interrupt
         self.is_missed = self.is_cancelled = False
-        self.error = None
 
     def stop(self) -> None:
         """Limits nothing any more."""
         self.end_s = self.max_work = math.inf
         self.interrupt = None
-
-    def take_error(self) -> BaseException | None:
-        """Returns the last error of a function and forgets it."""
-        error, self.error = self.error, None
-        return error
 
     def is_over(self) -> bool:
         """Returns whether the time is up."""

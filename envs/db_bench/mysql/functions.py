@@ -14,7 +14,7 @@ from agentpeft.envs.db_bench.mysql.aggregation import AGGREGATES, Window
 from agentpeft.envs.db_bench.mysql.collation import collation_key, like
 from agentpeft.envs.db_bench.mysql.date_functions import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.deadline import Deadline, StatementInterrupted
-from agentpeft.envs.db_bench.mysql.errors import Mistake
+from agentpeft.envs.db_bench.mysql.errors import Mistake, MySQLError
 from agentpeft.envs.db_bench.mysql.number_functions import NUMBER_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.regular_expressions import REGEXP_FUNCTIONS
 from agentpeft.envs.db_bench.mysql.rows import SQLiteValue
@@ -28,15 +28,21 @@ Function = Callable[..., SQLiteValue]
 
 
 class FunctionState:
-    """What the functions of one connection keep: @variables."""
+    """What the functions of one connection keep: the error behind SQLite's, and @variables."""
 
     def __init__(self) -> None:
+        self.error: MySQLError | StatementInterrupted | None = None
         self.variables: dict[str, SQLiteValue] = {}
 
     def set_variable(self, name: str, value: SQLiteValue) -> SQLiteValue:
         """Keeps an @variable and returns its value."""
         self.variables[name] = value
         return value
+
+    def take(self) -> MySQLError | StatementInterrupted | None:
+        """Returns the last error and forgets it."""
+        error, self.error = self.error, None
+        return error
 
 
 def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
@@ -103,21 +109,24 @@ _ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()
 
 
 class _TimedWindow:
-    """An aggregate that looks at the deadline with each row, and tells it of errors.
+    """An aggregate that looks at the deadline with each row, and keeps the error behind SQLite's.
 
     The characters that it holds count as work: computing its value reads them all.
     """
 
-    def __init__(self, aggregate: Callable[[], Window], deadline: Deadline) -> None:
+    def __init__(
+        self, aggregate: Callable[[], Window], state: FunctionState, deadline: Deadline
+    ) -> None:
         self._window = aggregate()
+        self._state = state
         self._deadline = deadline
 
     def _call(self, method: Callable[..., SQLiteValue], *row: SQLiteValue) -> SQLiteValue:
         try:
             self._deadline.check(self._window.num_chars)
             return method(*row)
-        except BaseException as error:
-            self._deadline.error = error
+        except (MySQLError, StatementInterrupted) as error:
+            self._state.error = error
             raise
 
     def step(self, *row: SQLiteValue) -> None:
@@ -140,7 +149,7 @@ class _TimedWindow:
 def install_functions(
     connection: sqlite3.Connection, deadline: Deadline | None = None
 ) -> FunctionState:
-    """Gives a connection MySQL's functions; `deadline` is given the errors that they raise."""
+    """Gives a connection MySQL's functions; the result holds the errors that they raise."""
     state = FunctionState()
     deadline = deadline or Deadline()
 
@@ -149,8 +158,8 @@ def install_functions(
             try:
                 deadline.check()
                 return function(*arguments)
-            except BaseException as error:
-                deadline.error = error
+            except (MySQLError, StatementInterrupted) as error:
+                state.error = error
                 raise
 
         return call
@@ -159,7 +168,7 @@ def install_functions(
     for name, function in (_ALL | timed).items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     for name, aggregate in AGGREGATES.items():
-        window = partial(_TimedWindow, aggregate, deadline)
+        window = partial(_TimedWindow, aggregate, state, deadline)
         connection.create_window_function(f"my_{name}", -1, window)
     connection.create_function("my_get", 1, state.variables.get)
     connection.create_function("my_set", 2, state.set_variable)
