@@ -54,7 +54,7 @@ _COMMITTING = (
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
 _FAST_LANE_CALL_WORK = 20_000_000
-_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, StopIteration)
 """What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
 
 _MAX_CTE_COPIES = 100_000

@@ -466,6 +466,10 @@ INSERT INTO dept (id, opened) VALUES (5, '2022-01-01'), (6, '20220102030405'), (
 INSERT INTO dept (id, opened) VALUES (5, '2022-02-30')
 INSERT INTO dept (id, budget) VALUES (5, 1.5), (6, '2.5'), (7, 2.5e0), (8, TRUE), (9, -1.5)
 INSERT INTO dept (id, budget) VALUES (5, 'abc')
+INSERT INTO dept (id, ID) VALUES (5, 6)
+INSERT INTO dept (title, id, Title, iD) VALUES ('a', 5, 'b', 6)
+INSERT INTO dept (id, Id, no) VALUES (5, 6, 7)
+INSERT INTO dept SET id = 9, Id = 10
 INSERT INTO dept (id, budget) VALUES (5, '12abc')
 INSERT INTO dept (id, budget) VALUES (5, '')
 INSERT INTO dept (id, budget) VALUES (3000000000, 1)

@@ -19,6 +19,12 @@ def mysql():
     return TranslatedMySQL()
 
 
+@pytest.mark.parametrize("name", ["id AS x", "id INT", "id DEFAULT 1", "id NOT NULL"])
+def test_a_definition_is_no_name_of_a_column_to_insert(mysql, name):
+    error = mysql.error(f"INSERT INTO staff ({name}) VALUES (1)")
+    assert "1064 (42000)" in error
+
+
 @pytest.mark.parametrize(
     ("sql", "near", "line"),
     [

@@ -33,10 +33,13 @@ def _insert_columns(node: exp.Expr, table: TableSchema) -> list[ColumnSchema]:
     if not isinstance(node.this, exp.Schema):
         return list(table.columns)
     names = [name_of(name) for name in node.this.expressions]
-    if len({name.lower() for name in names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Mistake.FIELD_TWICE(twice)
+    for name in node.this.expressions:
+        if not isinstance(name, exp.Identifier | exp.Column):  # such as a definition: `b AS x`
+            raise Mistake.SYNTAX(name.name, 1)
     columns = [_find(name, table) for name in names]
+    for number in reversed(range(len(columns))):
+        if columns[number] in columns[:number]:
+            raise Mistake.FIELD_TWICE(columns[number].name)
     if names:
         _check_defaults(table, columns)
     return columns
