@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ DEFAULT_IMAGE = "agentpeft/os-interaction"
 """What docker knows the default image by; `image/Dockerfile` makes it."""
 _LAYOUT = "2"
 _CHUNK_BYTES = 1 << 20
+_SETTLE_S = 0.3
+"""How much older than an episode its image is: what has a later time is the episode's."""
 
 
 def prepare_root(image: str | None, identity: Identity) -> Path:
@@ -120,3 +123,4 @@ def _unpack(tar: Path, folder: Path, identity: Identity) -> None:
         config: dict[str, object] = {"folder": str(part), "tar": file.fileno()}
         HelperProcess(config, identity, [file.fileno()]).close()
     part.rename(folder)
+    time.sleep(_SETTLE_S)
