@@ -6,8 +6,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -276,3 +278,30 @@ def test_sessions_leave_no_descriptors_and_little_memory_behind(database):
     files_after, pages_after = play(500)
     assert files_after == files
     assert (pages_after - pages) * os.sysconf("SC_PAGE_SIZE") < 4 * 2**20
+
+
+UNINSTALLED = """
+import sys, types
+package = sys.modules["agentpeft"] = types.ModuleType("agentpeft")
+package.__path__ = [sys.argv[1]]
+from agentpeft.envs.db_bench.database import DatabaseLimits
+from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+
+database = SqliteDatabase(DatabaseLimits())
+numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+result = database.open([]).execute(f"{numbers} SELECT SUM(a.i * b.i) FROM n a, n b")  # slow
+database.close()
+print(result.rows[0][0] == (450 * 901) ** 2, result.error)
+"""
+
+
+def test_a_worker_finds_a_package_that_is_not_installed(tmp_path: Path) -> None:
+    venv.create(tmp_path, symlinks=True)
+    folder = Path(sysconfig.get_path("purelib"))
+    packages = tmp_path / folder.relative_to(sys.prefix) / "packages.pth"
+    packages.write_text(f"{folder}\n")  # no editable install: its own .pth files are not read
+    python = str(tmp_path / "bin" / "python")
+    assert subprocess.run([python, "-c", "import agentpeft.envs"], check=False).returncode
+    command = [python, "-c", UNINSTALLED, str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True None\n", done.stderr
