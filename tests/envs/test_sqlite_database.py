@@ -288,10 +288,10 @@ from agentpeft.envs.db_bench.database import DatabaseLimits
 from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
 
 database = SqliteDatabase(DatabaseLimits())
-numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
 result = database.open([]).execute(f"{numbers} SELECT SUM(a.i * b.i) FROM n a, n b")  # slow
 database.close()
-print(result.rows[0][0] == (450 * 901) ** 2, result.error)
+print(result.rows[0][0] == (1000 * 2001) ** 2, result.error)
 """
 
 
