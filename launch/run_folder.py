@@ -79,7 +79,7 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         raise SettingsError(f"--resume {folder}: no run there (no {CONFIG_FILE})")
     for override in overrides:
         name = override.partition("=")[0].strip()
-        if not any(name == known or _is_below(name, known) for known in MAY_CHANGE):
+        if not _may_change(name):
             raise SettingsError(
                 f"--resume may not change {name!r}; it may change {', '.join(MAY_CHANGE)}"
             )
@@ -98,39 +98,41 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
     return Start(settings, run_dir, checkpoint)
 
 
-def _is_below(name: str, section: str) -> bool:
-    return section.endswith(".") and name.startswith(section)
+def _may_change(name: str) -> bool:
+    sections = tuple(known for known in MAY_CHANGE if known.endswith("."))
+    return name in MAY_CHANGE or name.startswith(sections)
+
+
+def _find_differences(
+    before: dict[str, Any], after: dict[str, Any]
+) -> Iterator[tuple[str, object, object]]:
+    """Yields the dotted name of each setting that two dumps differ in, and both values."""
+    for name in setting_names():
+        section, _, key = name.rpartition(".")
+        old, new = (
+            (side.get(section, {}) if section else side).get(key) for side in (before, after)
+        )
+        if old != new:
+            yield name, old, new
 
 
 def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
     """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
-    present = settings.model_dump(mode="json")
-    for name in setting_names():
-        section, _, key = name.rpartition(".")
-        values = [
-            (side.get(section, {}) if section else side).get(key) for side in (present, saved)
-        ]
-        may_change = any(name == known or _is_below(name, known) for known in MAY_CHANGE)
-        if values[0] != values[1] and not may_change and name != "output.dir":
+    for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
+        if not _may_change(name) and name != "output.dir":
             raise SettingsError(
-                f"{checkpoint} was made with {name} = {values[1]!r}, "
-                f"{CONFIG_FILE} has {values[0]!r}"
+                f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"
             )
 
 
 def change_settings(start: Start) -> None:
     """Writes the settings of a run that goes on with others, and logs each change."""
     assert start.run_dir  # noqa: S101 (it goes on, so it has one)
-    before = read_config(start.run_dir).model_dump()
-    after = start.settings.model_dump()
-    changed = False
-    for name in setting_names():
-        section, _, key = name.rpartition(".")
-        old, new = ((side[section] if section else side)[key] for side in (before, after))
-        if old != new:
-            changed = True
-            logger.info("goes on with %s = %r (was %r)", name, new, old)
-    if changed:
+    before = read_config(start.run_dir)
+    changes = list(_find_differences(before.model_dump(), start.settings.model_dump()))
+    for name, old, new in changes:
+        logger.info("goes on with %s = %r (was %r)", name, new, old)
+    if changes:
         write_config(start.run_dir, start.settings)
 
 

@@ -25,6 +25,7 @@ from agentpeft.policies.samples import EpisodeRecord, TokenRecord
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
 MANIFEST_FILE = "manifest.json"
+_STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 _CONFIG_HASH = "# sha256 of the lines below: "
 logger = logging.getLogger(__name__)
 
@@ -127,14 +128,7 @@ def read_state(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Returns what a checkpoint's `algorithm.json` says. Raises: CheckpointError."""
     try:
         state = json.loads(files[STATE_FILE])
-        missing = {
-            "iteration",
-            "position",
-            "num_episodes",
-            "settings",
-            "logs",
-            "log_sha256",
-        } - state.keys()
+        missing = _STATE_KEYS - state.keys()
     except (KeyError, ValueError, AttributeError) as error:
         raise CheckpointError(f"no checkpoint: {STATE_FILE} cannot be read ({error})") from None
     if missing:

@@ -274,14 +274,12 @@ class EnvRunner:
     def _make_request(self, episode: EpisodeBuilder, seat: Seat, attempt: int) -> GenerationRequest:
         request = seat.group.request
         is_shared = request.num_episodes > 1 and episode.context is seat.group.prompt_ids
-        stream, again = _STREAMS[request.mode], (attempt,) if attempt else ()
+        stream, turn = _STREAMS[request.mode], episode.num_turns
+        seed = (self._settings.seed, stream, request.group_id, seat.sample, turn)
         return GenerationRequest(
             session=seat.session,
             prompt_ids=episode.context,
-            seed=(
-                *(self._settings.seed, stream, request.group_id, seat.sample),
-                *(episode.num_turns, *again),
-            ),
+            seed=(*seed, attempt) if attempt else seed,
             temperature=0.0 if request.is_greedy else self._own.temperature,
             max_new_tokens=self._own.max_new_tokens,
             prefix=seat.group.name if is_shared else None,
