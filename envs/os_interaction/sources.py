@@ -39,7 +39,7 @@ def make_task_source(
             )
         if live_checks is not None:
             raise SettingsError(
-                f"live_checks={shown(str(live_checks))} is for the tasks of a file; give data"
+                f"live_checks={shown(live_checks)} is for the tasks of a file; give data"
             )
         return OSGenerator(chosen, skill_mode=skill_mode, **generated)
 
