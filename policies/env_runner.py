@@ -255,13 +255,14 @@ class EnvRunner:
             if completion is None:
                 return False
             self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
-            action = self._chat.decode(completion.token_ids)
+            said = self._chat.decode(completion.token_ids)
             if len(completion.token_ids):
-                episode.add_action(completion, action)
+                episode.add_turn(completion, said)
             if completion.stop_reason is StopReason.CONTEXT_FULL:
                 episode.outcome = Outcome.CONTEXT_LIMIT  # the environment is not told
                 episode.add_reward(reward_for(env, episode.outcome))
                 break
+            action = self._chat.find_action(said)
             result = await self._lanes.call(partial(step, env, action))
             episode.add_reward(result.reward)
             episode.messages.append(("user", result.observation))

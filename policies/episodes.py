@@ -104,11 +104,12 @@ class SampleReport:
 class EpisodeBuilder:
     """An episode so far: a prompt, sampled turns, and what the environment said between them."""
 
-    def __init__(self, prompt: str, prompt_ids: Ids) -> None:
+    def __init__(self, prompt: str, prompt_ids: Ids, system_prompt: str | None = None) -> None:
         self.context = self._prompt_ids = prompt_ids
         self.outcome = Outcome.ONGOING
         self.episode_return = 0.0
-        self.messages = [("user", prompt)]
+        self.messages = [("system", system_prompt)] if system_prompt else []
+        self.messages.append(("user", prompt))
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._turn_ends: list[int] = []
@@ -124,11 +125,11 @@ class EpisodeBuilder:
         """Sampled tokens, stop tokens included."""
         return int(sum(mask.sum() for mask in self._masks))
 
-    def add_action(self, completion: Completion, action: str) -> None:
-        """Appends what was sampled."""
+    def add_turn(self, completion: Completion, said: str) -> None:
+        """Appends what was sampled, and its whole text."""
         self._append(completion.token_ids, completion.logprobs, is_sampled=True)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
-        self.messages.append(("assistant", action))
+        self.messages.append(("assistant", said))
 
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
@@ -183,8 +184,8 @@ class OpenGroup:
         """Returns a new episode; the tokens of a prompt that the group shares are made once."""
         if self.prompt is None:
             self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
-        is_shared = prompt == self.prompt
-        return EpisodeBuilder(prompt, self.prompt_ids if is_shared else chat.begin(prompt))
+        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
+        return EpisodeBuilder(prompt, prompt_ids, chat.system_prompt)
 
     def to_group(self, adapter_version: int) -> EpisodeGroup:
         """Returns the group's episodes for learning.
