@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs.task_rows import content_hash
 from agentpeft.policies.chat import ChatFormat, make_chat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import Proof, prove
@@ -312,6 +313,7 @@ class EnvRunner:
         return SampleReport(
             records=tuple(r for g in kept for r in g.to_records(self._version, has_messages)),
             adapter_versions=(self._version,) * len(kept),
+            task_hashes={g.request.group_id: content_hash(g.task) for g in kept},
             dropped_group_ids=tuple(g.request.group_id for g in groups if g.is_dropped),
             num_faults=self._counts["faults"],
             last_fault=self._last_fault,

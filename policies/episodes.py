@@ -1,7 +1,7 @@
 """Episodes under way, token by token, and what is asked of and told by an env runner."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -41,17 +41,18 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class SampleReport:
-    """What was played: records and adapter versions of the groups that are whole, and counts.
+    """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
 
     `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
-    whose turns the engine took too long. `num_cut_turns` ended at `max_new_tokens`, mostly
-    unfinished. `last_fault` says which environment, task and turn one of the faults had, and what
-    it was; empty without faults. `engine_s` and `env_s` are the seconds in which at least one
-    request, or call of an environment, was under way.
+    whose turns the engine took too long. `task_hashes` are of the tasks' content. `num_cut_turns`
+    ended at `max_new_tokens`, mostly unfinished. `last_fault` says which environment, task and turn
+    one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are the
+    seconds in which at least one request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
     adapter_versions: tuple[int, ...]
+    task_hashes: Mapping[int, int]
     dropped_group_ids: tuple[int, ...]
     num_faults: int
     last_fault: str
@@ -74,6 +75,7 @@ class SampleReport:
         return cls(
             records=tuple(records),
             adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
+            task_hashes={i: value for part in parts for i, value in part.task_hashes.items()},
             dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
             num_faults=sum(part.num_faults for part in parts),
             last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
