@@ -84,9 +84,13 @@ class ChatFormat:
         return str(self.tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False))
 
     def find_action(self, said: str) -> str:
-        """Returns what the environment is told of a turn's text: what follows its last thought."""
+        """Returns what the environment is told of a turn's text: what follows its last thought.
+
+        What the template itself writes before an action, such as a space, is no part of it.
+        """
         end = self._model.end_of_thought
-        return find_action(said, end, is_opened=self._is_thought_opened)
+        action = find_action(said, end, is_opened=self._is_thought_opened)
+        return action.removeprefix(self._before_action)
 
     def encode_action(self, action: str) -> Ids:
         """Returns the tokens of a complete turn, as if it had been sampled.

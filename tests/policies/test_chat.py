@@ -41,6 +41,14 @@ def test_turns_in_tokens_say_what_the_template_renders(template):
     assert text_of(chat, ids) == rendered
 
 
+@pytest.mark.parametrize("header", [" ", "<|im_start|>final: "])
+def test_what_a_template_writes_before_an_action_is_imitated_and_no_part_of_it(header):
+    template = CHATML.replace("+ m.content", f"+ (m.role == 'assistant') * '{header}' + m.content")
+    chat = ChatFormat(make_tokenizer(template))
+    said = chat.decode(chat.encode_action("3"))
+    assert (said, chat.find_action(said), chat.find_action("3")) == (f"{header}3", "3", "3")
+
+
 def test_a_cut_turn_is_ended_before_the_observation():
     chat = ChatFormat(make_tokenizer(CHATML))
     cut, whole = ids_of(chat, "4"), chat.encode_action("4")
