@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from hashlib import blake2b
 from importlib import import_module
 from math import isfinite
 from typing import Any, TypedDict, cast, get_args, get_type_hints
@@ -69,20 +70,38 @@ def is_task_row(row: Mapping[str, object]) -> bool:
     return all(row.get(name) is not None for name in TaskRow.__annotations__)
 
 
-def _to_row(task: Task) -> TaskRow:
-    kind = type(task)
-    names = [field.name for field in fields(task) if field.name not in _TEXT_FIELDS]
+def content_hash(task: Task) -> int:
+    """Returns 64 bits that tasks of equal content have in common, whatever their ids and skills.
+
+    A task that cannot be a row is known by its id.
+    """
     try:
-        records = _records_in(cast(Hashable, kind))
-        others = {name: _encode(getattr(task, name), records) for name in names}
+        others = _encode_fields(task)
+    except TypeError:
+        others = {"task_id": task.task_id}
+    others.pop("skills", None)
+    content = json.dumps([_name_of(type(task)), task.instruction, others])
+    return int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "little")
+
+
+def _to_row(task: Task) -> TaskRow:
+    try:
+        others = _encode_fields(task)
     except TypeError as error:
         raise SettingsError(f"task {task.task_id} cannot be a row: {error}") from None
     return TaskRow(
-        task_kind=_name_of(kind),
+        task_kind=_name_of(type(task)),
         task_id=task.task_id,
         instruction=task.instruction,
         fields=json.dumps(others),
     )
+
+
+def _encode_fields(task: Task) -> dict[str, Any]:
+    """Returns all but the columns of their own as JSON. Raises: TypeError where they cannot be."""
+    records = _records_in(cast(Hashable, type(task)))
+    names = [field.name for field in fields(task) if field.name not in _TEXT_FIELDS]
+    return {name: _encode(getattr(task, name), records) for name in names}
 
 
 def _to_task(row: Mapping[str, object]) -> Task:

@@ -13,7 +13,7 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.players import Contestant, Methods
 from agentpeft.launch.run_data import read_rows, write_file
 from agentpeft.policies.checkpoints import append_episodes
-from agentpeft.policies.config import Settings
+from agentpeft.policies.config import CHAT_SETTINGS, Settings
 from agentpeft.policies.evaluation import compute_success_metrics, wilson_interval
 from agentpeft.policies.samples import EpisodeRecord
 
@@ -21,7 +21,7 @@ _DECISIVE = {
     "environment": ("id", "kwargs"),
     "evaluation": ("samples_per_task", "env_kwargs"),
     "env_runners": ("max_new_tokens", "max_context_tokens", "temperature"),
-    "model": ("use_chat_template",),
+    "model": tuple(sorted(CHAT_SETTINGS)),
 }
 """Which settings must be the same for episodes to be of one evaluation."""
 _COUNT = re.compile(r"\d+_\w+")

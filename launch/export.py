@@ -22,7 +22,7 @@ if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command
-from agentpeft.launch.run_data import Row, read_rows, read_run, write_file
+from agentpeft.launch.run_data import Row, RunData, read_rows, read_run, write_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +42,11 @@ def make_parser() -> CommandParser:
 
 def export(args: Namespace) -> int:
     """Writes the file. Raises: DataError, SettingsError, OSError."""
-    path = read_run(args.run).path / "sessions" / "train.jsonl"
+    run = read_run(args.run)
+    path = run.path / "sessions" / "train.jsonl"
     episodes = (row for row in read_rows(path) if row["iteration"] >= args.from_iteration)
-    lines = list(dict.fromkeys(json.dumps(row) for row in FORMATS[args.format](episodes)))
+    rows = ({**row, **_template_columns(run)} for row in FORMATS[args.format](episodes))
+    lines = list(dict.fromkeys(map(json.dumps, rows)))
     if not lines:
         raise SettingsError(f"{path} from iteration {args.from_iteration} on: no {args.format} row")
     output: Path = args.output or Path(f"{args.format}.jsonl")
@@ -72,6 +74,12 @@ def to_sft_rows(episodes: Iterable[Row]) -> Iterator[Row]:
             messages = _to_messages(episode["messages"])
             actions = (i for i, message in enumerate(messages) if message["role"] == "assistant")
             yield from ({"prompt": messages[:i], "completion": [messages[i]]} for i in actions)
+
+
+def _template_columns(run: RunData) -> Row:
+    """Returns the column in which TRL reads the variables of the chat template; none without."""
+    variables = json.loads(run.settings.get("model.chat_template_kwargs", "{}"))
+    return {"chat_template_kwargs": variables} if variables else {}
 
 
 FORMATS = {"preference": to_preferences, "sft": to_sft_rows}

@@ -14,7 +14,7 @@ import numpy as np
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.chat import TextChat, make_chat
-from agentpeft.policies.config import Settings
+from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.env_runner import Player
@@ -94,7 +94,7 @@ def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iter
         if contestant.kind in ("oracle", "random"):
             player, settings = _scripted(settings, contestant.kind)
         elif contestant.kind == "endpoint":
-            player, num_tokens = _endpoint(contestant, methods)
+            player, num_tokens = _endpoint(settings.model, contestant, methods)
         else:
             player = _local(settings, contestant, Path(folder) / "merged")
         groups = methods.num_voters if methods.num_replayed else 1
@@ -118,7 +118,7 @@ def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
         changes["engine"] = "scripted"
     limits = settings.env_runners.model_copy(update=changes)
     settings = settings.model_copy(update={"env_runners": limits})
-    chat, oracle = TextChat(), dict[str, Sequence[str]]()
+    chat, oracle = TextChat(settings.model), dict[str, Sequence[str]]()
 
     def say(session: str, turn: int) -> str:
         rng = np.random.default_rng([settings.seed, turn, *session.encode()])
@@ -128,11 +128,14 @@ def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
     return Player(chat, engine, oracle), settings
 
 
-def _endpoint(contestant: Contestant, methods: Methods) -> tuple[Player, Mapping[str, int]]:
+def _endpoint(
+    model: ModelSettings, contestant: Contestant, methods: Methods
+) -> tuple[Player, Mapping[str, int]]:
     from agentpeft.policies.engines.openai_engine import Endpoint, OpenAIEngine
 
-    chat, key = TextChat(), os.environ.get(KEY_VARIABLE) or "none"
-    options = methods.endpoint_options
+    chat, key = TextChat(model), os.environ.get(KEY_VARIABLE) or "none"
+    template = {"chat_template_kwargs": model.chat_template_kwargs}
+    options = (template if model.chat_template_kwargs else {}) | dict(methods.endpoint_options)
     where = Endpoint(contestant.target, contestant.name, key, options=options)
     engine = OpenAIEngine(where, chat)
     return Player(chat, engine), engine.num_tokens

@@ -11,7 +11,6 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from itertools import count, islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +23,7 @@ from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset, Un
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.hub import load_hub_rows
 from agentpeft.envs.records import Json
-from agentpeft.envs.splits import Split, split_of
+from agentpeft.envs.splits import Split
 from agentpeft.launch.gold_validation import validate
 from agentpeft.launch.task_families import TaskFamily, family_of, family_of_file
 
@@ -136,13 +135,12 @@ def download(args: Namespace) -> int:
 
 
 def write_word_problems(path: Path, num_tasks: int, seed: int, split: Split) -> None:
-    """Writes new word problems as GSM8K's JSONL; no question is in both splits.
+    """Writes new word problems as GSM8K's JSONL; the splits have no problem's numbers in common.
 
     Raises: SettingsError.
     """
-    rng, source = np.random.default_rng(seed), WordProblems()
-    drawn = (source.draw(rng) for _ in count())
-    tasks = islice((t for t in drawn if split_of(t.instruction) == split), num_tasks)
+    rng, source = np.random.default_rng(seed), WordProblems(split)
+    tasks = (source.draw(rng) for _ in range(num_tasks))
     rows = [{"question": task.instruction, "answer": task.solution} for task in tasks]
     _write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     print(f"{len(rows)} word problems written to {path}")

@@ -26,6 +26,7 @@ from agentpeft.launch.task_files import with_task_files
 from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import AlgorithmName, EnvironmentSettings, Settings, with_overrides
 from agentpeft.policies.oracle import make_text_env
+from agentpeft.policies.thoughts import find_action
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]
@@ -86,7 +87,8 @@ def evaluate_rewards(
 ) -> str:
     """Returns JSON with the reward of each completion, and their statistics.
 
-    A completion is `{"task_id": …, "actions": [text, …]}`, as `load_dataset` names tasks.
+    A completion is `{"task_id": …, "actions": [text, …]}`, as `load_dataset` names tasks. Of a text
+    with thoughts, the action is what follows the last `</think>`.
     """
     own = environment_kwargs | ({} if reward is None else {"reward": reward})
     return _answer(lambda: _score(EnvironmentSettings(id=environment, kwargs=own), completions))
@@ -216,5 +218,5 @@ def _play(env: TextEnv[Task], completion: _Completion) -> tuple[float, Outcome]:
     total = 0.0
     for action in completion.actions:
         if env.outcome is Outcome.ONGOING:
-            total += env.step(action)[1]
+            total += env.step(find_action(action))[1]
     return total, env.outcome

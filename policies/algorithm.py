@@ -29,6 +29,7 @@ from agentpeft.policies.config import Settings
 from agentpeft.policies.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.errors import CheckpointError, TrainingError, WorkerLostError
 from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
 
 logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"
@@ -53,7 +54,9 @@ class Algorithm:
         """
         self.settings, self.run_dir = settings, run_dir
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        warn_unless_held_out(settings)
         self.iteration = self._position = self._num_episodes = self._version = 0
+        self._seen = SeenTasks()
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._checkpoint: Path | None = None
@@ -119,14 +122,16 @@ class Algorithm:
             self.restore_from_path(self._checkpoint)
             return
         self.iteration = self._position = self._num_episodes = 0
+        self._seen = SeenTasks()
         cut_logs(self.run_dir, self._first_logs)
 
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
         positions = self._next_positions()
         with clock.part("learn"):
-            metrics = self._learners.call_all(
+            metrics, hashes = self._learners.call_all(
                 learner_calls.imitate, positions.start, len(positions)
             )
+        self._seen.add(hashes)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
         return metrics
@@ -137,13 +142,15 @@ class Algorithm:
                 self._rounds.append(self._runners.sample(self._next_requests()))
             groups, report = self._rounds.popleft().result()
         self._check_world(report, self.settings.training.num_groups)
-        fresh = [
-            group
-            for group, version in zip(groups, report.adapter_versions, strict=True)
-            if self._version - version <= self.settings.max_adapter_lag
-        ]
+        hashes = [report.task_hashes[group_id] for group_id in sorted(report.task_hashes)]
+        fresh, learnt = [], []
+        for group, version, value in zip(groups, report.adapter_versions, hashes, strict=True):
+            if self._version - version <= self.settings.max_adapter_lag:
+                fresh.append(group)
+                learnt.append(value)
         with clock.part("learn"):
             metrics = self._learners.update(fresh)
+        self._seen.add(learnt)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
         self._record("train", report)
@@ -152,7 +159,10 @@ class Algorithm:
         return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
 
     def evaluate(self) -> dict[str, float]:
-        """Plays held-out tasks with the present adapter; see `compute_success_metrics`."""
+        """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
+
+        `num_seen_tasks` are those whose content training has learnt from: see `held_out`.
+        """
         evaluation = self.settings.evaluation
         requests = [
             GroupRequest(position, evaluation.samples_per_task, "eval")
@@ -162,8 +172,11 @@ class Algorithm:
             _, report = self._runners.sample(requests).result()
             self._check_world(report, len(requests))
         self._record("eval", report)
-        slow = {"num_slow_episodes": float(report.num_slow_episodes)}
-        return compute_success_metrics(report.records) | (slow if report.num_slow_episodes else {})
+        metrics = compute_success_metrics(report.records)
+        metrics["num_seen_tasks"] = float(self._seen.count(report.task_hashes.values()))
+        if report.num_slow_episodes:
+            metrics["num_slow_episodes"] = float(report.num_slow_episodes)
+        return metrics
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint whole or not at all, and returns where it is.
@@ -182,6 +195,7 @@ class Algorithm:
             **seal_logs(self.run_dir),
         }
         files = self._learners.call(learner_calls.learner_to_files)
+        files[SEEN_FILE] = self._seen.to_bytes()
         for name, content in ((STATE_FILE, state), (_STATS, stats)):
             files[name] = json.dumps(content, indent=1).encode()
         write_checkpoint(target, files)
@@ -210,8 +224,10 @@ class Algorithm:
                     f"checkpoint {str(source)!r} has {section} = {state['settings'].get(section)}, "
                     f"this run {own[section]}"
                 )
+        seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
             self._learners.call_all(learner_calls.restore_learner, files)
+            self._seen = seen
             self.iteration, self._position = state["iteration"], state["position"]
             self._num_episodes = state["num_episodes"]
             self._rounds.clear()

@@ -1,5 +1,6 @@
 """How prompts, sampled turns and observations become one sequence of tokens."""
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -7,12 +8,14 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.config import Settings
+from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import Ids
+from agentpeft.policies.thoughts import find_action, is_thinking
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, str]]
+_DEFAULTS = ModelSettings()
 
 
 class ChatFormat:
@@ -24,23 +27,31 @@ class ChatFormat:
 
     Text of prompts and observations is tokenised as it is: control tokens spelt out in it become
     control tokens.
+
+    A thinking model's thoughts stay in the conversation as they were sampled, also where the
+    template would strip them from its history; `find_action` leaves them out. A template may begin
+    a thought itself, after the prompt and after each observation.
     """
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        use_chat_template: bool = True,
+        model: ModelSettings = _DEFAULTS,
         eos_token_ids: Iterable[int] = (),
     ) -> None:
         """`eos_token_ids`: further ones to stop at, such as the generation_config's.
 
-        Raises: SettingsError where the template is missing, cannot be extended, or nothing stops.
+        Of `model`, what says how it reads and writes. Raises: SettingsError where the template is
+        missing, cannot be extended, has no place for what is set, or nothing stops.
         """
-        self.tokenizer = tokenizer
-        self._is_chat = use_chat_template
+        self.tokenizer, self._model = tokenizer, model
+        self._is_chat = model.use_chat_template
         self._closing, self._before, self._after = "\n", "", "\n"
-        if use_chat_template:
+        self._before_action, self._is_thought_opened = "", False
+        if self._is_chat:
+            self._check_template()
             self._closing, self._before, self._after = self._read_template()
+            self._before_action, self._is_thought_opened = self._read_thoughts()
         end_of_turn = self._end_of_turn()
         stops = {*eos_token_ids, end_of_turn, tokenizer.eos_token_id} - {None}
         if not stops:
@@ -53,8 +64,9 @@ class ChatFormat:
     def begin(self, prompt: str) -> Ids:
         """Returns a conversation's first tokens, up to where the first action begins."""
         if not self._is_chat:
-            return np.array(self.tokenizer(prompt + "\n")["input_ids"], np.int64)
-        return self._encode(self._render([{"role": "user", "content": prompt}], asks=True))
+            lines = [*filter(None, [self.system_prompt]), prompt, ""]
+            return np.array(self.tokenizer("\n".join(lines))["input_ids"], np.int64)
+        return self._encode(self._render([_message("user", prompt)], asks=True))
 
     def extend(self, ids: Ids, observation: str) -> Ids:
         """Returns the tokens between `ids`, which end with what was sampled, and the next action.
@@ -66,34 +78,74 @@ class ChatFormat:
         return np.concatenate([closing, self._encode(self._before + observation + self._after)])
 
     def decode(self, sampled: Ids) -> str:
-        """Returns the action: the text of exactly the sampled ids but for a final stop token."""
+        """Returns what was said: the text of exactly the sampled ids but for a final stop token."""
         is_ended = len(sampled) > 0 and int(sampled[-1]) in self.stop_token_ids
         ids = sampled[:-1] if is_ended else sampled
         return str(self.tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False))
 
+    def find_action(self, said: str) -> str:
+        """Returns what the environment is told of a turn's text: what follows its last thought.
+
+        What the template itself writes before an action, such as a space, is no part of it.
+        """
+        end = self._model.end_of_thought
+        action = find_action(said, end, is_opened=self._is_thought_opened)
+        return action.removeprefix(self._before_action)
+
     def encode_action(self, action: str) -> Ids:
-        """Returns the tokens of a complete turn, as if it had been sampled."""
-        return np.append(self._encode(action), self.end_token_id)
+        """Returns the tokens of a complete turn, as if it had been sampled.
+
+        A thought that the template opens, or writes empty before an action, is closed first; a
+        text that ends a thought itself stands as it is.
+        """
+        end = self._model.end_of_thought
+        before = "" if end and end in action else self._before_action
+        return np.append(self._encode(before + action), self.end_token_id)
+
+    @property
+    def system_prompt(self) -> str | None:
+        """What stands before the prompt; None is nothing."""
+        return self._model.system_prompt
 
     def _encode(self, text: str) -> Ids:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return np.array(ids, np.int64)
 
     def _render(self, messages: Messages, asks: bool) -> str:
+        system = [_message("system", self.system_prompt)] if self.system_prompt else []
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [*system, *messages],
+                tokenize=False,
+                add_generation_prompt=asks,
+                **self._model.chat_template_kwargs,
+            )
+        except TemplateError as error:
+            roles = "system, user and assistant" if system else "user and assistant"
+            raise SettingsError(
+                f"the chat template cannot render a conversation of {roles}: {error}; "
+                "set model.use_chat_template=false"
+            ) from error
+        return str(text)
+
+    def _check_template(self) -> None:
+        """Raises: SettingsError where there is no template, or none for what the settings say."""
         if self.tokenizer.chat_template is None:
             raise SettingsError(
                 "the tokenizer has no chat template; set model.use_chat_template=false"
             )
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=asks
-            )
-        except TemplateError as error:
+        template = self.tokenizer.get_chat_template()
+        for name in self._model.chat_template_kwargs:
+            if not re.search(rf"\b{re.escape(name)}\b", template):
+                raise SettingsError(
+                    f"model.chat_template_kwargs: the chat template does not read {name!r}"
+                )
+        system = self.system_prompt or ""
+        if system.strip() not in self._render([_message("user", PROMPT)], asks=True):
             raise SettingsError(
-                f"the chat template cannot render a conversation of user and assistant: {error}; "
-                "set model.use_chat_template=false"
-            ) from error
-        return str(text)
+                "model.system_prompt: the chat template leaves it out; write it into the task's "
+                "prompt, or set model.use_chat_template=false"
+            )
 
     def _read_template(self) -> tuple[str, str, str]:
         """Returns an action's end of turn, and the texts before and after an observation."""
@@ -113,6 +165,24 @@ class ChatFormat:
             )
         return self._split_end(before, after)
 
+    def _read_thoughts(self) -> tuple[str, bool]:
+        """Returns what precedes an action without thoughts, and whether a thought is opened.
+
+        Both are seen behind the prompt: where the model is asked, and in a turn that is over.
+        """
+        prompt, end = _message("user", PROMPT), self._model.end_of_thought
+        asked = self._render([prompt], asks=True).rpartition(PROMPT)[2]
+        answered = self._render([prompt, _message("assistant", ACTION)], asks=False)
+        written = answered.partition(ACTION)[0].rpartition(PROMPT)[2]
+        if written.startswith(asked):
+            before = written[len(asked) :]
+        elif is_thinking(asked, end):
+            # The turn that is over has no thought, or has one of another form than was opened
+            before = end + written.rpartition(end)[2] if end in written else f"\n{end}\n\n"
+        else:
+            before = ""
+        return before, is_thinking(asked, end)
+
     def _split_end(self, before: str, after: str) -> tuple[str, str, str]:
         """Returns `before` cut after the end-of-turn token (if that is one token), and `after`."""
         ids = self._encode(before).tolist()
@@ -128,7 +198,7 @@ class ChatFormat:
 
 def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
     """Returns how a model reads and writes, which stops where its own config says."""
-    return ChatFormat(base.tokenizer, settings.model.use_chat_template, base.stop_token_ids)
+    return ChatFormat(base.tokenizer, settings.model, base.stop_token_ids)
 
 
 class TextChat(ChatFormat):
@@ -137,7 +207,9 @@ class TextChat(ChatFormat):
     END = "\U0010ffff"
     """A character that is none: Unicode leaves it to programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ModelSettings = _DEFAULTS) -> None:
+        """`model` says where thoughts end and what the system prompt is."""
+        self._model, self._before_action, self._is_thought_opened = model, "", False
         self._closing, self._before, self._after = self.END, "", self.END
         self.end_token_id = ord(self.END)
         self.stop_token_ids = frozenset({self.end_token_id})

@@ -15,6 +15,7 @@ from pydantic.types import NonNegativeFloat
 from agentpeft.envs.errors import SettingsError, did_you_mean
 from agentpeft.policies.fault_settings import FaultToleranceSettings
 from agentpeft.policies.section import Count, CountOrZero, Section, Threads
+from agentpeft.policies.thoughts import END_OF_THOUGHT
 from agentpeft.policies.toml_values import parse_value, to_toml_value
 
 AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
@@ -34,6 +35,8 @@ class ModelSettings(Section):
 
     `adapter`: a trained one's folder, to start from. `dtype` is the base's ("auto": float32 on a
     CPU, bfloat16 on a GPU). Without `use_chat_template` a conversation is plain text, in lines.
+    `chat_template_kwargs` are the template's own variables, such as `enable_thinking`. The
+    environment is told what a turn says after its last `end_of_thought`; empty: all of it.
     """
 
     name: str = "tiny"
@@ -41,6 +44,18 @@ class ModelSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     load_in_4bit: bool = False
     use_chat_template: bool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    system_prompt: str | None = Field(default=None, min_length=1)
+    end_of_thought: str = END_OF_THOUGHT
+
+
+CHAT_SETTINGS = {
+    "use_chat_template",
+    "chat_template_kwargs",
+    "system_prompt",
+    "end_of_thought",
+}
+"""The settings of `model` that say how it reads and writes, whichever weights it has."""
 
 
 class TinySettings(Section):

@@ -31,6 +31,14 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     ),
 }
 """Which settings of `training` an algorithm does not read."""
+_RESERVED = frozenset(
+    {
+        *("messages", "conversation", "conversations", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    }
+)
+"""What `apply_chat_template` takes for itself, or `ChatFormat` gives it."""
 _WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
 _NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
 
@@ -196,6 +204,13 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
     ),
     "model.adapter {s.model.adapter!r} is trained further: lora.use_lora must be true": (
         lambda s: s.model.adapter is not None and not s.lora.use_lora
+    ),
+    "model.chat_template_kwargs has no effect with model.use_chat_template = false": (
+        lambda s: bool(s.model.chat_template_kwargs) and not s.model.use_chat_template
+    ),
+    "model.chat_template_kwargs are the template's own variables, such as enable_thinking, not "
+    "transformers' arguments, got {s.model.chat_template_kwargs!r}": (
+        lambda s: not _RESERVED.isdisjoint(s.model.chat_template_kwargs)
     ),
     "the section tiny describes the built-in model, and model.name is {s.model.name!r}": (
         lambda s: not _is_tiny(s) and s.tiny != TinySettings()

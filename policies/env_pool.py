@@ -54,9 +54,10 @@ class EnvPool:
             self._tasks = TaskStream([stage], self._derive_seed())
 
     def task_at(self, position: int) -> Task:
-        """Returns the task of a position; for an environment without tasks, a name for it."""
+        """Returns the task of a position; for an environment without tasks, its seed as one."""
         if self._tasks is None:
-            return Task(task_id=f"{self._env_id}#{position}", instruction="")
+            seed = self._derive_seed(position)
+            return Task(task_id=f"{self._env_id}#{position}", instruction=f"seed {seed}")
         return self._tasks.task_at(position)
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:

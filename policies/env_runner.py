@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs.task_rows import content_hash
 from agentpeft.policies.chat import ChatFormat, make_chat
 from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import Proof, prove
@@ -255,13 +256,14 @@ class EnvRunner:
             if completion is None:
                 return False
             self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
-            action = self._chat.decode(completion.token_ids)
+            said = self._chat.decode(completion.token_ids)
             if len(completion.token_ids):
-                episode.add_action(completion, action)
+                episode.add_turn(completion, said)
             if completion.stop_reason is StopReason.CONTEXT_FULL:
                 episode.outcome = Outcome.CONTEXT_LIMIT  # the environment is not told
                 episode.add_reward(reward_for(env, episode.outcome))
                 break
+            action = self._chat.find_action(said)
             result = await self._lanes.call(partial(step, env, action))
             episode.add_reward(result.reward)
             episode.messages.append(("user", result.observation))
@@ -311,6 +313,7 @@ class EnvRunner:
         return SampleReport(
             records=tuple(r for g in kept for r in g.to_records(self._version, has_messages)),
             adapter_versions=(self._version,) * len(kept),
+            task_hashes={g.request.group_id: content_hash(g.task) for g in kept},
             dropped_group_ids=tuple(g.request.group_id for g in groups if g.is_dropped),
             num_faults=self._counts["faults"],
             last_fault=self._last_fault,

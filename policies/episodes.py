@@ -1,7 +1,7 @@
 """Episodes under way, token by token, and what is asked of and told by an env runner."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -41,17 +41,18 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class SampleReport:
-    """What was played: records and adapter versions of the groups that are whole, and counts.
+    """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
 
     `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
-    whose turns the engine took too long. `num_cut_turns` ended at `max_new_tokens`, mostly
-    unfinished. `last_fault` says which environment, task and turn one of the faults had, and what
-    it was; empty without faults. `engine_s` and `env_s` are the seconds in which at least one
-    request, or call of an environment, was under way.
+    whose turns the engine took too long. `task_hashes` are of the tasks' content. `num_cut_turns`
+    ended at `max_new_tokens`, mostly unfinished. `last_fault` says which environment, task and turn
+    one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are the
+    seconds in which at least one request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
     adapter_versions: tuple[int, ...]
+    task_hashes: Mapping[int, int]
     dropped_group_ids: tuple[int, ...]
     num_faults: int
     last_fault: str
@@ -74,6 +75,7 @@ class SampleReport:
         return cls(
             records=tuple(records),
             adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
+            task_hashes={i: value for part in parts for i, value in part.task_hashes.items()},
             dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
             num_faults=sum(part.num_faults for part in parts),
             last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
@@ -104,11 +106,12 @@ class SampleReport:
 class EpisodeBuilder:
     """An episode so far: a prompt, sampled turns, and what the environment said between them."""
 
-    def __init__(self, prompt: str, prompt_ids: Ids) -> None:
+    def __init__(self, prompt: str, prompt_ids: Ids, system_prompt: str | None = None) -> None:
         self.context = self._prompt_ids = prompt_ids
         self.outcome = Outcome.ONGOING
         self.episode_return = 0.0
-        self.messages = [("user", prompt)]
+        self.messages = [("system", system_prompt)] if system_prompt else []
+        self.messages.append(("user", prompt))
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._turn_ends: list[int] = []
@@ -124,11 +127,11 @@ class EpisodeBuilder:
         """Sampled tokens, stop tokens included."""
         return int(sum(mask.sum() for mask in self._masks))
 
-    def add_action(self, completion: Completion, action: str) -> None:
-        """Appends what was sampled."""
+    def add_turn(self, completion: Completion, said: str) -> None:
+        """Appends what was sampled, and its whole text."""
         self._append(completion.token_ids, completion.logprobs, is_sampled=True)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
-        self.messages.append(("assistant", action))
+        self.messages.append(("assistant", said))
 
     def add_reward(self, reward: float) -> None:
         """Adds to the reward of the last turn; without turns it is in the return alone."""
@@ -183,8 +186,8 @@ class OpenGroup:
         """Returns a new episode; the tokens of a prompt that the group shares are made once."""
         if self.prompt is None:
             self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
-        is_shared = prompt == self.prompt
-        return EpisodeBuilder(prompt, self.prompt_ids if is_shared else chat.begin(prompt))
+        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
+        return EpisodeBuilder(prompt, prompt_ids, chat.system_prompt)
 
     def to_group(self, adapter_version: int) -> EpisodeGroup:
         """Returns the group's episodes for learning.

@@ -25,12 +25,19 @@ _MAX_PROBE_TOKENS = 32
 _EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
 
 
-def imitate(learner: Learner, first: int, num_groups: int) -> dict[str, float]:
-    """Learns from the oracle's episodes of the tasks from position `first` on."""
+def imitate(
+    learner: Learner, first: int, num_groups: int
+) -> tuple[dict[str, float], tuple[int, ...]]:
+    """Learns from the oracle's episodes of the tasks from position `first` on.
+
+    Returns the update's metrics, and the hashes of the tasks.
+    """
     settings = learner.settings
     chat = make_chat(learner.policy.base, settings)
-    groups = oracle_groups(settings.environment, chat, settings.seed, first)
-    return learner.update(learner.peers.of_first(lambda: list(islice(groups, num_groups))))
+    played = oracle_groups(settings.environment, chat, settings.seed, first)
+    groups = learner.peers.of_first(lambda: list(islice(played, num_groups)))
+    hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
+    return learner.update(groups), hashes
 
 
 def warm_start(learner: Learner) -> None:

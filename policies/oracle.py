@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from agentpeft.envs import SettingsError, Task, TextEnv
+from agentpeft.envs.task_rows import content_hash
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import EnvironmentSettings, Settings
 from agentpeft.policies.samples import EpisodeGroup, Ids, Trajectory
@@ -39,8 +40,9 @@ def oracle_groups(
     """
     with closing(make_text_env(environment)) as env:
         for position in count(first):
-            trajectory = play_oracle(env, _draw(env, seed, position), chat)
-            yield EpisodeGroup(position, env.task.task_id, env.task.skills, 0, (trajectory,))
+            task = _draw(env, seed, position)
+            played = (play_oracle(env, task, chat),)
+            yield EpisodeGroup(position, task.task_id, task.skills, 0, played, content_hash(task))
 
 
 def warm_start_environment(settings: Settings) -> EnvironmentSettings:

@@ -83,7 +83,8 @@ class Trajectory:
 class EpisodeGroup:
     """The episodes of one task, all played with one adapter version.
 
-    `group_id` is the task's position in the task stream.
+    `group_id` is the task's position in the task stream. `task_hash` is of the task's content; None
+    where it is not known.
     """
 
     group_id: int
@@ -91,6 +92,7 @@ class EpisodeGroup:
     skills: tuple[str, ...]
     adapter_version: int
     trajectories: tuple[Trajectory, ...]
+    task_hash: int | None = None
 
 
 @dataclass(frozen=True)

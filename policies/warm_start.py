@@ -28,7 +28,7 @@ import agentpeft.envs
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.chat import make_chat
-from agentpeft.policies.config import Settings, WarmStartSettings
+from agentpeft.policies.config import CHAT_SETTINGS, Settings, WarmStartSettings
 from agentpeft.policies.oracle import oracle_texts, warm_start_batches, warm_start_environment
 from agentpeft.policies.policy_base import (
     FINGERPRINT_KEY,
@@ -79,12 +79,12 @@ def cache_dir() -> Path:
 
 def compute_key(settings: Settings) -> str:
     """Returns 16 hexadecimal digits over the settings and the source that the model depends on."""
-    fields = {"tiny", "environment", "warm_start", "seed", "model"}
+    fields = {"tiny", "environment", "warm_start", "seed"}
     wanted = settings.model_dump(include=fields)
-    wanted["model"] = settings.model.use_chat_template
+    wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     rooms = [Path(__file__).parent, *map(Path, agentpeft.envs.__path__)]
-    own = [rooms[0] / f"{name}.py" for name in ("tiny", "warm_start", "oracle", "chat")]
+    own = [rooms[0] / f"{name}.py" for name in ("tiny", "warm_start", "oracle", "chat", "thoughts")]
     folder = _environment_folder(settings.environment.id, rooms[1])
     theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
     for path in chain(own, sorted(rooms[1].glob("*.py")), sorted(theirs)):

@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Unpack
 
-from agentpeft.envs.errors import SettingsError, check_choice, check_path, shown
+from agentpeft.envs.errors import SettingsError, check_choice, check_path
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems
@@ -40,7 +40,8 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
     Arguments:
         data: None (templates), a JSONL file with `question` and `answer`, a folder with
             `train.jsonl` and `test.jsonl`, or "hub" (the `datasets` package and a network).
-        split: "train" or "test" of a folder or the hub; None is "train".
+        split: "train" or "test": of a folder or the hub, where None is "train"; or of the
+            templates, whose numbers of one never come in the other, where None is all.
         prompt: "full" or "compact".
         options: `EpisodeOptions`; one turn by default.
 
@@ -62,9 +63,9 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         check_choice("prompt", prompt, ("full", "compact"))
         check_path("data", data, "a path, 'hub'")
         check_path("split", split, "a name")
-        if data is None and split is not None:
-            raise SettingsError(f"split={shown(split)} needs data='hub' or a folder")
-        source: TaskSource[GSM8KTask] = WordProblems() if data is None else load_gsm8k(data, split)
+        source: TaskSource[GSM8KTask] = (
+            WordProblems(split) if data is None else load_gsm8k(data, split)
+        )
         super().__init__(source, options)
         self.prompt_style: PromptStyle = prompt
         self._gold = Fraction(0)

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 
 from agentpeft.envs.errors import UnknownTaskError, did_you_mean
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
+from agentpeft.envs.splits import Split, check_split, split_of
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -26,6 +27,7 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "/": operator.floordiv,
 }
 _NUM_SEEDS = 2**32
+_Words: TypeAlias = dict[str, str | int]
 
 
 class Template(TypedDict):
@@ -55,13 +57,26 @@ def load_templates() -> _Library:
 class WordProblems:
     """A task source: a random template with random names, items and numbers.
 
-    A task's id is `template:seed` with a seed below 2^32, from which `get` makes it again.
+    A task's id is `template:seed` with a seed below 2^32, from which `get` makes it again, also one
+    of the other `split`. What a template's numbers are is only ever in one split, whatever names
+    and items go with them; one in four is "test".
     """
 
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError."""
+        check_split(self.split)
+
     def draw(self, rng: np.random.Generator) -> GSM8KTask:
-        """Returns one random task."""
+        """Returns one random task of the split."""
         templates = list(load_templates()["templates"])
-        return self._make(templates[rng.integers(len(templates))], int(rng.integers(_NUM_SEEDS)))
+        while True:  # each template has numbers of both splits
+            name = templates[rng.integers(len(templates))]
+            seed = int(rng.integers(_NUM_SEEDS))
+            words = _pick_words(name, seed)
+            if self.split is None or _split_of(name, words) == self.split:
+                return _make(name, seed, words)
 
     def get(self, task_id: str) -> GSM8KTask:
         """Returns the task of an id. Raises: UnknownTaskError."""
@@ -71,32 +86,43 @@ class WordProblems:
             raise UnknownTaskError(f"no word problem {name!r:.60}{did_you_mean(name, templates)}")
         if not re.fullmatch(r"0|[1-9][0-9]{0,9}", seed) or int(seed) >= _NUM_SEEDS:
             raise UnknownTaskError(f"a word problem's id is {name}:0 to 2^32 - 1, got {task_id!r}")
-        return self._make(name, int(seed))
-
-    def _make(self, name: str, seed: int) -> GSM8KTask:
-        library = load_templates()
-        template = library["templates"][name]
-        rng = np.random.default_rng(seed)
-        names = rng.permutation(library["names"])
-        words: dict[str, str | int] = {
-            "name": str(names[0]),
-            "friend": str(names[1]),
-            "item": str(rng.choice(library["items"])),
-        }
-        for key, (low, high) in template["numbers"].items():
-            words[key] = int(rng.integers(low, high + 1))
-        for assignment in template["let"]:
-            _compute(assignment, words)
-        question = template["question"].format(**words)
-        lines, value = [], 0
-        for assignment, sentence in template["steps"]:
-            key, sum_text, value = _compute(assignment, words)
-            shown = f"{sum_text} = <<{sum_text.replace(' ', '')}={value}>>{value}"
-            lines.append(sentence.format(**{**words, key: shown}))
-        return make_task(f"{name}:{seed}", question, "\n".join(lines), str(value))
+        return _make(name, int(seed), _pick_words(name, int(seed)))
 
 
-def _compute(assignment: str, words: dict[str, str | int]) -> tuple[str, str, int]:
+def _pick_words(name: str, seed: int) -> _Words:
+    """Returns a template's random names, item and numbers."""
+    library = load_templates()
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(library["names"])
+    words: _Words = {
+        "name": str(names[0]),
+        "friend": str(names[1]),
+        "item": str(rng.choice(library["items"])),
+    }
+    for key, (low, high) in library["templates"][name]["numbers"].items():
+        words[key] = int(rng.integers(low, high + 1))
+    return words
+
+
+def _split_of(name: str, words: _Words) -> Split:
+    numbers = (str(words[key]) for key in load_templates()["templates"][name]["numbers"])
+    return split_of(f"{name}:{','.join(numbers)}")
+
+
+def _make(name: str, seed: int, words: _Words) -> GSM8KTask:
+    template = load_templates()["templates"][name]
+    for assignment in template["let"]:
+        _compute(assignment, words)
+    question = template["question"].format(**words)
+    lines, value = [], 0
+    for assignment, sentence in template["steps"]:
+        key, sum_text, value = _compute(assignment, words)
+        shown = f"{sum_text} = <<{sum_text.replace(' ', '')}={value}>>{value}"
+        lines.append(sentence.format(**{**words, key: shown}))
+    return make_task(f"{name}:{seed}", question, "\n".join(lines), str(value))
+
+
+def _compute(assignment: str, words: _Words) -> tuple[str, str, int]:
     """Carries out "c = a * b" on `words`; returns ("c", "3 * 4", 12)."""
     key, _, left_name, symbol, right_name = assignment.split()
     left, right = (

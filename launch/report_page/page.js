@@ -73,7 +73,7 @@ function showMessages(episode, pane) {
   for (const [role, text] of episode.messages) {
     if (!text || (episode.tokens && role !== "user")) continue;
     const box = element("div", text, `message ${role}`);
-    box.dataset.role = role === "user" ? "environment" : "policy";
+    box.dataset.role = { user: "environment", assistant: "policy" }[role] ?? role;
     pane.append(box);
   }
 }

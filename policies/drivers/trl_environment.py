@@ -14,16 +14,21 @@ from agentpeft.policies.env_pool import Env, EnvPool, reward_for
 OVER = "The episode is over."
 
 
-def make_rows(tasks: int | Iterable[Task]) -> list[dict[str, Any]]:
+def make_rows(
+    tasks: int | Iterable[Task], system_prompt: str | None = None
+) -> list[dict[str, Any]]:
     """Returns a data set's rows: so many tasks by position, or these tasks, for `TrlEnvironment`.
 
     A position is in a column and in the message to fill, since TRL gives environments the columns,
-    and a `rollout_func` the messages alone.
+    and a `rollout_func` the messages alone. `system_prompt` stands before that message; a
+    `TrlRollout` has its own.
     """
     message = {"role": "user", "content": ""}
+    before = [{"role": "system", "content": system_prompt}] if system_prompt else []
     if isinstance(tasks, int):
-        return [{"prompt": [{**message, "position": i}], "position": i} for i in range(tasks)]
-    return [{"prompt": [message], **row} for row in to_rows(tasks)]
+        positions = range(tasks)
+        return [{"prompt": [*before, {**message, "position": i}], "position": i} for i in positions]
+    return [{"prompt": [*before, message], **row} for row in to_rows(tasks)]
 
 
 class TrlEnvironment:

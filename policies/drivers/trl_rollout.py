@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.config import ModelSettings
 from agentpeft.policies.env_pool import Env, EnvPool, outcome_of, reward_for, step
 from agentpeft.policies.episodes import EpisodeBuilder
 from agentpeft.policies.samples import Completion, Floats, Ids, StopReason
@@ -40,10 +41,16 @@ class TrlRollout:
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
         seed: int = 0,
+        model: ModelSettings | None = None,
     ) -> None:
-        """`max_new_tokens` is a turn's limit, `max_completion_length` the episode's."""
+        """`max_new_tokens` is a turn's limit, `max_completion_length` the episode's.
+
+        `model` says how the model reads and writes: its system prompt, its template's variables.
+        Raises: SettingsError.
+        """
         self._pool = EnvPool(env_id, kwargs or {}, (seed,))
-        self._chat, self._max_new_tokens = ChatFormat(tokenizer), max_new_tokens
+        self._chat = ChatFormat(tokenizer, model or ModelSettings())
+        self._max_new_tokens = max_new_tokens
 
     def __call__(
         self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any
@@ -68,12 +75,13 @@ class TrlRollout:
     def _begin(self, position: int) -> _Seat:
         env, prompt = self._pool.begin(position, self._pool.task_at(position))
         prompt_ids = self._chat.begin(prompt)
-        return _Seat(env, EpisodeBuilder(prompt, prompt_ids), len(prompt_ids))
+        episode = EpisodeBuilder(prompt, prompt_ids, self._chat.system_prompt)
+        return _Seat(env, episode, len(prompt_ids))
 
     def _act(self, seat: _Seat, completion: Completion, max_tokens: int) -> None:
-        episode, action = seat.episode, self._chat.decode(completion.token_ids)
-        episode.add_action(completion, action)
-        result = step(seat.env, action)
+        episode, said = seat.episode, self._chat.decode(completion.token_ids)
+        episode.add_turn(completion, said)
+        result = step(seat.env, self._chat.find_action(said))
         episode.add_reward(result.reward)
         if result.terminated or result.truncated:
             episode.outcome = outcome_of(result)

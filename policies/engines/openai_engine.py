@@ -85,7 +85,11 @@ class OpenAIEngine:
         if "max_completion_tokens" not in body:  # what reasoning models want in its place
             body["max_tokens"] = request.max_new_tokens
         seed = sha256(repr(request.seed).encode()).digest()[:4]
-        messages: list[ChatCompletionMessageParam] = [
+        system = self._chat.system_prompt
+        messages: list[ChatCompletionMessageParam] = (
+            [{"role": "system", "content": system}] if system else []
+        )
+        messages += [
             {"role": "assistant", "content": text}
             if index % 2
             else {"role": "user", "content": text}

@@ -35,7 +35,7 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     check_vllm()
     folder, tokenizer = find_base(settings)
     stops = stop_tokens_of(_read_generation_config(folder))
-    chat = ChatFormat(tokenizer, settings.model.use_chat_template, stops)
+    chat = ChatFormat(tokenizer, settings.model, stops)
     return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
 
 

@@ -39,10 +39,11 @@ class ReplayChat(ChatFormat):
         self._num_seen = 0
 
     def add(self, records: Iterable[EpisodeRecord]) -> None:
-        """Takes in episodes in their order; only successes are kept."""
+        """Takes in episodes in their order; only successes are kept, without their thoughts."""
+        first = 1 if self.system_prompt else 0
         for record in records:
             if record.outcome is Outcome.SUCCESS:
-                text = "\n".join(f"{role}: {text}" for role, text in record.messages)
+                text = "\n".join(self._retell(*message) for message in record.messages[first:])
                 self._examples[self._num_seen % len(self._examples)].append(text)
                 self._num_seen += 1
 
@@ -62,8 +63,20 @@ class ReplayChat(ChatFormat):
         return self._chat.extend(ids, observation)
 
     def decode(self, sampled: Ids) -> str:
-        """Returns the action."""
+        """Returns what was said."""
         return self._chat.decode(sampled)
+
+    def find_action(self, said: str) -> str:
+        """Returns what the environment is told."""
+        return self._chat.find_action(said)
+
+    @property
+    def system_prompt(self) -> str | None:
+        """What stands before the prompt."""
+        return self._chat.system_prompt
+
+    def _retell(self, role: str, text: str) -> str:
+        return f"{role}: {self.find_action(text) if role == 'assistant' else text}"
 
 
 class VotingEngine:
@@ -106,7 +119,8 @@ class VotingEngine:
             for voter, session in enumerate(self._voters([request.session]))
         )
         votes = await asyncio.gather(*map(self._engine.generate, requests))
-        actions = [self._chat.decode(vote.token_ids).strip() for vote in votes]
+        said = (self._chat.decode(vote.token_ids) for vote in votes)
+        actions = [self._chat.find_action(text).strip() for text in said]
         return votes[actions.index(Counter(actions).most_common(1)[0][0])]
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:

@@ -18,12 +18,14 @@ from agentpeft.envs.db_bench import generator_tables
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.skills import SKILLS
+from agentpeft.envs.gsm8k.word_problems import WordProblems, load_templates
 from agentpeft.envs.text_env import TextEnv
 
 NUM_TASKS = 2000
 ENVS = {
     "AgentPEFT/DBBench-v0": {},
     "AgentPEFT/Arithmetic-v0": {"operations": ["addition", "multiplication"]},
+    "AgentPEFT/GSM8K-v0": {},
 }
 
 
@@ -97,6 +99,32 @@ def test_one_arithmetic_problem_in_four_is_for_testing():
     assert len(drawn[None]) == 55
     assert drawn["train"] | drawn["test"] == drawn[None]
     assert 10 <= len(drawn["test"]) <= 18
+
+
+def numbers_in(task):
+    """Returns a word problem's template and the numbers in its question."""
+    return task.task_id.split(":")[0], tuple(re.findall(r"\d+", task.instruction))
+
+
+def test_word_problems_of_the_splits_have_other_numbers_whoever_they_are_about():
+    drawn = {}
+    for split in ("train", "test", None):
+        rng, source = np.random.default_rng(5), WordProblems(split)
+        tasks = [source.draw(rng) for _ in range(4 * NUM_TASKS)]
+        drawn[split] = {numbers_in(task) for task in tasks}
+        assert {name for name, _ in drawn[split]} == set(load_templates()["templates"])
+        assert [WordProblems().get(task.task_id) for task in tasks[:50]] == tasks[:50]
+    assert not drawn["train"] & drawn["test"]
+    few = [numbers for name, numbers in drawn["test"] if name == "twice"]
+    assert 8 <= len(few) <= 20  # of 56
+
+
+def test_word_problems_are_what_they_always_were():
+    source, rng = WordProblems(), np.random.default_rng(0)
+    drawn = [source.draw(rng) for _ in range(200)]
+    made = [source.get(f"{name}:7") for name in load_templates()["templates"]]
+    digest = hashlib.sha256(repr([*drawn, *made]).encode()).hexdigest()
+    assert digest == "afd44e43fccbbd3646de45baa974247bf4b31b17b0d31d9458d69dfbb6ffe84e"
 
 
 def test_a_batch_of_a_split_equals_single_draws():

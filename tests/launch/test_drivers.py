@@ -67,6 +67,14 @@ def test_an_environment_is_reset_by_position_and_played_by_calls():
     assert (first.act("1"), first.get_reward()) == (OVER, 1.0)
 
 
+def test_a_system_prompt_stands_before_the_message_that_is_filled():
+    system = {"role": "system", "content": "Be good."}
+    tasks = Taskset.generate(gymnasium.make(ENV_ID).unwrapped.task_source, 2, seed=0)
+    for rows in (make_rows(2, "Be good."), make_rows(tasks, "Be good.")):
+        assert [row["prompt"][0] for row in rows] == [system] * 2
+        assert [row["prompt"][1]["role"] for row in rows] == ["user"] * 2
+
+
 def test_an_environment_is_reset_by_seed_task_or_row():
     env = TrlEnvironment(ENV_ID, TURNS)
     assert env.reset(task_id="addition:3+4:plain").startswith("Compute 3+4=")

@@ -1,5 +1,6 @@
 """Evaluation: who plays, what is measured, and going on where it was interrupted."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,9 +18,12 @@ from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluation_files import to_record
 from agentpeft.launch.merge import base_settings, find_adapter
 from agentpeft.policies.chat import TextChat
-from agentpeft.policies.engines.voting import ReplayChat
+from agentpeft.policies.config import ModelSettings
+from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.evaluation import pass_at_k, wilson_interval
 from agentpeft.policies.models import load_base
+from agentpeft.policies.samples import EpisodeRecord, GenerationRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -223,6 +227,41 @@ def test_a_conversation_beyond_the_endpoints_context_ends_there(evaluate, server
     records = episodes(tmp_path, "tiny")
     assert {r.outcome for r in records} == {Outcome.CONTEXT_LIMIT}
     assert all(len(r.messages[0][1]) > MAX_CONTEXT for r in records)
+
+
+def test_an_endpoint_gets_the_system_prompt_and_the_variables_of_its_template(
+    evaluate, server, tmp_path
+):
+    server.bodies.clear()
+    config = tmp_path / "any.toml"
+    config.write_text(
+        'model = {name = "no/such-model", system_prompt = "Be good.", '
+        "chat_template_kwargs = {enable_thinking = false}}",
+        encoding="utf-8",
+    )
+    words = ["--endpoint", server.url, "--endpoint-model", "tiny", "evaluation.num_tasks=2"]
+    evaluate(*words, "--policy", "oracle", config=config)
+    system = {"role": "system", "content": "Be good."}
+    assert all(body["messages"][0] == system for body in server.bodies)
+    assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in server.bodies)
+    for name in ("tiny", "oracle"):
+        assert episodes(tmp_path, name)[0].messages[0] == ("system", "Be good.")
+
+
+def test_voters_agree_on_actions_and_replayed_successes_have_no_thoughts():
+    model = ModelSettings(system_prompt="Be good.")
+    messages = (("system", "Be good."), ("user", "1+1="), ("assistant", "<think>3?</think>\n2"))
+    record = EpisodeRecord(0, 0, "a", (), 0, Outcome.SUCCESS, 1.0, 1, 1, messages)
+    chat = ReplayChat(TextChat(model), num_examples=1)
+    chat.add([record])
+    text = chat.decode(chat.begin("Now."))
+    assert text.startswith("Earlier tasks that were solved:\n\nuser: 1+1=\nassistant: 2\n\nThe")
+    said = ["<think>a</think>1", "<think>b</think>2", "<think>c</think> 2", "<think>2"]
+    script = {f"s#{voter}": [text] for voter, text in enumerate(said)}
+    engine = VotingEngine(ScriptedEngine(TextChat(), script), chat, len(said), 1.0)
+    engine.update_sessions(opened=["s"])
+    request = GenerationRequest("s", chat.begin("Now."), (0,))
+    assert chat.decode(asyncio.run(engine.generate(request)).token_ids) == said[1]
 
 
 def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, monkeypatch):

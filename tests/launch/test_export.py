@@ -77,6 +77,19 @@ def test_a_run_is_exported_without_repeated_rows(finished, tmp_path, capsys, kin
     assert 0 < len(lines) == len(set(lines))
 
 
+@pytest.mark.parametrize("kind", ["preference", "sft"])
+def test_rows_have_the_variables_of_the_chat_template(tmp_path, kind):
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"train/step": 1}\n')
+    (tmp_path / "config.toml").write_text("[model]\nchat_template_kwargs = {thinking = false}\n")
+    episodes = [episode(0, 1.0, ["assistant", "2"]), episode(1, 0.0, WRONG)]
+    lines = "".join(json.dumps(each) + "\n" for each in episodes)
+    (tmp_path / "sessions" / "train.jsonl").write_text(lines)
+    output = tmp_path / "rows.jsonl"
+    assert main([str(tmp_path), "--format", kind, "--output", str(output)]) == 0
+    assert json.loads(output.read_text())["chat_template_kwargs"] == {"thinking": False}
+
+
 def test_later_iterations_alone_can_be_exported(finished, tmp_path, capsys):
     output = ["--output", str(tmp_path / "rows.jsonl")]
     main([str(finished), *output])

@@ -111,6 +111,13 @@ def test_rewards_of_completions_have_statistics():
     assert (found["mean"], found["std"], found["success_rate"]) == (0.5, 0.5, 0.5)
 
 
+def test_a_completion_s_thoughts_are_no_part_of_its_action():
+    answers = ["<think>Is it 45?</think>\n\n46", "<think>Is it 46?"]
+    completions = [{"task_id": "addition:12+34:plain", "actions": [text]} for text in answers]
+    found = json.loads(evaluate_rewards(completions))
+    assert found["outcomes"] == ["success", "invalid_action"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from chat_templates import make_tokenizer
 
 from agentpeft.envs.errors import SettingsError
 from agentpeft.policies.chat import ChatFormat, make_chat
-from agentpeft.policies.config import Settings, TinySettings
+from agentpeft.policies.config import ModelSettings, Settings, TinySettings
 from agentpeft.policies.tiny import build_tiny
 
 CHATML = """{%- for m in messages -%}
@@ -13,30 +12,10 @@ CHATML = """{%- for m in messages -%}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}"""
 WITH_SYSTEM = "{{ '<|im_start|>system\\nBe good.<|im_end|>\\n' }}" + CHATML
-STRIPS_THINK = """{%- for m in messages -%}
-{%- set text = m.content.split('</think>')[-1].lstrip('\\n') if m.role == 'assistant'
-   and not loop.last else m.content -%}
-{%- if m.role == 'assistant' and loop.last and '</think>' not in text -%}
-{%- set text = '<think>\\n\\n</think>\\n\\n' + text -%}
-{%- endif -%}
-{{ '<|im_start|>' + m.role + '\\n' + text + '<|im_end|>\\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}"""
 NUMBERS_TURNS = CHATML.replace("m.role + ", "m.role + (loop.index | string) + ")
 CHANGES_THE_PAST = CHATML.replace("'<|im_end|>\\n'", "('<|im_end|>' if loop.last else '!')")
+PLAIN = ModelSettings(use_chat_template=False)
 ONLY_USERS = "{{ raise_exception('no assistants') if messages | length > 1 }}"
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-
-
-def make_tokenizer(template=None):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[0])
-    fast.add_special_tokens({"additional_special_tokens": SPECIAL})
-    fast.chat_template = template
-    return fast
 
 
 def ids_of(chat, text):
@@ -47,7 +26,7 @@ def text_of(chat, ids):
     return chat.tokenizer.decode(ids.tolist())
 
 
-@pytest.mark.parametrize("template", [CHATML, WITH_SYSTEM, STRIPS_THINK])
+@pytest.mark.parametrize("template", [CHATML, WITH_SYSTEM])
 def test_turns_in_tokens_say_what_the_template_renders(template):
     chat = ChatFormat(make_tokenizer(template))
     ids = chat.begin("Add 1 and 2.")
@@ -62,12 +41,12 @@ def test_turns_in_tokens_say_what_the_template_renders(template):
     assert text_of(chat, ids) == rendered
 
 
-def test_thoughts_stay_in_the_history_of_a_template_that_strips_them():
-    chat = ChatFormat(make_tokenizer(STRIPS_THINK))
-    action = chat.encode_action("<think>\nhm\n</think>\n\n4")
-    delta = chat.extend(np.concatenate([chat.begin("2+2"), action]), "Yes.")
-    expected = "\n<|im_start|>user\nYes.<|im_end|>\n<|im_start|>assistant\n"
-    assert text_of(chat, delta) == expected
+@pytest.mark.parametrize("header", [" ", "<|im_start|>final: "])
+def test_what_a_template_writes_before_an_action_is_imitated_and_no_part_of_it(header):
+    template = CHATML.replace("+ m.content", f"+ (m.role == 'assistant') * '{header}' + m.content")
+    chat = ChatFormat(make_tokenizer(template))
+    said = chat.decode(chat.encode_action("3"))
+    assert (said, chat.find_action(said), chat.find_action("3")) == (f"{header}3", "3", "3")
 
 
 def test_a_cut_turn_is_ended_before_the_observation():
@@ -99,7 +78,7 @@ def test_an_action_is_the_text_of_exactly_the_sampled_ids():
 
 
 def test_without_a_template_the_conversation_is_plain_text():
-    chat = ChatFormat(make_tokenizer(), use_chat_template=False)
+    chat = ChatFormat(make_tokenizer(), PLAIN)
     ids = np.concatenate([chat.begin("1+1=?"), chat.encode_action("2")])
     ids = np.concatenate([ids, chat.extend(ids, "No.")])
     ids = np.concatenate([ids, ids_of(chat, "3")])
@@ -117,7 +96,7 @@ def test_a_tokenizer_without_any_stop_token_is_refused():
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None
     with pytest.raises(SettingsError, match="end-of-sequence"):
-        ChatFormat(tokenizer, use_chat_template=False)
+        ChatFormat(tokenizer, PLAIN)
 
 
 @pytest.mark.parametrize(("eos", "more"), [(None, set()), (7, {7}), ([7, 9], {7, 9})])

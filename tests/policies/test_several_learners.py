@@ -179,7 +179,7 @@ def test_memory_that_one_learner_lacks_changes_nothing(pair):
 def test_two_learners_imitate_what_one_does(pair):
     def imitate(one):
         learner = make_anew(one, ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3"))
-        losses = [learner_calls.imitate(learner, at, 4)["train/policy_loss"] for at in (0, 4)]
+        losses = [learner_calls.imitate(learner, at, 4)[0]["train/policy_loss"] for at in (0, 4)]
         return flat_weights(learner), losses
 
     (weights, losses), (others, theirs) = imitate(ALONE), pair.call_all(imitate)

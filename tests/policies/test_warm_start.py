@@ -190,8 +190,11 @@ def test_key_follows_what_the_model_depends_on():
         make_settings(seed=1),
         make_settings(environment=DB_BENCH),
         make_settings(model=ModelSettings(use_chat_template=False)),
+        make_settings(model=ModelSettings(system_prompt="Be good.")),
+        make_settings(model=ModelSettings(chat_template_kwargs={"enable_thinking": False})),
+        make_settings(model=ModelSettings(end_of_thought="[/THINK]")),
     ]
-    assert len({compute_key(settings) for settings in (base, *others)}) == 5
+    assert len({compute_key(settings) for settings in (base, *others)}) == 1 + len(others)
     assert compute_key(make_settings(experiment="other")) == compute_key(base)
 
 
