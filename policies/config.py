@@ -87,8 +87,7 @@ class EnvRunnerSettings(Section):
 
     `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
     `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` "auto" is
-    "native" with vLLM on a GPU in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on
-    a CPU.
+    "native" over a base in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on a CPU.
     """
 
     num_env_runners: CountOrZero = 1

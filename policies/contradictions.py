@@ -10,6 +10,7 @@ from agentpeft.policies.section import Section
 
 _CLIP = ("clip_range", "clip_range_high")
 _CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_PROOF = ("max_probe_difference", "min_served_effect")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
@@ -153,9 +154,10 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
         and s.training.critic is None
         and not _changed(s.training).keys().isdisjoint(_CRITIC)
     ),
-    "fault_tolerance.max_probe_difference has no effect with fault_tolerance.probe_interval = 0, "
-    "nor with env_runners.engine 'scripted', which has no weights": lambda s: (
-        s.fault_tolerance.max_probe_difference is not None
+    "fault_tolerance.max_probe_difference and min_served_effect have no effect with "
+    "fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', which has no "
+    "weights": lambda s: (
+        not _changed(s.fault_tolerance).keys().isdisjoint(_PROOF)
         and (s.fault_tolerance.probe_interval == 0 or s.env_runners.engine == "scripted")
     ),
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "
