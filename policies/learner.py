@@ -89,7 +89,7 @@ class Learner:
         self.version += 1
         self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
         self.peers.check_equal(self._parameters)
-        self._num_oom_retries += sum(self.peers.gather(self._runner.take_oom_retries()))
+        self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
         return {
             **totals.metrics(),
             **compute_episode_metrics(groups),
@@ -131,7 +131,7 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
-            "oom": (self._num_oom_retries, self._runner.max_tokens),
+            "oom": (self._num_oom_retries, *self._runner.state()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -140,7 +140,8 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
-        self._num_oom_retries, self._runner.max_tokens = state["oom"]
+        self._num_oom_retries, *budget = state["oom"]
+        self._runner.load_state(*budget)
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
