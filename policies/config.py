@@ -132,6 +132,7 @@ class TrainingSettings(Section):
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     importance_cap: float | None = Field(default=None, gt=0)
     critic: CriticKind | None = None
+    critic_lr: float | None = Field(default=None, gt=0)
     gamma: float = Field(default=1.0, ge=0, le=1)
     lambda_: float = Field(default=1.0, ge=0, le=1)
     vf_loss_coeff: float = Field(default=0.5, gt=0)

@@ -60,7 +60,10 @@ class Learner:
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
         decay = settings.training.weight_decay
-        self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=decay, fused=True)
+        parts = [policy.trainable_parameters(), self._critic.parameters()]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": part} for part in parts if part], weight_decay=decay, fused=True
+        )
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         self._warm_start: Learner | None = None
@@ -74,9 +77,7 @@ class Learner:
         Raises: TrainingError after too many non-finite steps in a row.
         """
         totals = Totals()
-        lr = compute_lr(self.settings.training, self._num_updates)
-        for parameters in self._optimizer.param_groups:
-            parameters["lr"] = lr
+        lr = self._set_lr()
         self._set_mode()
         kept = [group for group in groups if not self._is_dropped(group)]
         samples = self._make_samples(groups, kept) if kept else []
@@ -226,6 +227,16 @@ class Learner:
         self._num_skipped_in_a_row = 0
         totals.add(whole)
         return [norm]
+
+    def _set_lr(self) -> float:
+        """Returns the policy's learning rate for this update; the critic's follows its schedule."""
+        training = self.settings.training
+        lr = compute_lr(training, self._num_updates)
+        policy, *critic = self._optimizer.param_groups
+        policy["lr"] = lr
+        for parameters in critic:
+            parameters["lr"] = lr * (training.critic_lr or training.lr) / training.lr
+        return lr
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_skipped_in_a_row += 1

@@ -122,7 +122,7 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
     several = settings.model_copy(update={"learners": LearnerSettings(num_learners=2)})
     assert estimate_memory(several)["optimizer"] == pytest.approx(adapter * 16 / 2**20)
     assert "learners: 2" in describe_memory(several)[0]
-    critic = {"training": {"algorithm": "ppo", "critic": "separate"}}
+    critic = {"training": {"algorithm": "ppo", "critic": "separate", "entropy_coeff": 0.0}}
     more = estimate_memory(Settings(**{**settings.model_dump(), **critic}))["learner"]
     assert more - estimate["learner"] == pytest.approx(adapter * 16 / 2**20)
 
