@@ -37,8 +37,9 @@ class RoundedOnceLinear(LoraLinear):
 
     PEFT adds that part to an output that is rounded already, which drops whatever is less than half
     of the output's last digit: nearly all of a first step at a learning rate of 1e-5. Here the
-    matrix product starts from the adapter's part, in the accumulator's float32. A bias is added
-    after it. In float32, PEFT's own sum is as good.
+    matrix product starts from the adapter's part, in the accumulator's float32; a bias is added
+    after it. Switched off it computes likewise, so that an adapter of zeros changes nothing. In
+    float32, PEFT's own sum is as good.
     """
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -46,11 +47,12 @@ class RoundedOnceLinear(LoraLinear):
         device, base = x.device.type, cast(nn.Linear, self.base_layer)
         is_cast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_cast else base.weight.dtype
-        if dtype != torch.bfloat16 or self.disable_adapters or self.merged:
+        if dtype != torch.bfloat16 or self.merged:
             output: torch.Tensor = super().forward(x, *args, **kwargs)
             return output
         rows, change = x.flatten(0, -2), torch.zeros((), device=x.device)
-        for name in self.lora_A.keys() & self.active_adapters:
+        names = () if self.disable_adapters else self.lora_A.keys() & self.active_adapters
+        for name in names:
             down, up = self.lora_A[name], self.lora_B[name]
             given = rows.to(cast(nn.Linear, down).weight.dtype)
             change = change + up(down(self.lora_dropout[name](given))) * self.scaling[name]

@@ -96,7 +96,9 @@ def learnt(run_dir, iteration):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_ready_configs_are_short_and_named_after_their_experiment(path):
-    assert read_start(path.stem, []).settings.experiment == path.stem
+    settings = read_start(path.stem, []).settings
+    assert settings.experiment == path.stem
+    assert (settings.env_runners.engine == "vllm") == (settings.model.dtype == "bfloat16")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
 
 

@@ -91,6 +91,20 @@ def test_the_learner_computes_the_whole_step_too(learner):
         assert 0.95 < share(learner.adapter(), of_model(learner.policy.base.model)) < 1.05
 
 
+def test_an_adapter_of_zeros_changes_nothing_to_the_bit():
+    policy = attach_lora(make_base(), make_settings().lora)
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        for name, bias in policy.model.named_parameters():
+            if name.endswith("_proj.base_layer.bias"):
+                bias.normal_()
+        for is_cast in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+                with policy.reference():
+                    plain = policy.model(ids).logits
+                assert torch.equal(policy.model(ids).logits, plain)
+
+
 ROUNDED_TWICE = {
     "weights": lambda _, base, change, x: torch.nn.functional.linear(
         x, (base.weight.float() + change).bfloat16(), base.bias
