@@ -30,6 +30,7 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator for CPUs, on Linux
     "not enough memory",  # the same, elsewhere
     "bad_alloc",
+    "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _T = TypeVar("_T")
