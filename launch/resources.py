@@ -10,12 +10,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from agentpeft.envs.hub import is_hub_reachable
 from agentpeft.policies.adapter_store import ADAPTER_CONFIG
+from agentpeft.policies.algorithms import algorithm_of
 from agentpeft.policies.config import Settings
+from agentpeft.policies.models import choose_dtype, choose_serving
 from agentpeft.policies.tiny import make_tiny_config
 
 _MIB = 2**20
-_ACTIVATIONS_PER_LAYER = 34
-"""Values kept for the backward pass per token and hidden unit of a layer (Korthikanti 2022, §4)."""
+_PER_HIDDEN, _PER_INTERMEDIATE = 10, 4
+"""Values that a layer keeps of each token for its backward pass, of its two widths."""
+_NORM_BYTES = 16
+"""What two norms over bfloat16 keep besides per hidden unit: input and output in float32, twice."""
 _OUTPUTS = {"lm_head", "embed_out"}
 
 
@@ -35,24 +39,27 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     if settings.lora.use_lora:
         layers = _adapted_layers(model, settings)
         num_trained = sum(rank * (each.in_features + each.out_features) for each in layers)
-    is_gpu = settings.learners.num_gpus_per_learner > 0
-    size = _bytes_per_weight(settings, is_gpu)
+    gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    dtype, runner_dtype = (choose_dtype(settings.model, device) for device in devices)
+    size = dtype.itemsize
     parts = {
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
-        "kv_cache": _kv_cache_bytes(config, settings) * size,
+        "kv_cache": _kv_cache_bytes(config, settings) * runner_dtype.itemsize,
         "activations": _activation_bytes(config, settings, size),
     }
     mib = {name: number / _MIB for name, number in parts.items()}
     is_vllm, kv_cache_gib = settings.env_runners.engine == "vllm", settings.env_runners.kv_cache_gib
-    if is_vllm and (kv_cache_gib or not is_gpu):
+    if is_vllm and (kv_cache_gib or gpus[1] == 0):
         mib["kv_cache"] = 1024 * (kv_cache_gib or 1.0)
     mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
-    # The transformers engine rebuilds its weights from a second copy, vLLM's from the files
-    pristine = (1 if is_vllm else 2) * mib["base_weights"]
-    mib["env_runner"] = pristine + mib["adapter"] + mib["kv_cache"]
+    # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
+    is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
+    weights = (2 if is_copied else 1) * mib["base_weights"]
+    mib["env_runner"] = weights + mib["adapter"] + mib["kv_cache"]
     return mib
 
 
@@ -81,11 +88,6 @@ def _adapted_layers(model: nn.Module, settings: Settings) -> Iterator[nn.Linear]
             yield module
 
 
-def _bytes_per_weight(settings: Settings, is_gpu: bool) -> int:
-    dtype = settings.model.dtype
-    return 2 if dtype == "bfloat16" or (dtype == "auto" and is_gpu) else 4
-
-
 def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
     """Returns how many values the key/value cache of all concurrent episodes has at most."""
     shape: dict[str, int] = config.to_dict()
@@ -99,11 +101,25 @@ def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
 
 
 def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -> float:
+    """Returns what a step over a full micro-batch takes, all of whose tokens were sampled.
+
+    At its peak there are four float32 arrays of the logits' size: the logits, what sums their
+    exponentials, and two parts of their gradient; an entropy bonus keeps two more. Over 16-bit
+    weights the output layer's are there in float32, twice.
+    """
     shape: dict[str, int] = config.to_dict()
-    tokens = settings.learners.max_tokens_per_micro_batch
-    per_layer = 1 if settings.learners.gradient_checkpointing else _ACTIVATIONS_PER_LAYER / 2
-    hidden = tokens * shape["num_hidden_layers"] * shape["hidden_size"] * per_layer * size
-    return float(hidden + 2 * tokens * shape["vocab_size"] * 4)  # logits and their gradient
+    tokens, num_layers = settings.learners.max_tokens_per_micro_batch, shape["num_hidden_layers"]
+    hidden, vocabulary = shape["hidden_size"], shape["vocab_size"]
+    intermediate = shape.get("intermediate_size") or 4 * hidden
+    layer = (_PER_HIDDEN * hidden + _PER_INTERMEDIATE * intermediate) * size
+    layer += _NORM_BYTES * hidden if size == 2 else 0
+    layers = num_layers * layer
+    if settings.learners.gradient_checkpointing:  # the layers' inputs, and one layer made anew
+        layers = num_layers * hidden * size + layer
+    num_copies = 6 if algorithm_of(settings.training).entropy_coeff > 0 else 4
+    logits = num_copies * vocabulary * 4
+    head = 2 * vocabulary * hidden * 4 if size == 2 else 0
+    return float(tokens * (layers + logits) + head)
 
 
 def describe_memory(settings: Settings) -> list[str]:

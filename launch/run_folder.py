@@ -32,7 +32,8 @@ CONFIGS = Path(__file__).parent / "configs"
 OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
 _LOCK_FILE = "run.lock"
 MAY_CHANGE = (
-    *("training.num_iterations", "training.lr", "training.lr_schedule"),
+    *("training.num_iterations", "training.lr", "training.critic_lr"),
+    "training.lr_schedule",
     *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
     *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),

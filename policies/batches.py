@@ -19,6 +19,8 @@ from transformers.cache_utils import DynamicLayer
 
 from agentpeft.policies.samples import Floats, Ids, Trajectory
 
+_NUM_ENTROPY_LOGITS = 2**22
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -207,9 +209,15 @@ def compute_logprobs(logits: Tensor, batch: MicroBatch) -> Tensor:
 
 
 def compute_entropy(logits: Tensor, batch: MicroBatch) -> Tensor:
-    """Returns the entropy (N,), in nats, of the distribution at each sampled token."""
-    logprobs = logits.log_softmax(-1)
-    return -(logprobs.exp() * logprobs).sum(-1)[batch.slots]
+    """Returns the entropy (N,), in nats, of the distribution at each sampled token.
+
+    Without gradients a few rows at a time, so that a large vocabulary takes no more memory.
+    """
+    if torch.is_grad_enabled() and logits.requires_grad:
+        logprobs = logits.log_softmax(-1)
+        return -(logprobs.exp() * logprobs).sum(-1)[batch.slots]
+    parts = torch.split(logits.detach(), max(1, _NUM_ENTROPY_LOGITS // logits.shape[1]))
+    return torch.cat([torch.special.entr(part.softmax(-1)).sum(-1) for part in parts])[batch.slots]
 
 
 def can_share_prompts(config: PretrainedConfig) -> bool:

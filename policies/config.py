@@ -102,8 +102,7 @@ class EnvRunnerSettings(Section):
 
     `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
     `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` "auto" is
-    "native" with vLLM on a GPU in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on
-    a CPU.
+    "native" over a base in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on a CPU.
     """
 
     num_env_runners: CountOrZero = 1
@@ -148,6 +147,7 @@ class TrainingSettings(Section):
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     importance_cap: float | None = Field(default=None, gt=0)
     critic: CriticKind | None = None
+    critic_lr: float | None = Field(default=None, gt=0)
     gamma: float = Field(default=1.0, ge=0, le=1)
     lambda_: float = Field(default=1.0, ge=0, le=1)
     vf_loss_coeff: float = Field(default=0.5, gt=0)

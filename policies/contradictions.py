@@ -9,7 +9,8 @@ from agentpeft.policies.config import Settings, TinySettings, TrainingSettings
 from agentpeft.policies.section import Section
 
 _CLIP = ("clip_range", "clip_range_high")
-_CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_PROOF = ("max_probe_difference", "min_served_effect")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
@@ -155,15 +156,16 @@ _RULES: dict[str, Callable[[Settings], bool]] = {
             and (s.training.kl_placement, s.training.kl_estimator) != ("loss", "k3")
         )
     ),
-    "training.gamma, lambda_, vf_loss_coeff and clip_range_vf have no effect without a critic: set "
-    "training.critic to 'shared' or 'separate'": lambda s: (
+    "training.critic_lr, gamma, lambda_, vf_loss_coeff and clip_range_vf have no effect without a "
+    "critic: set training.critic to 'shared' or 'separate'": lambda s: (
         s.training.algorithm == "ppo"
         and s.training.critic is None
         and not _changed(s.training).keys().isdisjoint(_CRITIC)
     ),
-    "fault_tolerance.max_probe_difference has no effect with fault_tolerance.probe_interval = 0, "
-    "nor with env_runners.engine 'scripted', which has no weights": lambda s: (
-        s.fault_tolerance.max_probe_difference is not None
+    "fault_tolerance.max_probe_difference and min_served_effect have no effect with "
+    "fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', which has no "
+    "weights": lambda s: (
+        not _changed(s.fault_tolerance).keys().isdisjoint(_PROOF)
         and (s.fault_tolerance.probe_interval == 0 or s.env_runners.engine == "scripted")
     ),
     "training.clip_range_high {s.training.clip_range_high} must be >= training.clip_range (0.2 "

@@ -12,6 +12,7 @@ class FaultToleranceSettings(Section):
     the run. Restarts are counted over the whole run. `env_runner_health_probe_timeout_s` holds for
     the learner too. `probe_interval` 0 never compares learner and engine; `max_probe_difference` is
     the limit of the mean |difference| of their log-probabilities, None: by the base's type.
+    `min_served_effect`: how much of an adapter's change the weights that are served must hold.
     """
 
     max_episode_retries: CountOrZero = 3
@@ -24,3 +25,4 @@ class FaultToleranceSettings(Section):
     max_num_learner_restarts: CountOrZero = 3
     probe_interval: CountOrZero = 1
     max_probe_difference: float | None = Field(default=None, gt=0)
+    min_served_effect: float = Field(default=0.8, ge=0, lt=1)

@@ -1,4 +1,4 @@
-"""Logits in float32 over a bfloat16 base: `use_float_head`."""
+"""Logits in float32, whatever else computes in bfloat16: `use_float_head`."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
@@ -21,7 +21,7 @@ class FloatHead(nn.Linear):
 
 
 def use_float_head(model: PreTrainedModel) -> None:
-    """Makes a bfloat16 model's output layer a `FloatHead`; others stay as they are."""
+    """Makes a plain output layer a `FloatHead`; over float32 weights autocast would round too."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if type(head) is nn.Linear and head.weight.dtype == torch.bfloat16:
+    if type(head) is nn.Linear:
         head.__class__ = FloatHead

@@ -60,7 +60,10 @@ class Learner:
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
         decay = settings.training.weight_decay
-        self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=decay, fused=True)
+        parts = [policy.trainable_parameters(), self._critic.parameters()]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": part} for part in parts if part], weight_decay=decay, fused=True
+        )
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         self._warm_start: Learner | None = None
@@ -74,9 +77,7 @@ class Learner:
         Raises: TrainingError after too many non-finite steps in a row.
         """
         totals = Totals()
-        lr = compute_lr(self.settings.training, self._num_updates)
-        for parameters in self._optimizer.param_groups:
-            parameters["lr"] = lr
+        lr = self._set_lr()
         self._set_mode()
         kept = [group for group in groups if not self._is_dropped(group)]
         samples = self._make_samples(groups, kept) if kept else []
@@ -89,7 +90,7 @@ class Learner:
         self.version += 1
         self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
         self.peers.check_equal(self._parameters)
-        self._num_oom_retries += sum(self.peers.gather(self._runner.take_oom_retries()))
+        self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
         return {
             **totals.metrics(),
             **compute_episode_metrics(groups),
@@ -131,7 +132,7 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
-            "oom": (self._num_oom_retries, self._runner.max_tokens),
+            "oom": (self._num_oom_retries, *self._runner.state()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -140,7 +141,8 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
-        self._num_oom_retries, self._runner.max_tokens = state["oom"]
+        self._num_oom_retries, *budget = state["oom"]
+        self._runner.load_state(*budget)
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
@@ -225,6 +227,16 @@ class Learner:
         self._num_skipped_in_a_row = 0
         totals.add(whole)
         return [norm]
+
+    def _set_lr(self) -> float:
+        """Returns the policy's learning rate for this update; the critic's follows its schedule."""
+        training = self.settings.training
+        lr = compute_lr(training, self._num_updates)
+        policy, *critic = self._optimizer.param_groups
+        policy["lr"] = lr
+        for parameters in critic:
+            parameters["lr"] = lr * (training.critic_lr or training.lr) / training.lr
+        return lr
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_skipped_in_a_row += 1

@@ -67,8 +67,8 @@ def ship(learner: Learner) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
 def _make_probe(learner: Learner) -> Probe:
     policy, settings = learner.policy, learner.settings
     model, config = policy.model.train(False), policy.base.model.config.get_text_config()
-    limits = settings.env_runners.max_context_tokens, config.max_position_embeddings
-    room = min(limit for limit in limits if limit is not None) - NUM_CONTINUED
+    contexts = settings.env_runners.max_context_tokens, config.max_position_embeddings
+    room = min(limit for limit in contexts if limit is not None) - NUM_CONTINUED
     encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
     sequences = tuple(np.array(ids[: max(min(room, _MAX_PROBE_TOKENS), 2)]) for ids in encoded)
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
@@ -85,8 +85,9 @@ def _make_probe(learner: Learner) -> Probe:
     if isinstance(policy, LoraPolicy):
         with policy.model.disable_adapter():
             base_logprobs = score()
-    limit = settings.fault_tolerance.max_probe_difference or default
-    return Probe(sequences, logprobs, base_logprobs, limit)
+    limits = settings.fault_tolerance
+    limit = limits.max_probe_difference or default
+    return Probe(sequences, logprobs, base_logprobs, limit, limits.min_served_effect)
 
 
 def learner_to_files(learner: Learner) -> dict[str, bytes]:

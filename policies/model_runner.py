@@ -24,20 +24,30 @@ from agentpeft.policies.objective import Objective, Totals
 from agentpeft.policies.samples import Floats
 
 _MIN_MICRO_BATCH_TOKENS = 32
+CALM_UPDATES = 20
+"""After so many updates in a row for which memory sufficed, micro-batches are doubled again."""
+_OUT_OF_MEMORY = (
+    "can't allocate memory",  # torch's allocator for CPUs, on Linux
+    "not enough memory",  # the same, elsewhere
+    "bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 _T = TypeVar("_T")
 
 
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
-    `max_tokens` of a micro-batch is halved whenever memory does not suffice.
+    `max_tokens` of a micro-batch is halved whenever memory does not suffice, which may pass: after
+    `CALM_UPDATES` without, it is doubled, up to the setting.
     """
 
     def __init__(self, settings: Settings, policy: Policy, critic: Critic) -> None:
         """Trains what policy and critic have: `parameters`."""
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
-        self.max_tokens = settings.learners.max_tokens_per_micro_batch
-        self._num_oom_retries = 0
+        self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
+        self._num_oom_retries = self._num_calm_updates = 0
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = self.parameters[0].device
@@ -56,10 +66,24 @@ class ModelRunner:
         """Leaves the objective's gradients in `parameters`, and returns its totals."""
         return self._within_memory(lambda: self._accumulate(samples, objective))
 
-    def take_oom_retries(self) -> int:
-        """Returns how often memory did not suffice since this was last asked."""
+    def end_update(self) -> int:
+        """Returns how often memory did not suffice in this update, and grows after calm ones."""
         taken, self._num_oom_retries = self._num_oom_retries, 0
+        is_calm = taken == 0 and self.max_tokens < self._limit
+        self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
+        if self._num_calm_updates == CALM_UPDATES:
+            self._num_calm_updates = 0
+            self.max_tokens = min(2 * self.max_tokens, self._limit)
         return taken
+
+    def state(self) -> tuple[int, int]:
+        """Returns the present `max_tokens`, and for how many updates memory has sufficed."""
+        return self.max_tokens, self._num_calm_updates
+
+    def load_state(self, max_tokens: int, num_calm_updates: int = 0) -> None:
+        """Goes on from `state`, within this run's setting."""
+        self.max_tokens = min(max_tokens, self._limit)
+        self._num_calm_updates = num_calm_updates
 
     @torch.no_grad()
     def _score(self, samples: Sequence[Sample], way: Pass) -> list[dict[str, Floats]]:
@@ -114,12 +138,13 @@ class ModelRunner:
         while True:
             try:
                 return compute()
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error) or self.max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
                     raise
             self.max_tokens //= 2
             self._num_oom_retries += 1
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    is_by_type = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return is_by_type or any(text in str(error) for text in _OUT_OF_MEMORY)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
@@ -34,6 +34,7 @@ __all__ = [
     "Progress",
     "choose_device",
     "choose_dtype",
+    "choose_serving",
     "find_base",
     "load_base",
     "uses_autocast",
@@ -81,6 +82,14 @@ def choose_dtype(model: ModelSettings, device: torch.device) -> torch.dtype:
     """Returns the type of the base's weights."""
     is_bfloat16 = model.dtype == "bfloat16" or (model.dtype == "auto" and device.type == "cuda")
     return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def choose_serving(settings: Settings, dtype: torch.dtype) -> Literal["native", "fused"]:
+    """Returns how adapters are served over a base of this type."""
+    asked = settings.env_runners.serving
+    if asked != "auto":
+        return asked
+    return "native" if dtype == torch.bfloat16 and settings.lora.use_lora else "fused"
 
 
 def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) -> bool:

@@ -16,7 +16,6 @@ from agentpeft.policies.batches import MicroBatch, Sample, compute_entropy, comp
 from agentpeft.policies.config import Settings, TrainingSettings
 from agentpeft.policies.samples import EpisodeGroup, Floats
 
-_MAX_FREE_ENTROPY_VOCABULARY = 2048
 _LAG_CAP = 2.0
 """The importance cap of samples that older adapters drew, unless the settings have one."""
 
@@ -99,9 +98,9 @@ class Objective:
             reference = columns["reference_logprobs"]
             terms["kl"] = losses.compute_kl(logprobs, reference, self._training.kl_estimator)
             per_token = per_token + self._kl_coeff * terms["kl"]
-        if spec.entropy_coeff > 0 or logits.shape[1] <= _MAX_FREE_ENTROPY_VOCABULARY:
-            with torch.set_grad_enabled(logits.requires_grad and spec.entropy_coeff > 0):
-                terms["entropy"] = compute_entropy(logits, batch)
+        with torch.set_grad_enabled(spec.entropy_coeff > 0):
+            terms["entropy"] = compute_entropy(logits, batch)
+        if spec.entropy_coeff > 0:
             per_token = per_token - spec.entropy_coeff * terms["entropy"]
         terms["clip_fraction"] = losses.is_clipped(logprobs, old, advantages, spec.clip).float()
         loss = (per_token * columns["weights"]).sum()

@@ -175,7 +175,7 @@ class EnvRunnerGroup:
         if shipment.probe is None or proof is None:
             return {}
         metrics = compute_delivery_metrics(shipment.probe, proof)
-        problem = find_problem(metrics, shipment.probe.limit)
+        problem = find_problem(metrics, shipment.probe)
         if problem is not None:
             raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
         return metrics
@@ -205,7 +205,7 @@ class EnvRunnerGroup:
         logger.warning("env runner %d is begun anew: %s", runner, reason)
 
 
-_HIGHER_IS_BETTER = ("canary", "engine_effect")
+_HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
 
 
 def _load_and_prove(

@@ -4,6 +4,7 @@ Such a model's tokens are not known here, so a conversation is kept as text, by 
 can be learnt from what it samples: there are no log-probabilities.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -48,6 +49,7 @@ class OpenAIEngine:
     """
 
     num_versions = 1
+    served_effect = math.nan
 
     def __init__(self, endpoint: Endpoint, chat: TextChat) -> None:
         """Connects with the first request."""

@@ -23,6 +23,9 @@ class Engine(Protocol):
     num_versions: int
     """How many adapter versions are served at once. With more than one they are loaded and scored
     while requests are under way, which go on with the version that they name."""
+    served_effect: float
+    """How much of the newest adapter's change the weights hold that are served, by `ServedEffect`;
+    NaN where it changes nothing, or the engine has no weights of its own."""
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Announces and forgets sessions; closing an unknown one does nothing.

@@ -1,5 +1,6 @@
 """`ScriptedEngine`: an engine that says what it is given, for tests and oracle play."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,6 +30,7 @@ class ScriptedEngine:
     """
 
     num_versions = 1
+    served_effect = math.nan
 
     def __init__(
         self, chat: ChatFormat, script: Script, max_context_tokens: int | None = None

@@ -1,6 +1,7 @@
 """`TransformersEngine`: continuous batching over a Hugging Face model, in a thread of its own."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.engines.batching import NO_IDS, Batch, Ended, Job, Row
 from agentpeft.policies.engines.slots import check_attention
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.fusing import merged_state
+from agentpeft.policies.fusing import ServedEffect, merged_state
 from agentpeft.policies.samples import (
     AdapterAck,
     AdapterVersion,
@@ -30,7 +31,7 @@ QUIET_S = 0.0005
 MAX_STEPS_WAITED = 4
 """For how many steps a few requests wait for others to be prefilled with."""
 State = Mapping[str, torch.Tensor]
-Fuse = Callable[[State, AdapterVersion], dict[str, torch.Tensor]]
+Fuse = Callable[[State, AdapterVersion], tuple[dict[str, torch.Tensor], ServedEffect]]
 Result = tuple[Job, Completion | EngineError]
 
 
@@ -65,7 +66,7 @@ class TransformersEngine:
         settings: EngineSettings = EngineSettings(),
         fuse: Fuse = merged_state,
     ) -> None:
-        """`fuse` maps the base's weights and an adapter to the weights that it changes.
+        """`fuse` maps the base's weights and an adapter to those that it changes, and their effect.
 
         Raises: SettingsError where the model's attention does not fit.
         """
@@ -79,6 +80,7 @@ class TransformersEngine:
         self._batch = Batch(model, settings.max_concurrent, self._max_context_tokens)
         self._fuse = fuse
         self._pristine: dict[str, torch.Tensor] = {}
+        self.served_effect = math.nan
         self._version = None if settings.needs_adapter else 0
         self._rows: dict[str, Row] = {}
         self._jobs: dict[str, Job] = {}
@@ -172,12 +174,13 @@ class TransformersEngine:
 
     def _replace_weights(self, adapter: AdapterVersion) -> None:
         state = self._model.state_dict()
-        merged = self._fuse({**state, **self._pristine}, adapter)
+        merged, effect = self._fuse({**state, **self._pristine}, adapter)
         with torch.no_grad():
             for name in merged.keys() - self._pristine.keys():
                 self._pristine[name] = state[name].clone()
             for name, pristine in self._pristine.items():
                 state[name].copy_(merged.get(name, pristine))
+        self.served_effect = effect.share
 
     def _drop(self, row: Row, is_closed: bool) -> None:
         """Forgets what a row asked for; the thread does the rest."""

@@ -7,6 +7,7 @@ from agentpeft.policies.config import Settings
 from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
 from agentpeft.policies.fusing import merged_state, slot_state
 from agentpeft.policies.lora import attach_lora
+from agentpeft.policies.models import choose_serving
 from agentpeft.policies.policy_base import PolicyBase
 
 
@@ -15,7 +16,7 @@ def start_transformers(
 ) -> TransformersEngine:
     """Returns an engine over `base`, which is its own from then on. Raises: SettingsError."""
     limits, fuse = settings.env_runners, merged_state
-    if limits.serving == "native":
+    if choose_serving(settings, base.model.dtype) == "native":
         fuse = partial(slot_state, scaling=attach_lora(base, settings.lora).scaling)
     own = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,

@@ -5,6 +5,7 @@ share memory with it by polling, on cores that the model needs. That process end
 """
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
@@ -62,7 +63,7 @@ class VllmEngine:
         Raises: SettingsError where it does not start.
         """
         self._settings, self._stops, self._claim = settings, sorted(stop_token_ids), claim
-        self.num_versions = settings.num_adapters
+        self.num_versions, self.served_effect = settings.num_adapters, math.nan
         self._served: dict[int, LoRARequest | None] = {} if settings.needs_adapter else {0: None}
         """By version, the newest last."""
         self._slots: list[LoRARequest] = []
@@ -257,6 +258,7 @@ class VllmEngine:
         is_alone = not self._served  # else its name tells its keys and values from the others'
         if is_alone and not await self._call(self._llm.reset_prefix_cache):
             raise EngineError(f"{adapter.name}: vLLM kept keys and values of older weights")
+        self.served_effect = answer.pop("served_effect")
         ack = AdapterAck(**answer)
         self._served.pop(ack.version, None)
         self._served[ack.version] = lora

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from transformers import AutoConfig
 
 from agentpeft.envs.errors import SettingsError
 from agentpeft.policies.config import Settings
-from agentpeft.policies.models import choose_device, choose_dtype
+from agentpeft.policies.models import choose_device, choose_dtype, choose_serving
 
 MAX_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM has LoRA slots for."""
@@ -89,16 +90,14 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     """
     own = settings.env_runners
     device = choose_device(own.num_gpus_per_env_runner)
-    dtype = str(choose_dtype(settings.model, device)).removeprefix("torch.")
+    dtype = choose_dtype(settings.model, device)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     limit = int(shape.max_position_embeddings)
-    is_native = device.type == "cuda" and dtype == "bfloat16" and settings.lora.use_lora
-    auto: Serving = "native" if is_native else "fused"
     given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
-    serving = auto if own.serving == "auto" else own.serving
+    serving = choose_serving(settings, dtype)
     result = VllmSettings(
         serving=serving,
-        dtype="bfloat16" if dtype == "bfloat16" else "float32",
+        dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
         max_context_tokens=min(own.max_context_tokens or limit, limit),
         max_concurrent=own.max_concurrent_episodes,
         max_rank=settings.lora.rank,

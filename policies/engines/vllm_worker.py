@@ -15,12 +15,18 @@ from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.engines.adapter_files import read_adapter
 from agentpeft.policies.engines.checkpoint_files import CheckpointFiles
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.fusing import check_fits, merged_weight, target_names
+from agentpeft.policies.fusing import (
+    ServedEffect,
+    check_fits,
+    merged_weight,
+    slot_effect,
+    target_names,
+)
 from agentpeft.policies.samples import AdapterVersion
 
 tqdm.set_lock(RLock())  # its own is a file in shared memory, which SIGKILL would leave there
-Answer = dict[str, str | int]
-"""A receipt's fields, or an `error`: vLLM would hand an exception on as mere text."""
+Answer = dict[str, str | int | float]
+"""A receipt's fields with the `served_effect`, or an `error`, which vLLM would hand on as text."""
 
 
 class AdapterReceiver:
@@ -33,34 +39,50 @@ class AdapterReceiver:
     _fused_names: frozenset[str] = frozenset()
 
     def receive_adapter(self, folder: str, is_fused: bool) -> Answer:
-        """Returns a receipt of what the folder holds once it is checked, and fused if asked to."""
+        """Returns a receipt of what the folder holds once it is checked, and fused if asked to.
+
+        The effect is of the weights; in slots they are of the base's type.
+        """
         try:
             adapter = read_adapter(Path(folder))
             base = CheckpointFiles(Path(self.model_config.model), self.model_config.dtype, "cpu")
             check_fits(base.shapes(), adapter)
-            if is_fused:
-                self._fuse(base, adapter)
+            effect = self._fuse(base, adapter) if is_fused else self._find_effect(adapter)
         except EngineError as error:
             return {"error": str(error)}
-        return dict(vars(ack_of(adapter)))
+        return {**vars(ack_of(adapter)), "served_effect": effect.share}
 
-    def _fuse(self, base: CheckpointFiles, adapter: AdapterVersion) -> None:
+    def _find_effect(self, adapter: AdapterVersion) -> ServedEffect:
+        dtype = self.model_config.dtype
+        return slot_effect(
+            {n: torch.tensor(w, dtype=dtype) for n, w in adapter.weights.items()}, adapter
+        )
+
+    def _fuse(self, base: CheckpointFiles, adapter: AdapterVersion) -> ServedEffect:
         """Loads whole layers anew: what the last adapter changed, and what this one changes."""
         changed = frozenset(target_names(adapter))
         packed = self.model_runner.get_model().packed_modules_mapping
         names = _whole_layers(changed | self._fused_names, base, packed)
         # Whatever happens now, all of these may differ from the base
         self._fused_names |= changed
-        self.reload_weights(weights_iterator=self._load(names, base, adapter))
+        effect = ServedEffect()
+        self.reload_weights(weights_iterator=self._load(names, base, adapter, effect))
         self._fused_names = changed
+        return effect
 
     def _load(
-        self, names: Iterable[str], base: CheckpointFiles, adapter: AdapterVersion
+        self,
+        names: Iterable[str],
+        base: CheckpointFiles,
+        adapter: AdapterVersion,
+        effect: ServedEffect,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         changed = set(target_names(adapter))
         for name in names:
             weight = base[name].to(self.device)
-            yield name, merged_weight(weight, name, adapter) if name in changed else weight
+            if name in changed:
+                weight = merged_weight(weight, name, adapter, effect)
+            yield name, weight
 
 
 def _whole_layers(

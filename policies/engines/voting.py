@@ -4,6 +4,7 @@ Source: LifelongAgentBench (Zheng et al. 2025), experience replay and group self
 """
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -87,6 +88,7 @@ class VotingEngine:
     """
 
     num_versions = 1
+    served_effect = math.nan
 
     def __init__(
         self, engine: Engine, chat: ReplayChat, num_voters: int, temperature: float

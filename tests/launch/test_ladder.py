@@ -9,6 +9,7 @@ import torch
 from agentpeft.launch import ladder
 from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
 from agentpeft.policies.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.fusing import ServedEffect
 from agentpeft.policies.learner import Learner
 from agentpeft.policies.lora import attach_lora
 from agentpeft.policies.warm_start import make_tiny
@@ -58,9 +59,10 @@ def test_an_adapter_that_is_not_new_has_a_kl(rig):
 
 def test_an_adapter_that_is_acknowledged_and_not_served_is_found(rig):
     def make_engine(settings, base, chat):
-        return TransformersEngine(
-            base.model, chat.stop_token_ids, EngineSettings(), fuse=lambda state, adapter: {}
-        )
+        def forget(state, adapter):
+            return {}, ServedEffect()
+
+        return TransformersEngine(base.model, chat.stop_token_ids, EngineSettings(), forget)
 
     runner = EnvRunner(ladder.SETTINGS, base=make_tiny(ladder.SETTINGS), make_engine=make_engine)
     finding = ladder.check_delivery(replace(rig, runner=runner))

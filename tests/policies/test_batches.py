@@ -55,6 +55,18 @@ def test_logprobs_and_entropies_are_those_of_each_sequence_alone(share, max_toke
             assert torch.allclose(values, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient):
+    (batch,) = make_micro_batches(make_samples(random_groups()), 10_000, True, torch.device("cpu"))
+    size = int(batch.slots.max()) + 1
+    logits = torch.randn(size, 150_000, generator=torch.manual_seed(0)) * 5
+    expected = torch.distributions.Categorical(logits=logits).entropy()[batch.slots]
+    with torch.set_grad_enabled(has_gradient):
+        found = compute_entropy(logits.requires_grad_(), batch)
+    assert torch.allclose(found, expected, rtol=1e-4)
+    assert found.requires_grad == has_gradient
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_gradients_are_those_of_each_sequence_alone(share):
     policy, samples = make_policy(nonzero=True), make_samples(random_groups())

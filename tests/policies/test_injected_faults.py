@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_model import SMALL
 
-from agentpeft.policies import runner_group
+from agentpeft.policies import fusing, runner_group
 from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.config import Settings, with_overrides
@@ -53,6 +53,12 @@ def next_version(learner):
     steps = {n: (0.05 * rng.normal(size=w.shape)).astype("f4") for n, w in weights.items()}
     learner.policy.load_weights({name: weights[name] + steps[name] for name in weights})
     learner.version += 1
+
+
+def shrink_to(learner, size):
+    weights = learner.policy.adapter_weights()
+    small = {n: size * np.sign(w) if "lora_B" in n else w for n, w in weights.items()}
+    learner.policy.load_weights(small)
 
 
 def changed(adapter, change, part="lora_B"):
@@ -188,14 +194,30 @@ def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
         start("fault_tolerance.max_probe_difference=1e-12", "lora.rank=3")
 
 
+@pytest.mark.parametrize("least", [0.9, 0.0])
+def test_a_step_that_fused_weights_round_away_is_no_delivery(start, monkeypatch, least):
+    base = ("model.dtype=bfloat16", "env_runners.serving=fused")
+    learner, runners = start(*base, f"fault_tolerance.min_served_effect={least}")
+    learner.call(next_version)
+    learner.call(shrink_to, 1e-5)
+    shipment = learner.adapter()
+    assert runners.load_adapter(shipment)["served_effect"] > 0.9
+    monkeypatch.setattr(fusing, "_rounded", lambda weight, dtype, name: weight.to(dtype))
+    if least:
+        with pytest.raises(DeliveryError, match=r"but served_effect is 0\.\d+ \(limit 0.9\)"):
+            runners.load_adapter(shipment)
+    else:
+        assert runners.load_adapter(shipment)["served_effect"] < 0.8
+
+
 def test_a_script_and_all_weights_have_what_proof_they_can(start):
     learner, runners = start("env_runners.engine=scripted")
     assert runners.load_adapter(learner.adapter()) == {}
     learner, runners = start("training.algorithm=sft", "lora.use_lora=false")
     learner.call(next_version)
     metrics = runners.load_adapter(learner.adapter())
-    assert set(metrics) == {"probe_mean", "probe_max", "sampling_mean"}
-    assert metrics["probe_max"] < 1e-5
+    assert set(metrics) == {"probe_mean", "probe_max", "sampling_mean", "served_effect"}
+    assert metrics["probe_max"] < 1e-5 and metrics["served_effect"] == pytest.approx(1)
 
 
 def test_a_failed_engine_is_replaced_and_its_groups_are_drawn_again(start):

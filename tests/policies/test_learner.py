@@ -15,6 +15,7 @@ from learner_parts import (
 
 from agentpeft.policies.algorithms import ALGORITHMS
 from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.model_runner import CALM_UPDATES
 from agentpeft.policies.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
@@ -110,18 +111,83 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_then_stop_the_run():
     assert flat_weights(learner).tobytes() == before.tobytes()
 
 
-def test_out_of_memory_halves_the_micro_batches_and_changes_nothing():
+@pytest.mark.parametrize("vocab", [20, 5000])
+def test_the_entropy_is_a_metric_whatever_the_vocabulary(vocab):
+    learner = make_learner(make_policy(vocab=vocab))
+    entropy = learner.update(random_groups(vocab=vocab))["train/entropy"]
+    assert 0 < entropy < np.log(vocab)
+
+
+def numpy_fails():
+    np.empty(1 << 50)
+
+
+def torch_fails():
+    torch.empty(1 << 50)
+
+
+def raises(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        torch_fails,
+        numpy_fails,
+        raises(torch.OutOfMemoryError("out of memory")),
+        raises(RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")),
+        raises(RuntimeError("std::bad_alloc")),
+        raises(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")),
+    ],
+)
+def test_out_of_memory_halves_the_micro_batches_and_changes_nothing(fail):
     learner = make_learner(make_policy(nonzero=True), max_grad_norm=1e9)
 
     def limit(module, args, kwargs):
         if kwargs["input_ids"].numel() > 40:
-            raise torch.OutOfMemoryError("out of memory")
+            fail()
 
     other = make_learner(make_policy(nonzero=True), max_grad_norm=1e9)
     expected = gradients(other, random_groups())
     learner.policy.model.register_forward_pre_hook(limit, with_kwargs=True)
     assert torch.allclose(gradients(learner, random_groups()), expected, atol=1e-6)
     assert learner.update(random_groups())["train/num_oom_retries"] > 0
+
+
+def test_another_error_than_of_memory_is_raised():
+    learner = make_learner()
+    fail = raises(RuntimeError("shapes do not fit"))
+    learner.policy.model.register_forward_pre_hook(lambda *_: fail())
+    with pytest.raises(RuntimeError, match="do not fit"):
+        learner.update(random_groups())
+
+
+def test_micro_batches_grow_again_once_memory_has_sufficed_for_a_while():
+    learner = make_learner(learners={"max_tokens_per_micro_batch": 1024})
+    runner, is_short = learner._runner, [True]
+
+    def limit(module, args, kwargs):
+        if is_short[0] and kwargs["input_ids"].numel() > 40:
+            raise torch.OutOfMemoryError("out of memory")
+
+    learner.policy.model.register_forward_pre_hook(limit, with_kwargs=True)
+    learner.update(random_groups())
+    smallest, is_short[0] = runner.max_tokens, False
+    assert smallest < 128
+    sizes = []
+    for _ in range(2 * CALM_UPDATES):
+        learner.update(random_groups(num_groups=1, size=2))
+        sizes.append(runner.max_tokens)
+    calm = CALM_UPDATES - 1
+    assert sizes == [smallest] * calm + [2 * smallest] * CALM_UPDATES + [4 * smallest]
+    state = learner.state_dict()
+    other = make_learner(learners={"max_tokens_per_micro_batch": 2 * smallest})
+    other.load_state_dict(state)
+    assert other._runner.max_tokens == 2 * smallest
 
 
 @pytest.mark.parametrize("dynamic_sampling", [True, False])

@@ -97,7 +97,7 @@ def test_merged_state_is_what_peft_merges(dtype):
     policy = attach_lora(base, LORA)
     policy.load_weights(random_weights(policy))
     version = make_version(1, "run", policy.adapter_weights(), policy.scaling)
-    merged = merged_state(state, version)
+    merged, _ = merged_state(state, version)
     expected = policy.model.merge_and_unload().state_dict()
     assert len(merged) == 14 and policy.scaling == 2.0
     for name, weight in merged.items():
@@ -222,7 +222,7 @@ def test_full_policy_trains_all_weights_and_delivers_them(tmp_path):
     policy.load_weights(random_weights(policy))
     version = make_version(1, "run", policy.adapter_weights(), policy.scaling)
     other = make_base().model
-    other.load_state_dict(merged_state(other.state_dict(), version), strict=False)
+    other.load_state_dict(merged_state(other.state_dict(), version)[0], strict=False)
     assert torch.equal(logits(other), logits(policy.model))
     policy.save(tmp_path)
     again = make_policy(LoraSettings(use_lora=False))

@@ -33,8 +33,9 @@ def test_local_folder_loads_in_the_type_asked_for(folder):
     assert load(folder, dtype="bfloat16").model.dtype == torch.bfloat16
 
 
-def test_logits_of_a_bfloat16_base_are_not_rounded(folder):
-    head = load(folder, dtype="bfloat16").model.get_output_embeddings()
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_logits_in_bfloat16_are_not_rounded(folder, dtype):
+    head = load(folder, dtype=dtype).model.get_output_embeddings()
     states = torch.randn(5, head.in_features, generator=torch.manual_seed(0)).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         logits = head(states)

@@ -24,6 +24,7 @@ def test_each_version_is_received_served_and_scored(engine, number):
     adapter = make_adapter(number)
     ack = engine.load_adapter(adapter)
     assert (ack.version, ack.sha256) == (number, adapter.sha256)
+    assert engine.served_effect == pytest.approx(1, abs=1e-4)
     (completion,) = ask(engine, request_of(length=70, temperature=0.7, max_new_tokens=40))
     ids = np.concatenate([prompt_of(70), completion.token_ids])  # the same prompt each time
     expected = full_logprobs(adapter, ids, 0.7)[69:]

@@ -27,9 +27,10 @@ sys.stdin.read()
 """
 
 
-def read(folder, **own):
-    limits = {"engine": "vllm", "max_new_tokens": 8, **own}
-    return read_vllm_settings(Settings(env_runners=limits, lora={"rank": 24}), folder)
+def read(folder, dtype="auto", **own):
+    limits, model = {"engine": "vllm", "max_new_tokens": 8, **own}, {"dtype": dtype}
+    settings = Settings(env_runners=limits, lora={"rank": 24}, model=model)
+    return read_vllm_settings(settings, folder)
 
 
 def test_on_a_cpu_adapters_are_fused_into_float32_and_the_cache_is_small(folder):
@@ -38,6 +39,13 @@ def test_on_a_cpu_adapters_are_fused_into_float32_and_the_cache_is_small(folder)
     own = read(folder, serving="native", kv_cache_gib=0.5, max_context_tokens=64, num_threads=1)
     assert own == VllmSettings("native", "float32", 64, 256, 24, 1 << 29, 0.0, 1)
     assert own.engine_args(folder)["max_lora_rank"] == 32
+
+
+@pytest.mark.parametrize("serving", ["auto", "fused"])
+def test_a_bfloat16_base_is_served_natively_unless_asked_otherwise(folder, serving):
+    found = read(folder, dtype="bfloat16", serving=serving)
+    expected = "native" if serving == "auto" else "fused"
+    assert (found.serving, found.dtype) == (expected, "bfloat16")
 
 
 def test_a_cache_for_less_than_one_conversation_is_refused(folder):

@@ -45,7 +45,7 @@ def make_adapter(number, scale=0.1, rank=4, layers=LAYERS):
 def full_logprobs(adapter, ids, temperature=1.0):
     """Of every id but the first, by one plain forward pass of transformers."""
     model = make_model()
-    model.load_state_dict(merged_state(model.state_dict(), adapter), strict=False)
+    model.load_state_dict(merged_state(model.state_dict(), adapter)[0], strict=False)
     with torch.no_grad():
         logits = model(torch.tensor(ids)[None]).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).numpy()[np.arange(len(ids) - 1), ids[1:]]

@@ -1,0 +1,77 @@
+"""The memory that a dry run tells of, against what a step takes."""
+
+from itertools import accumulate
+
+import numpy as np
+import pytest
+import torch
+
+from agentpeft.envs import Outcome
+from agentpeft.launch.resources import estimate_memory
+from agentpeft.policies.config import Settings
+from agentpeft.policies.float_head import use_float_head
+from agentpeft.policies.learner import Learner
+from agentpeft.policies.lora import attach_lora
+from agentpeft.policies.samples import EpisodeGroup, Trajectory
+from agentpeft.policies.tiny import build_tiny
+
+NUM_TOKENS, PROMPT = 512, 4
+WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1, "num_heads": 2}
+DEEP = {"vocab_size": 300, "hidden_size": 64, "num_layers": 6, "num_heads": 2}
+CASES = {
+    "a large vocabulary": (WIDE, {}),
+    "an entropy bonus": (WIDE, {"training": {"entropy_coeff": 0.01}}),
+    "a temperature": (WIDE, {"env_runners": {"temperature": 0.5}}),
+    "bfloat16": (WIDE, {"model": {"dtype": "bfloat16"}}),
+    "layers": (DEEP, {}),
+    "layers in bfloat16": (DEEP, {"model": {"dtype": "bfloat16"}}),
+    "layers made anew": (DEEP, {"learners": {"gradient_checkpointing": True}}),
+}
+
+
+def make_groups(vocab, length, num_groups=2, size=4):
+    """Different answers of one length, which together fill a micro-batch."""
+    rng, mask = np.random.default_rng(0), np.ones(length, bool)
+
+    def play(reward):
+        ids = rng.integers(0, vocab, length)
+        logprobs = np.full(length, -1, np.float32)
+        return Trajectory(prompt, ids, mask, logprobs, (length,), (reward,), Outcome.SUCCESS)
+
+    groups = []
+    for number in range(num_groups):
+        prompt = rng.integers(0, vocab, PROMPT)
+        episodes = tuple(play(float(index % 2)) for index in range(size))
+        groups.append(EpisodeGroup(number, f"task{number}", (), 0, episodes))
+    return groups
+
+
+def peak_mib(compute):
+    """The most that torch had allocated at any moment of a computation."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        compute()
+    events = (e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]")
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))) / 2**20
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_takes_about_the_memory_that_is_estimated(case):
+    tiny, more = CASES[case]
+    learners = {"max_tokens_per_micro_batch": NUM_TOKENS, **more.get("learners", {})}
+    settings = Settings.model_validate(
+        {"tiny": {**tiny, "intermediate_size": 2 * tiny["hidden_size"]}, **more}
+        | {"learners": {"autocast": more.get("model", {}).get("dtype", "off"), **learners}}
+        | {"env_runners": {"max_new_tokens": 8, **more.get("env_runners", {})}}
+    )
+    base = build_tiny(settings.tiny, ["text"])
+    if settings.model.dtype == "bfloat16":
+        base.model.bfloat16()
+    use_float_head(base.model)
+    checkpointing = settings.learners.gradient_checkpointing
+    policy = attach_lora(base, settings.lora, gradient_checkpointing=checkpointing)
+    learner = Learner(settings, policy)
+    learner.update(make_groups(300, 2))  # gradients and the optimizer's state are there then
+    groups = make_groups(tiny["vocab_size"], NUM_TOKENS // 8 - PROMPT)
+    measured = peak_mib(lambda: learner.update(groups))
+    assert measured == pytest.approx(estimate_memory(settings)["activations"], rel=0.3)
