@@ -5,6 +5,7 @@ Ray is never stopped here, except what was started here.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,12 +39,13 @@ def ray_session(address: str | None) -> Iterator[None]:
     if address == "local":  # whose GCS does not come back, once it is gone
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
     try:
-        ray.init(
-            address=address,
-            runtime_env=_runtime_env(address),
-            include_dashboard=False if address == "local" else None,
-            logging_level=logging.WARNING,
-        )
+        with _hang_up_blocked():
+            ray.init(
+                address=address,
+                runtime_env=_runtime_env(address),
+                include_dashboard=False if address == "local" else None,
+                logging_level=logging.WARNING,
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
@@ -52,6 +54,20 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _hang_up_blocked() -> Iterator[None]:
+    """Within it, this thread starts processes that a terminal's hang-up does not end.
+
+    It reaches all processes of the foreground, and the run needs Ray's to save what it has learnt.
+    Here it is delivered after the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _runtime_env(address: str) -> dict[str, object]:
