@@ -151,7 +151,7 @@ def run_session(
         with signals.immediately():
             if run.settings.env_runners.num_env_runners > 0:
                 stack.callback(signals.take_back)  # Ray resets SIGTERM as it ends …
-                stack.enter_context(ray_session(address))
+                stack.enter_context(ray_session(address, run_dir))
                 signals.take_back()  # … and has a handler of its own as it starts
                 writers.append(RayGauges(run.settings.experiment))
             _make_tiny(run)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from process_parts import children_of, read_processes
+from process_parts import children_of, read_processes, seconds_until_gone
 
 from agentpeft.launch.metric_writers import read_metrics
 from agentpeft.policies.checkpoints import list_checkpoints
@@ -155,7 +155,7 @@ def test_sigterm_while_ray_or_its_actors_start_says_so(tmp_path, start, part):
     assert errors.splitlines()[-1] == "stopped by SIGTERM; there was nothing to save yet"
 
 
-def test_a_terminal_that_hangs_up_on_all_of_ray_loses_nothing(tmp_path, start):
+def test_a_terminal_that_hangs_up_on_all_of_ray_loses_nothing(tmp_path, start, ray_parent):
     process = start(RAY)
     wait_for_iterations(tmp_path, process)
     os.killpg(process.pid, signal.SIGHUP)
@@ -164,3 +164,15 @@ def test_a_terminal_that_hangs_up_on_all_of_ray_loses_nothing(tmp_path, start):
     steps = [json.loads(line)["step"] for line in output.splitlines()]
     assert newest_step(tmp_path) == steps[-1] > 0
     assert "so loud" in errors  # Ray hands on what its workers print
+    assert not list(ray_parent.iterdir())
+
+
+def test_a_killed_run_leaves_nothing_of_its_ray(tmp_path, start, ray_parent):
+    process = start(RAY)
+    wait_for_iterations(tmp_path, process, 0)
+    own = children_of(process.pid)
+    assert len(own) > 5 and list(ray_parent.iterdir())
+    process.kill()
+    process.wait()
+    seconds_until_gone(own, 45)  # Ray's agents alone: 60
+    assert not list(ray_parent.iterdir())
