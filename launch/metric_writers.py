@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.checkpoints import naming_file
 from agentpeft.policies.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -42,7 +43,7 @@ class JsonlWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends a line; what is no finite number is written as null."""
         line = {name: _finite(value) for name, value in {**metrics, "train/step": step}.items()}
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming_file(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
@@ -56,17 +57,21 @@ class TensorBoardWriter:
         """Opens an event file in `folder`."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._folder = folder
+        with naming_file(folder):
+            self._writer = SummaryWriter(str(folder))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds one scalar for each metric that is a finite number."""
-        for name, value in metrics.items():
-            if math.isfinite(value):
-                self._writer.add_scalar(name, value, step)
+        with naming_file(self._folder):
+            for name, value in metrics.items():
+                if math.isfinite(value):
+                    self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Closes the event file."""
-        self._writer.close()
+        with naming_file(self._folder):
+            self._writer.close()
 
 
 class WandbWriter:
