@@ -241,8 +241,8 @@ class _RayWorkers:
             closed = [actor.call.remote(self._job.close) for actor in actors]
             _, late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
             if late:
-                counts = len(late), len(actors), self._job.name
-                logger.warning("closing %d of %d %s takes longer than %g s", *counts, _STOP_S)
+                counts = self._job.name, len(late), len(actors)
+                logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)
         for actor in actors:
             ray.kill(actor)
 
