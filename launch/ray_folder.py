@@ -50,14 +50,11 @@ def ray_folder(logs: Path) -> Iterator[Path]:
 def _choose_parent() -> Path:
     """Returns where Ray's sockets have room for their paths."""
     named = [os.environ.get(name) for name in ("RAY_TMPDIR", "TMPDIR")]
-    parents = [Path(name) for name in named if name] + [Path("/tmp")]  # noqa: S108 (Ray's own place)
+    parents = [Path(name).resolve() for name in (*named, "/tmp") if name]  # noqa: S108 (as Ray does)
     for parent in parents:
-        if (
-            parent.is_dir()
-            and len(os.fsencode(f"{parent.resolve()}{_LONGEST}")) <= _MAX_SOCKET_PATH
-        ):
+        if parent.is_dir() and len(os.fsencode(f"{parent}{_LONGEST}")) <= _MAX_SOCKET_PATH:
             break
-    return parent.resolve()
+    return parent
 
 
 def _copy_logs(folder: Path, logs: Path) -> None:
