@@ -3,12 +3,11 @@
 `gymnasium.spec` and the registry know only the name.
 """
 
-from importlib import import_module
-
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from agentpeft.envs.errors import SettingsError, did_you_mean
+from agentpeft.envs.user_code import import_user_module
 
 _PREFIX = "AgentPEFT/"
 
@@ -25,14 +24,14 @@ def name_of(env_id: str) -> str:
 def find_spec(env_id: str) -> EnvSpec:
     """Imports an id's module, if it has one, and returns what is registered under its name.
 
-    Raises: SettingsError if there is no such module or name.
+    Raises: SettingsError if there is no such name, or the module cannot be imported.
     """
     module, colon, name = env_id.rpartition(":")
     if colon:
         try:
-            import_module(module)
-        except (ImportError, ValueError, TypeError) as error:  # no such module; "", ".relative"
-            raise SettingsError(f"environment {env_id!r}: {error}") from None
+            import_user_module(module)
+        except SettingsError as error:
+            raise SettingsError(f"environment {env_id!r}: {error}") from error
     if name not in gymnasium.registry:
         suite = [key for key in gymnasium.registry if key.startswith(_PREFIX)]
         hint = did_you_mean(name, gymnasium.registry if "/" not in name else suite)

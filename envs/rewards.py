@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib import import_module
 from math import isfinite, nan
 from types import MappingProxyType
 
 from agentpeft.envs.errors import EnvFault, SettingsError, did_you_mean, is_number, shown
 from agentpeft.envs.outcomes import Outcome
 from agentpeft.envs.tasks import Task
+from agentpeft.envs.user_code import import_user_module
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,11 @@ class RewardConfig:
 def _load_function(name: str) -> RewardFunction:
     module_name, _, attribute = name.partition(":")
     try:
-        function: RewardFunction = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        function: RewardFunction = getattr(import_user_module(module_name), attribute)
+    except (SettingsError, AttributeError) as error:
         raise SettingsError(
-            f"reward_fn {shown(name)} must be 'module:function' that can be imported "
-            f"({shown(error)})"
-        ) from None
+            f"reward_fn {shown(name)} must be 'module:function' that can be imported: {error}"
+        ) from error
     return function
 
 

@@ -294,7 +294,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
             continue
         try:
             pool = EnvPool(settings.environment.id, kwargs, (settings.seed,))
-            pool.begin(0, pool.task_at(0))[0].close()
+            pool.discard(pool.begin(0, pool.task_at(0))[0])
         except (DataError, EnvFault, SettingsError, OSError) as error:
             text = " ".join(str(error).split())
             yield Finding(section, text, f"mend it, or change {section}'s settings", True)
@@ -316,9 +316,10 @@ def try_environments(settings: Settings) -> None:
     """
     from agentpeft.policies.env_pool import EnvPool
 
-    environment = settings.environment
+    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     for changes in ({}, settings.evaluation.env_kwargs):
-        EnvPool(environment.id, {**environment.kwargs, **changes}, (settings.seed,)).close()
+        kwargs = {**environment.kwargs, **changes}
+        EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
 
 
 def find_faults(machine: Machine) -> None:

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.checkpoints import naming_file
 from agentpeft.policies.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -42,7 +43,7 @@ class JsonlWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends a line; what is no finite number is written as null."""
         line = {name: _finite(value) for name, value in {**metrics, "train/step": step}.items()}
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming_file(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:
@@ -56,17 +57,21 @@ class TensorBoardWriter:
         """Opens an event file in `folder`."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._folder = folder
+        with naming_file(folder):
+            self._writer = SummaryWriter(str(folder))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds one scalar for each metric that is a finite number."""
-        for name, value in metrics.items():
-            if math.isfinite(value):
-                self._writer.add_scalar(name, value, step)
+        with naming_file(self._folder):
+            for name, value in metrics.items():
+                if math.isfinite(value):
+                    self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Closes the event file."""
-        self._writer.close()
+        with naming_file(self._folder):
+            self._writer.close()
 
 
 class WandbWriter:
@@ -100,12 +105,16 @@ class WandbWriter:
 class LineConsole:
     """Prints one JSON line per iteration: for logs, where no terminal is."""
 
+    def __init__(self, output: TextIO) -> None:
+        """Prints to `output`."""
+        self._output = output
+
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Prints the console's fields, and the success rate where it was measured."""
         line: dict[str, float | None] = {"step": step}
         names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate"}
         line |= {f: _finite(metrics[name]) for f, name in names.items() if name in metrics}
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line), file=self._output, flush=True)
 
     def close(self) -> None:
         """Does nothing."""
@@ -114,14 +123,20 @@ class LineConsole:
 class ProgressConsole:
     """A progress bar with the console's fields, on a terminal."""
 
-    def __init__(self, num_iterations: int) -> None:
-        """Starts the bar."""
+    def __init__(self, num_iterations: int, output: TextIO) -> None:
+        """Starts the bar on `output`."""
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
         fields = [TextColumn(f"{field} {{task.fields[{field}]}}") for field in CONSOLE_FIELDS]
         self._progress = Progress(
-            TextColumn("step"), MofNCompleteColumn(), BarColumn(20), *fields, Remaining()
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(20),
+            *fields,
+            Remaining(),
+            console=Console(file=output),
         )
         blank = dict.fromkeys(CONSOLE_FIELDS, "-")
         self._progress.start()
@@ -142,9 +157,16 @@ class ProgressConsole:
 
 @contextmanager
 def open_writers(
-    settings: Settings, run_dir: Path, more: Sequence[MetricWriter] = ()
+    settings: Settings,
+    run_dir: Path,
+    more: Sequence[MetricWriter] = (),
+    output: TextIO | None = None,
 ) -> Iterator[list[MetricWriter]]:
-    """Yields all writers that the settings ask for, and closes them. Raises: SettingsError."""
+    """Yields all writers that the settings ask for, and closes them. Raises: SettingsError.
+
+    The console's is on `output` (None: standard output).
+    """
+    output = output or sys.stdout
     with ExitStack() as stack:
         writers: list[MetricWriter] = []
 
@@ -159,8 +181,10 @@ def open_writers(
             add(WandbWriter(settings, run_dir))
         for writer in more:
             add(writer)
-        is_terminal = sys.stdout.isatty()
-        add(ProgressConsole(settings.training.num_iterations) if is_terminal else LineConsole())
+        if output.isatty():
+            add(ProgressConsole(settings.training.num_iterations, output))
+        else:
+            add(LineConsole(output))
         yield writers
 
 

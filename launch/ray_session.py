@@ -5,9 +5,10 @@ Ray is never stopped here, except what was started here.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import ray
@@ -15,6 +16,7 @@ from ray.exceptions import RayError
 from ray.util.metrics import Gauge
 
 from agentpeft.envs import SettingsError
+from agentpeft.launch.ray_folder import ray_folder
 
 __all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"]
 
@@ -25,33 +27,56 @@ _COPIES = "working_dir_files"
 
 
 @contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
+def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
     """Joins the cluster at `address` (None: RAY_ADDRESS), or starts one of this machine's own.
 
     Workers find the package as this process does: installed, or in the folders of the working
-    directory. Raises: SettingsError where no cluster answers.
+    directory. Of a cluster of the run's own nothing is left, but where the run fails its logs in
+    `run_dir`. Raises: SettingsError where no cluster answers.
     """
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address == "local":  # whose GCS does not come back, once it is gone
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
+    with ExitStack() as stack:
+        folder = None
+        if address == "local":  # whose GCS does not come back, once it is gone
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
+            folder = stack.enter_context(ray_folder(run_dir / "logs" / "ray"))
+        stack.callback(ray.shutdown)
+        _start(address, folder)
+        logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
+        yield
+
+
+def _start(address: str, folder: Path | None) -> None:
+    """`folder` is for Ray's own files; None where a cluster is joined."""
     try:
-        ray.init(
-            address=address,
-            runtime_env=_runtime_env(address),
-            include_dashboard=False if address == "local" else None,
-            logging_level=logging.WARNING,
-        )
+        with _hang_up_blocked():
+            ray.init(
+                address=address,
+                runtime_env=_runtime_env(address),
+                include_dashboard=False if address == "local" else None,
+                logging_level=logging.WARNING,
+                _temp_dir=None if folder is None else str(folder),
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
-    logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
+
+
+@contextmanager
+def _hang_up_blocked() -> Iterator[None]:
+    """Within it, this thread starts processes that a terminal's hang-up does not end.
+
+    It reaches all processes of the foreground, and the run needs Ray's to save what it has learnt.
+    Here it is delivered after the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
     finally:
-        ray.shutdown()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _runtime_env(address: str) -> dict[str, object]:

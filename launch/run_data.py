@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.metric_writers import METRICS_FILE
+from agentpeft.policies.checkpoints import naming_file
 
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
@@ -78,7 +79,8 @@ def write_file(path: Path, content: bytes) -> None:
     """Writes to a temporary name, then renames. Raises: OSError."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        with naming_file(path):
+            temporary.write_bytes(content)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from agentpeft.policies.checkpoints import (
     STATE_FILE,
     latest_checkpoint,
     list_checkpoints,
+    naming_file,
     read_checkpoint,
     read_config,
     read_state,
@@ -144,16 +145,16 @@ def lock_run(run_dir: Path) -> Iterator[None]:
     Other machines are kept out only where their shared file system locks (NFS 4 does).
     Raises: SettingsError while another process runs it.
     """
-    with (run_dir / _LOCK_FILE).open("a+", encoding="utf-8") as file:
+    with (run_dir / _LOCK_FILE).open("a+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            holder = file.read().strip() or "another process"
+            holder = file.read().decode().strip() or "another process"
             raise SettingsError(f"{run_dir} is being trained already, by {holder}") from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        with naming_file(run_dir / _LOCK_FILE):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 

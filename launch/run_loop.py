@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from agentpeft.launch.metric_writers import MetricWriter, open_writers, read_metrics
 from agentpeft.launch.ray_session import RayGauges, ray_session
@@ -135,21 +135,27 @@ def _make_tiny(run: Start) -> None:
 
 
 def run_session(
-    run: Start, run_dir: Path, address: str | None, signals: StopSignals
+    run: Start,
+    run_dir: Path,
+    address: str | None,
+    signals: StopSignals,
+    output: TextIO | None = None,
 ) -> dict[str, Any]:
     """Starts or joins Ray where there are runners to place, trains, and returns the summary.
 
-    Raises: Stopped, after a checkpoint of what was learnt.
+    A line per iteration goes to `output` (None: standard output). Raises: Stopped, after a
+    checkpoint of what was learnt.
     """
     with ExitStack() as stack:
         writers: list[MetricWriter] = []
         with signals.immediately():
             if run.settings.env_runners.num_env_runners > 0:
-                stack.enter_context(ray_session(address))
-                stack.enter_context(signals.handle())  # Ray has put its own in their place
+                stack.callback(signals.take_back)  # Ray resets SIGTERM as it ends …
+                stack.enter_context(ray_session(address, run_dir))
+                signals.take_back()  # … and has a handler of its own as it starts
                 writers.append(RayGauges(run.settings.experiment))
             _make_tiny(run)
-            writers = stack.enter_context(open_writers(run.settings, run_dir, writers))
+            writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
             algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
             loop = RunLoop(algorithm, run, writers, signals)
         return loop.run()

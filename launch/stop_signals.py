@@ -1,11 +1,12 @@
-"""SIGTERM and Ctrl-C as a stop at the next safe point."""
+"""SIGTERM, Ctrl-C and a terminal's hang-up as a stop at the next safe point."""
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
@@ -23,29 +24,54 @@ class StopSignals:
     def __init__(self) -> None:
         """Nothing has been received, and nothing is handled before `handle`."""
         self._received: int | None = None
+        self._handled: tuple[signal.Signals, ...] = ()
         self._is_immediate = False
 
     @contextmanager
     def handle(self) -> Iterator[None]:
-        """Handles SIGTERM and SIGINT inside the block (in the main thread)."""
-        old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in old:
-            signal.signal(number, self._on_signal)
+        """Handles SIGTERM, SIGINT and SIGHUP inside the block (in the main thread), and after one.
+
+        A SIGHUP that is ignored, as `nohup` has it, stays so. Raises: Stopped, also where others
+        have made something else of a signal: Ray interrupts its waits with an error of its own, and
+        exits by SIGTERM while it starts.
+        """
+        old = {number: signal.getsignal(number) for number in _HANDLED}
+        if old[signal.SIGHUP] is signal.SIG_IGN:
+            del old[signal.SIGHUP]
+        self._handled = tuple(old)
+        self.take_back()
         try:
             yield
+        except Stopped:
+            raise
+        except KeyboardInterrupt:
+            self.check()
+            raise
+        except SystemExit as error:
+            if error.code == signal.SIGTERM:
+                self._received = signal.SIGTERM
+                self.take_back()
+                self.check()
+            raise
         finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
+            if self._received is None:  # else a second signal may come until the process has ended
+                for number, handler in old.items():
+                    signal.signal(number, handler)
+
+    def take_back(self) -> None:
+        """Handles the signals again that `handle` does; others may have handlers of their own."""
+        for number in self._handled:
+            signal.signal(number, self._on_signal)
 
     @contextmanager
     def immediately(self) -> Iterator[None]:
         """Around work that nothing is lost by: a signal ends it at once. Raises: Stopped."""
         self.check()
-        self._is_immediate = True
+        before, self._is_immediate = self._is_immediate, True
         try:
             yield
         finally:
-            self._is_immediate = False
+            self._is_immediate = before
 
     @property
     def is_stopping(self) -> bool:
@@ -58,9 +84,17 @@ class StopSignals:
             raise Stopped(self._received)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        name = signal.Signals(signum).name
         if self._received is not None:
+            _say(f"{name}: stopped at once, without waiting for what was still to be saved")
             os._exit(128 + signum)
         self._received = signum
         if self._is_immediate:
             raise Stopped(signum)
-        print("stopping after this iteration; a second signal exits at once", file=sys.stderr)
+        _say(f"{name}: stopping after this iteration; a second signal exits at once")
+
+
+def _say(line: str) -> None:
+    """Writes a line on standard error, past Python's buffer, which may be at work itself."""
+    with suppress(OSError):  # the terminal may be what has hung up
+        os.write(2, f"{line}\n".encode())

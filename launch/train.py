@@ -4,8 +4,10 @@
     python launch/train.py arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
     python launch/train.py --resume outputs/quickstart/20260101-120000
 
-The last line on standard output is JSON: success rates before and after, the adapter's place.
-Exit status: 0 done; 1 the run failed; 2 wrong settings; 143 or 130 stopped and saved.
+Standard output is JSON lines; the last has success rates before and after, the adapter's place.
+What others print goes to standard error. When nobody reads the lines any more, the run goes on.
+Exit status: 0 done; 1 the run failed; 2 wrong settings; 143, 130 or 129 stopped by SIGTERM, Ctrl-C
+or a hang-up of the terminal, and saved.
 """
 
 import json
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 if __name__ == "__main__" and sys.path and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
@@ -38,6 +41,7 @@ from agentpeft.launch.run_folder import (
     read_start,
     shown,
 )
+from agentpeft.launch.standard_streams import reserved_stdout
 from agentpeft.launch.stop_signals import Stopped, StopSignals
 from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import TrainingError
@@ -53,17 +57,16 @@ def _run(args: Namespace) -> int:
     if args.dry_run:
         _show(start.settings)
         return 0
-    signals = StopSignals()
     from agentpeft.launch.ray_session import RayError, say_cause
 
     try:
-        with signals.handle():
-            summary = _train(start, args.address, signals)
+        with reserved_stdout() as output:
+            summary = _train(start, args.address, output)
+            print(json.dumps(summary), file=output, flush=True)
     except Stopped as stop:
         return stop.exit_status
     except RayError as error:
         raise TrainingError(say_cause(error)) from error
-    print(json.dumps(summary), flush=True)
     return 0
 
 
@@ -87,37 +90,48 @@ def _show(settings: Settings) -> None:
         print(f"# {line}")
 
 
-def _train(start: Start, address: str | None, signals: StopSignals) -> dict[str, object]:
+def _train(start: Start, address: str | None, output: TextIO) -> dict[str, object]:
+    """Returns the summary. Raises: Stopped, after it was said how to go on."""
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from agentpeft.launch.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.run_loop import run_session
-    from agentpeft.launch.task_files import with_task_files
 
-    if address is not None and start.settings.env_runners.num_env_runners == 0:
-        raise SettingsError(
-            f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
-        )
-    output = output_base(Path(start.settings.output.dir))
-    find_faults(Machine(start.settings, output=output, address=address))
-    settings = with_task_files(start.settings)
-    try_environments(settings)
-    run_dir = start.run_dir or make_run_dir(settings)
-    start = Start(settings, run_dir, start.checkpoint)
+    signals, run_dir = StopSignals(), start.run_dir
     try:
-        with lock_run(run_dir), log_to(run_dir):
-            if start.checkpoint is not None:
-                change_settings(start)
-            return run_session(start, run_dir, address, signals)
+        with signals.handle():
+            with signals.immediately():
+                settings = _prepare(start.settings, address)
+                run_dir = run_dir or make_run_dir(settings)
+            start = Start(settings, run_dir, start.checkpoint)
+            with lock_run(run_dir), log_to(run_dir):
+                if start.checkpoint is not None:
+                    change_settings(start)
+                return run_session(start, run_dir, address, signals, output)
     except Stopped as stop:
         print(f"stopped by {stop}; {_how_to_go_on(run_dir)}", file=sys.stderr)
         raise
 
 
-def _how_to_go_on(run_dir: Path) -> str:
+def _prepare(settings: Settings, address: str | None) -> Settings:
+    """Returns the settings with their task files, once a look finds nothing in the way of a run."""
+    from agentpeft.launch.machine_checks import Machine, find_faults, try_environments
+    from agentpeft.launch.task_files import with_task_files
+
+    if address is not None and settings.env_runners.num_env_runners == 0:
+        raise SettingsError(
+            f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
+        )
+    output = output_base(Path(settings.output.dir))
+    find_faults(Machine(settings, output=output, address=address))
+    settings = with_task_files(settings)
+    try_environments(settings)
+    return settings
+
+
+def _how_to_go_on(run_dir: Path | None) -> str:
     from agentpeft.policies.checkpoints import list_checkpoints
 
-    if not list_checkpoints(run_dir / "checkpoints"):
+    if run_dir is None or not list_checkpoints(run_dir / "checkpoints"):
         return "there was nothing to save yet"
     return f"go on with: python launch/train.py --resume {shown(run_dir)}"
 

@@ -12,7 +12,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,18 @@ MANIFEST_FILE = "manifest.json"
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 _CONFIG_HASH = "# sha256 of the lines below: "
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """An OSError inside names `path`: that of a full disk names nothing, others a temporary name.
+
+    Raises: OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
@@ -51,7 +64,9 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
         new.rename(path)
         _sync(path.parent)
     except OSError as error:
-        raise CheckpointError(f"cannot write checkpoint {str(path)!r}: {error}") from error
+        raise CheckpointError(
+            f"cannot write checkpoint {str(path)!r}: {error.strerror or error}"
+        ) from error
     finally:
         if old.exists() and not path.exists():
             old.rename(path)
@@ -144,9 +159,10 @@ def write_config(run_dir: Path, settings: Settings) -> None:
     )
     new = run_dir / f".new-{CONFIG_FILE}-{os.getpid()}"
     try:
-        _write_synced(new, f"{note}{text}".encode())
-        new.replace(run_dir / CONFIG_FILE)
-        _sync(run_dir)
+        with naming_file(run_dir / CONFIG_FILE):
+            _write_synced(new, f"{note}{text}".encode())
+            new.replace(run_dir / CONFIG_FILE)
+            _sync(run_dir)
     finally:
         new.unlink(missing_ok=True)
 

@@ -4,9 +4,8 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-import gymnasium
 import numpy as np
 
 from agentpeft.envs import (
@@ -19,8 +18,8 @@ from agentpeft.envs import (
     TextEnv,
     UnknownTaskError,
 )
+from agentpeft.policies.environment_calls import Env, close_environments, make_environment
 
-Env: TypeAlias = gymnasium.Env[str, str]
 MAX_REWARD = 1e6
 """What is larger is a broken reward: it would drown all others in a baseline or an advantage."""
 
@@ -43,10 +42,20 @@ class EnvPool:
     environment that is no `TextEnv` has no tasks: it is reset with a seed of the position.
     """
 
-    def __init__(self, env_id: str, kwargs: dict[str, Any], seed: tuple[int, ...]) -> None:
-        """Makes the first environment. Raises: SettingsError on bad arguments."""
+    def __init__(
+        self,
+        env_id: str,
+        kwargs: dict[str, Any],
+        seed: tuple[int, ...],
+        close_timeout_s: float = 60.0,
+    ) -> None:
+        """Makes the first environment. Raises: SettingsError on bad arguments.
+
+        `close_timeout_s`: how long closing may take before the environments are left as they are.
+        """
         self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
-        env = self._make()
+        self._close_timeout_s = close_timeout_s
+        env = make_environment(self._env_id, self._kwargs)
         self._free = [env]
         self._tasks: TaskStream[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
@@ -76,12 +85,12 @@ class EnvPool:
         try:
             env = self._free.pop()
         except IndexError:  # other threads take environments too
-            env = self._make()
+            env = make_environment(self._env_id, self._kwargs)
         try:
             options = None if task is None else {"task": task}
             returned: object = env.reset(seed=seed, options=options)
         except EnvFault:
-            env.close()
+            self._close([env])
             raise
         except (SettingsError, UnknownTaskError):
             self.give_back(env)
@@ -99,15 +108,16 @@ class EnvPool:
         self._free.append(env)
 
     def close(self) -> None:
-        """Closes the environments that are not in use."""
-        while self._free:
-            self._free.pop().close()
+        """Closes the environments that are not in use; one that fails to close is a warning."""
+        free, self._free = self._free, []
+        self._close(free)
 
-    def _make(self) -> Env:
-        try:
-            return gymnasium.make(self._env_id, disable_env_checker=True, **self._kwargs)
-        except (gymnasium.error.Error, TypeError) as error:
-            raise SettingsError(f"environment {self._env_id!r}: {error}") from None
+    def discard(self, env: Env) -> None:
+        """Closes an environment that no episode is to have again."""
+        self._close([env])
+
+    def _close(self, environments: Sequence[Env]) -> None:
+        close_environments(environments, self._close_timeout_s)
 
     def _derive_seed(self, *position: int) -> int:
         return int(np.random.default_rng([*self._seed, *position]).integers(2**31))

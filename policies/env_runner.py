@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from agentpeft.envs import EnvFault, Outcome
 from agentpeft.envs.task_rows import content_hash
@@ -15,7 +16,8 @@ from agentpeft.policies.config import Settings
 from agentpeft.policies.delivery import Proof, prove
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.scripted import ScriptedEngine
-from agentpeft.policies.env_pool import Env, EnvPool, oracle_actions, outcome_of, reward_for, step
+from agentpeft.policies.env_pool import EnvPool, oracle_actions, outcome_of, reward_for, step
+from agentpeft.policies.environment_calls import Env
 from agentpeft.policies.episodes import (
     EpisodeBuilder,
     GroupRequest,
@@ -24,7 +26,7 @@ from agentpeft.policies.episodes import (
     SampleReport,
     Seat,
 )
-from agentpeft.policies.errors import EngineError
+from agentpeft.policies.errors import EngineError, EnvironmentBugError
 from agentpeft.policies.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.policy_base import PolicyBase
 from agentpeft.policies.samples import (
@@ -138,10 +140,11 @@ class EnvRunner:
     def _make_pools(self) -> dict[Mode, EnvPool]:
         environment, evaluation = self._settings.environment, self._settings.evaluation
         held_out = {**environment.kwargs, **evaluation.env_kwargs}
-        seed = self._settings.seed
+        kwargs: dict[Mode, dict[str, Any]] = {"train": environment.kwargs, "eval": held_out}
+        seed, limit_s = self._settings.seed, self._own.step_timeout_s
         return {
-            "train": EnvPool(environment.id, environment.kwargs, (seed, _STREAMS["train"])),
-            "eval": EnvPool(environment.id, held_out, (seed, _STREAMS["eval"])),
+            mode: EnvPool(environment.id, own, (seed, _STREAMS[mode]), limit_s)
+            for mode, own in kwargs.items()
         }
 
     def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
@@ -200,6 +203,8 @@ class EnvRunner:
                 self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
             try:
                 episode = await self._play_episode(seat, attempt)
+            except EnvironmentBugError as bug:
+                raise EnvironmentBugError(self._describe(seat, bug)) from bug
             except EnvFault as fault:
                 self._counts["faults"] += 1
                 self._last_fault = self._describe(seat, fault)
@@ -211,7 +216,7 @@ class EnvRunner:
         seat.group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
 
-    def _describe(self, seat: Seat, fault: EnvFault) -> str:
+    def _describe(self, seat: Seat, fault: Exception) -> str:
         place = f"environment {self._settings.environment.id}, task {seat.group.task.task_id!r}"
         return f"{place}, episode {seat.session}: {fault}"
 
@@ -232,8 +237,10 @@ class EnvRunner:
             is_whole = await self._take_turns(env, episode, seat, attempt)
         except EnvFault as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
-                await self._lanes.call(env.close)
+                await self._lanes.call(partial(pool.discard, env))
             raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault
+        except EnvironmentBugError as bug:
+            raise EnvironmentBugError(f"turn {episode.num_turns}: {bug}") from bug
         pool.give_back(env)
         if is_whole:
             return episode

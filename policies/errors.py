@@ -21,5 +21,9 @@ class TrainingError(RuntimeError):
     """Learning cannot go on, as after too many updates with a non-finite loss."""
 
 
+class EnvironmentBugError(TrainingError):
+    """An environment raised what none may raise: its author's to mend, and never tried again."""
+
+
 class WorkerLostError(TrainingError):
     """A process of the runners or the learner is gone, or does not answer."""

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from agentpeft.envs import EnvFault
+from agentpeft.policies.environment_calls import ENVIRONMENT_ERRORS, call_environment
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class Lanes:
         self._is_waking = self._is_watching = False
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Returns the future of `function()`. It raises LaneHang, or whatever the call raises."""
+        """Returns the future of `function()`. It raises LaneHang, or as `call_environment`."""
         self._loop = asyncio.get_running_loop()
         call = _Call(function, self._loop.create_future())
         self.clock.begin()
@@ -106,14 +107,9 @@ class Lanes:
             lane.start_s = time.monotonic()
             lane.call = call
             try:
-                call.result = call.function()
-            except EnvFault as fault:
-                call.error = fault
-            except BaseException as error:
+                call.result = call_environment(call.function)
+            except ENVIRONMENT_ERRORS as error:
                 call.error = error
-                self._lanes.discard(lane)
-                self._finish(call)
-                raise
             lane.call = None
             if call.is_settled:  # left behind meanwhile
                 return

@@ -4,11 +4,13 @@ import io
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from pickle import UnpicklingError
+from tempfile import TemporaryDirectory, gettempdir
 
 import numpy as np
 import torch
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.chat import make_chat
 from agentpeft.policies.delivery import NUM_CONTINUED, TEXTS, Probe
 from agentpeft.policies.errors import CheckpointError
@@ -21,6 +23,7 @@ from agentpeft.policies.scoring import score_sequences
 from agentpeft.policies.token_records import to_token_record
 
 ADAPTER, STATE = "adapter", "learner.pt"
+_ZIP = b"PK\3\4"
 _MAX_PROBE_TOKENS = 32
 _EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
 
@@ -100,19 +103,28 @@ def learner_to_files(learner: Learner) -> dict[str, bytes]:
 def adapter_to_files(learner: Learner, prefix: str = "") -> dict[str, bytes]:
     """Returns the files of an adapter's folder (of a model's, where all weights are trained)."""
     with TemporaryDirectory() as folder:
-        learner.policy.save(folder)
+        try:
+            learner.policy.save(folder)
+        except CheckpointError as error:  # what has no room is the folder of temporary files
+            raise CheckpointError(str(error).replace(folder, gettempdir())) from error
         return {f"{prefix}{path.name}": path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def restore_learner(learner: Learner, files: Mapping[str, bytes]) -> None:
     """Goes on from `learner_to_files`. Raises: CheckpointError, SettingsError."""
     try:
+        if not files[STATE].startswith(_ZIP):  # which torch would take for a pickle
+            raise UnpicklingError("it is no file of torch")
         state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
-    except (KeyError, RuntimeError, EOFError) as error:
+    except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
         raise CheckpointError(f"the learner's state cannot be read: {error}") from None
     with TemporaryDirectory() as folder:
         for name, content in files.items():
             if name.startswith(f"{ADAPTER}/"):
                 (Path(folder) / Path(name).name).write_bytes(content)
-        learner.policy.load(folder)
+        try:
+            learner.policy.load(folder)
+        except (CheckpointError, SettingsError) as error:  # by then this folder is gone
+            text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
+            raise type(error)(text) from error
     learner.load_state_dict(state)

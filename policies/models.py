@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.hub import is_hub_reachable
+from agentpeft.envs.user_code import import_user_module
 from agentpeft.policies.adapter_store import ADAPTER_CONFIG
 from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.float_head import use_float_head
@@ -105,9 +105,9 @@ def _import_own_classes(name: str) -> str:
     if not colon or Path(name).expanduser().exists():
         return name
     try:
-        import_module(module)
-    except ImportError as error:
-        raise SettingsError(f"model.name {name!r}: {error}") from None
+        import_user_module(module)
+    except SettingsError as error:
+        raise SettingsError(f"model.name {name!r}: {error}") from error
     return rest
 
 

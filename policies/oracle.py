@@ -1,34 +1,49 @@
 """Episodes played by an environment's oracle, as tokens: what supervised steps learn from."""
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count, islice
-from typing import Any
+from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
 
 from agentpeft.envs import SettingsError, Task, TextEnv
 from agentpeft.envs.task_rows import content_hash
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import EnvironmentSettings, Settings
+from agentpeft.policies.environment_calls import (
+    call_environment,
+    close_environments,
+    make_environment,
+)
+from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.samples import EpisodeGroup, Ids, Trajectory
 
+T = TypeVar("T")
+_CLOSE_S = 60.0
 WARM_START_STREAM = 2
 """The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
 
 
 def make_text_env(environment: EnvironmentSettings) -> TextEnv[Task]:
     """Returns the environment. Raises: SettingsError if it has no oracle, or on bad arguments."""
-    try:
-        env = gymnasium.make(environment.id, **environment.kwargs).unwrapped
-    except (gymnasium.error.Error, TypeError) as error:
-        raise SettingsError(f"environment {environment.id!r}: {error}") from None
+    env = make_environment(environment.id, environment.kwargs).unwrapped
     if not isinstance(env, TextEnv):
         raise SettingsError(
             f"environment {environment.id!r} is no TextEnv: it has no oracle to learn from"
         )
     return env
+
+
+@contextmanager
+def _text_env(environment: EnvironmentSettings) -> Iterator[TextEnv[Task]]:
+    """Yields the environment, and closes it. Raises: as `make_text_env`."""
+    env = make_text_env(environment)
+    try:
+        yield env
+    finally:
+        close_environments([env], _CLOSE_S)
 
 
 def oracle_groups(
@@ -38,7 +53,7 @@ def oracle_groups(
 
     A task depends on seed and position alone. Raises: SettingsError, EnvFault.
     """
-    with closing(make_text_env(environment)) as env:
+    with _text_env(environment) as env:
         for position in count(first):
             task = _draw(env, seed, position)
             played = (play_oracle(env, task, chat),)
@@ -65,7 +80,7 @@ def _draw(env: TextEnv[Task], seed: int, position: int) -> Task:
 
 def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
     """Plays one episode; the mask is on the actions, their stop tokens included."""
-    prompt, _ = env.reset(options={"task": task})
+    prompt, _ = _call(env, task, partial(env.reset, options={"task": task}))
     prompt_ids = chat.begin(prompt)
     parts: list[Ids] = []
     masks: list[bool] = []
@@ -73,7 +88,7 @@ def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
     rewards: list[float] = []
     for action in env.oracle_actions(task):
         ids = chat.encode_action(action)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = _call(env, task, partial(env.step, action))
         parts.append(ids)
         masks += [True] * len(ids)
         turn_ends.append(len(masks))
@@ -89,18 +104,27 @@ def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
     return Trajectory(prompt_ids, token_ids, mask, logprobs, ends, earned, env.outcome)
 
 
+def _call(env: TextEnv[Any], task: Task, function: Callable[[], T]) -> T:
+    try:
+        return call_environment(function)
+    except EnvironmentBugError as bug:
+        name = env.spec.id if env.spec else type(env).__name__
+        place = f"environment {name}, the oracle's episode of task {task.task_id!r}"
+        raise EnvironmentBugError(f"{place}: {bug}") from bug
+
+
 def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Iterator[str]:
     """Yields the prompts, actions and observations of `num` oracle episodes."""
-    with closing(make_text_env(environment)) as env:
+    with _text_env(environment) as env:
         for position in range(num):
             yield from _texts(env, _draw(env, seed, position))
 
 
 def _texts(env: TextEnv[Any], task: Task) -> Iterator[str]:
-    yield env.reset(options={"task": task})[0]
+    yield _call(env, task, partial(env.reset, options={"task": task}))[0]
     for action in env.oracle_actions(task):
         yield action
-        observation, _, terminated, truncated, _ = env.step(action)
+        observation, _, terminated, truncated, _ = _call(env, task, partial(env.step, action))
         yield observation
         if terminated or truncated:
             return

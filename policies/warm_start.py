@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from agentpeft.policies.policy_base import (
     compute_fingerprint,
 )
 from agentpeft.policies.samples import EpisodeGroup, Ids, Mask
+from agentpeft.policies.temporary_folders import temporary_folder
 from agentpeft.policies.tiny import build_tiny
 
 logger = logging.getLogger(__name__)
@@ -285,8 +285,8 @@ def _read(folder: Path) -> PolicyBase | None:
 
 def _write(base: PolicyBase, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as made:
-        whole = Path(made) / folder.name
+    with temporary_folder(folder.parent, ".making-") as made:
+        whole = made / folder.name
         base.model.save_pretrained(whole)
         base.tokenizer.save_pretrained(whole)
         try:

@@ -3,6 +3,7 @@
 The only door to Ray of this room.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from agentpeft.policies.errors import (
     WorkerLostError,
 )
 
+logger = logging.getLogger(__name__)
 Ref: TypeAlias = Any
 """A Ray object reference; in one process the object itself."""
 Call: TypeAlias = Callable[..., Any]
@@ -237,7 +239,10 @@ class _RayWorkers:
     def _end(self, actors: Sequence[Any]) -> None:
         if self._job.close is not None and actors:
             closed = [actor.call.remote(self._job.close) for actor in actors]
-            ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
+            _, late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
+            if late:
+                counts = self._job.name, len(late), len(actors)
+                logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)
         for actor in actors:
             ray.kill(actor)
 

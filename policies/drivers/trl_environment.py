@@ -9,7 +9,8 @@ from typing import Any
 
 from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, from_rows, to_rows
 from agentpeft.envs.task_rows import is_task_row
-from agentpeft.policies.env_pool import Env, EnvPool, reward_for
+from agentpeft.policies.env_pool import EnvPool, reward_for
+from agentpeft.policies.environment_calls import Env
 
 OVER = "The episode is over."
 

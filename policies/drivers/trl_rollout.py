@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from agentpeft.envs import Outcome
 from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.config import ModelSettings
-from agentpeft.policies.env_pool import Env, EnvPool, outcome_of, reward_for, step
+from agentpeft.policies.env_pool import EnvPool, outcome_of, reward_for, step
+from agentpeft.policies.environment_calls import Env
 from agentpeft.policies.episodes import EpisodeBuilder
 from agentpeft.policies.samples import Completion, Floats, Ids, StopReason
 

@@ -276,18 +276,6 @@ def test_a_run_killed_in_the_middle_goes_on_as_if_nothing_had_been(config, tmp_p
     assert learnt(run_dir, 4) == learnt(next((whole / "tiny").iterdir()), 4)
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_says_how_to_go_on(config, tmp_path, start, signum, status):
-    process = start(config, "training.num_iterations=10000", "output.num_checkpoints_kept=1")
-    run_dir = wait_for_first_line(tmp_path)
-    process.send_signal(signum)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert f"--resume outputs/tiny/{run_dir.name}" in errors.decode()
-    (checkpoint,) = list_checkpoints(run_dir / "checkpoints")
-    assert int(checkpoint.name[-6:]) == read_metrics(run_dir)[-1]["train/step"]
-
-
 def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, capsys):
     assert main([config, "training.num_iterations=1"]) == 0
     run_dir = only_run(tmp_path)
@@ -361,15 +349,6 @@ def test_a_folder_that_is_deleted_under_a_run_ends_it(config, tmp_path, start):
     assert process.returncode == 1
     assert str(run_dir.name) in errors.decode().splitlines()[-1]
     assert not (run_dir / "checkpoints").exists()
-
-
-def wait_for_first_line(tmp_path):
-    for _ in range(600):
-        found = list(tmp_path.glob("outputs/tiny/*/metrics.jsonl"))
-        if found and len(read_metrics(found[0].parent)) > 1:
-            return found[0].parent
-        time.sleep(0.1)
-    raise TimeoutError("no iteration")
 
 
 def test_an_environment_is_named_with_the_module_that_registers_it(config, tmp_path, capsys):

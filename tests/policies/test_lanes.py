@@ -5,6 +5,7 @@ import time
 import pytest
 
 from agentpeft.envs import EnvFault
+from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.lanes import BusyClock, LaneHang, Lanes
 
 
@@ -83,11 +84,15 @@ def test_a_fault_is_the_callers(make_lanes, call_all):
     assert not isinstance(fault, LaneHang)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_broken_environment_raises_and_its_lane_is_replaced(make_lanes, call_all):
+@pytest.mark.parametrize("raised", [ZeroDivisionError(), SystemExit(3), KeyboardInterrupt()])
+def test_what_a_broken_environment_raises_is_named_and_ends_no_lane(make_lanes, call_all, raised):
+    def step():
+        raise raised
+
     lanes = make_lanes(max_lanes=1)
-    (error,) = call_all(lanes, [lambda: 1 / 0])
-    assert isinstance(error, ZeroDivisionError)
+    (error,) = call_all(lanes, [step])
+    assert isinstance(error, EnvironmentBugError) and error.__cause__ is raised
+    assert str(error).startswith(f"the environment raised {type(raised).__name__}")
     assert call_all(lanes, [lambda: "next"]) == ["next"]
 
 

@@ -1,0 +1,178 @@
+"""How a run ends when it is told to, at any moment, and when nobody reads what it prints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from process_parts import children_of, read_processes, seconds_until_gone
+
+from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.policies.checkpoints import list_checkpoints
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+experiment = "tiny"
+environment = {id = "loud:Loud-v0", kwargs = {num_digits = 1, prompt = "compact"}}
+tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+warm_start = {num_steps = 0}
+env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+training = {num_iterations = 100000, num_groups = 4, group_size = 2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 4}
+output = {checkpoint_interval = 1000, tensorboard = false, num_checkpoints_kept = 1}
+"""
+LOUD = """
+import gymnasium
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
+
+class Loud(ArithmeticEnv):
+    def step(self, action):
+        print("so loud")
+        return super().step(action)
+
+gymnasium.register("Loud-v0", Loud)
+"""
+RAY = "env_runners.num_env_runners=1"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the command in a session of its own, so that its whole foreground can be signalled."""
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    (tmp_path / "loud.py").write_text(LOUD, encoding="utf-8")
+    started = []
+
+    def run(*arguments, prefix=(), **streams):
+        command = [*prefix, sys.executable, str(ROOT / "launch/train.py"), "tiny.toml", *arguments]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+        started.append(
+            subprocess.Popen(
+                command, cwd=tmp_path, env=env, text=True, start_new_session=True, **pipes
+            )
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def run_of(tmp_path):
+    return next(iter(tmp_path.glob("outputs/tiny/*")), tmp_path)
+
+
+def wait_for(condition, process):
+    for _ in range(3000):
+        if condition():
+            return
+        if process.poll() is not None:
+            raise AssertionError(f"it has ended: {process.communicate()}")
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def wait_for_iterations(tmp_path, process, number=2):
+    wait_for(lambda: len(read_metrics(run_of(tmp_path))) > number, process)
+
+
+def newest_step(tmp_path):
+    (checkpoint,) = list_checkpoints(run_of(tmp_path) / "checkpoints")
+    return int(checkpoint.name[-6:])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, start, signum):
+    process = start()
+    wait_for_iterations(tmp_path, process)
+    process.send_signal(signum)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    last = errors.splitlines()[-1]
+    assert last == (
+        f"stopped by {signum.name}; go on with: python launch/train.py --resume "
+        f"outputs/tiny/{run_of(tmp_path).name}"
+    )
+    steps = [json.loads(line)["step"] for line in output.splitlines()]
+    assert steps == list(range(len(steps))) and "so loud" in errors
+    assert newest_step(tmp_path) == steps[-1]
+
+
+def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, start):
+    process = start("training.num_groups=3000", prefix=["nohup"])
+    wait_for(lambda: read_metrics(run_of(tmp_path)), process)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    said = [line for line in errors.splitlines() if "SIG" in line]
+    assert said == [
+        "SIGTERM: stopping after this iteration; a second signal exits at once",
+        "SIGTERM: stopped at once, without waiting for what was still to be saved",
+    ]
+
+
+@pytest.mark.parametrize("streams", ["stdout", "both", "full"])
+def test_a_run_whose_lines_nobody_reads_goes_on(tmp_path, start, streams):
+    few = "training.num_iterations=20"
+    if streams == "full":
+        with Path("/dev/full").open("w") as full:
+            process = start(few, stdout=full)
+    else:
+        process = start(few, **({"stderr": subprocess.STDOUT} if streams == "both" else {}))
+        process.stdout.close()
+        process.stdout = None
+    errors = "" if streams == "both" else process.stderr.read()
+    assert process.wait(60) == 0
+    assert [line["train/step"] for line in read_metrics(run_of(tmp_path))] == [*range(21), 20]
+    assert newest_step(tmp_path) == 20
+    log = (run_of(tmp_path) / "logs" / "train.log").read_text()
+    for text in (log, errors) if errors else (log,):
+        assert text.count("standard output cannot be written") == 1
+        assert "Traceback" not in text and "Exception" not in text
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "ray::_ActorHost"])
+def test_sigterm_while_ray_or_its_actors_start_says_so(tmp_path, start, part):
+    process = start(RAY)
+
+    def is_there():
+        own = set(children_of(process.pid))
+        return any(part in text for pid, text in read_processes("cmdline") if pid in own)
+
+    wait_for(is_there, process)
+    process.terminate()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert errors.splitlines()[-1] == "stopped by SIGTERM; there was nothing to save yet"
+
+
+def test_a_terminal_that_hangs_up_on_all_of_ray_loses_nothing(tmp_path, start, ray_parent):
+    process = start(RAY)
+    wait_for_iterations(tmp_path, process)
+    os.killpg(process.pid, signal.SIGHUP)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 129
+    steps = [json.loads(line)["step"] for line in output.splitlines()]
+    assert newest_step(tmp_path) == steps[-1] > 0
+    assert "so loud" in errors  # Ray hands on what its workers print
+    assert not list(ray_parent.iterdir())
+
+
+def test_a_killed_run_leaves_nothing_of_its_ray(tmp_path, start, ray_parent):
+    process = start(RAY)
+    wait_for_iterations(tmp_path, process, 0)
+    own = children_of(process.pid)
+    assert len(own) > 5 and list(ray_parent.iterdir())
+    process.kill()
+    process.wait()
+    seconds_until_gone(own, 45)  # Ray's agents alone: 60
+    assert not list(ray_parent.iterdir())
