@@ -16,6 +16,7 @@ from agentpeft.policies.errors import (
     PlacementError,
     TrainingError,
 )
+from agentpeft.policies.time_limits import leave
 
 FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
 WRONG = (SettingsError, DataError, UnknownTaskError)
@@ -52,7 +53,14 @@ def split_settings(words: list[str]) -> tuple[str, list[str]]:
 
 
 def run_command(run: Callable[[Namespace], int], args: Namespace) -> int:
-    """Returns what `run(args)` does; of an error the status, 2 for wrong input, after one line."""
+    """Returns what `run(args)` does; of an error the status, 2 for wrong input, after one line.
+
+    Where a call into Ray still hangs the process ends here, with that status.
+    """
+    return leave(_run_command(run, args))
+
+
+def _run_command(run: Callable[[Namespace], int], args: Namespace) -> int:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     try:

@@ -29,6 +29,7 @@ _GRACE_S = 5.0
 def ray_folder(logs: Path) -> Iterator[Path]:
     """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
     from agentpeft.policies.temporary_folders import temporary_folder
+    from agentpeft.policies.time_limits import is_hanging
 
     with temporary_folder(_choose_parent(), _PREFIX) as folder:
         # Of a session of its own: what a terminal tells its foreground is not for it
@@ -39,12 +40,16 @@ def ray_folder(logs: Path) -> Iterator[Path]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        with sweeper:  # the end closes its standard input, as this process's death does
-            try:
-                yield folder
-            except Exception:
-                _copy_logs(folder, logs)
-                raise
+        try:
+            yield folder
+        except Exception:
+            _copy_logs(folder, logs)
+            raise
+        finally:
+            # Ray that hangs would end this process with a status of its own, once it is killed:
+            # the sweeper then waits for this process's end, which closes its standard input too
+            if not is_hanging():
+                sweeper.communicate()
 
 
 def _choose_parent() -> Path:

@@ -3,25 +3,30 @@
 Ray is never stopped here, except what was started here.
 """
 
+import atexit
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.metrics import Gauge
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.ray_folder import ray_folder
+from agentpeft.policies.errors import RayHangsError, TrainingError
+from agentpeft.policies.time_limits import RAY_START_S, await_interrupted, within
 
 __all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"]
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
+_SHUTDOWN_S = 20.0
 _COPIES = "working_dir_files"
 """The folder in which Ray keeps its temporary copies of uploaded working directories."""
 
@@ -32,19 +37,27 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
 
     Workers find the package as this process does: installed, or in the folders of the working
     directory. Of a cluster of the run's own nothing is left, but where the run fails its logs in
-    `run_dir`. Raises: SettingsError where no cluster answers.
+    `run_dir`. Raises: SettingsError where no cluster answers, RayHangsError, TrainingError where
+    Ray does not start.
     """
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    logging.getLogger("ray._private.worker").addFilter(_is_not_about_signals)
     with ExitStack() as stack:
         folder = None
         if address == "local":  # whose GCS does not come back, once it is gone
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
             folder = stack.enter_context(ray_folder(run_dir / "logs" / "ray"))
-        stack.callback(ray.shutdown)
-        _start(address, folder)
+        stack.callback(_shut_down)
+        try:
+            within(RAY_START_S, "starting Ray", partial(_start, address, folder), stays=True)
+        except TrainingError:
+            raise
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
         logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
         yield
 
@@ -60,9 +73,10 @@ def _start(address: str, folder: Path | None) -> None:
                 logging_level=logging.WARNING,
                 _temp_dir=None if folder is None else str(folder),
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
+    except Exception as error:  # Ray has no other for a node that is too slow
+        if address == "local" and "timed out" in str(error).lower():
+            raise TrainingError(f"Ray did not start: {say_cause(error)}") from error
+        raise
 
 
 @contextmanager
@@ -77,6 +91,22 @@ def _hang_up_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _shut_down() -> None:
+    """Ends Ray's part of this process, and the Ray that it started; a Ray that hangs is left."""
+    await_interrupted(_SHUTDOWN_S)
+    try:
+        within(_SHUTDOWN_S, "shutting down", ray.shutdown)
+    except RayHangsError:
+        atexit.unregister(ray.shutdown)
+        what = "what was started here ends with this process"
+        logger.warning("Ray does not shut down within %g s; %s", _SHUTDOWN_S, what)
+
+
+def _is_not_about_signals(record: logging.LogRecord) -> bool:
+    """Returns False for Ray's warning that it has left our signals' handlers alone."""
+    return "SIGTERM handler is not set" not in record.getMessage()
 
 
 def _runtime_env(address: str) -> dict[str, object]:
@@ -115,9 +145,12 @@ def is_in_ray_copy(path: Path) -> bool:
 
 
 def say_cause(error: BaseException) -> str:
-    """Returns the last line of an error: of a remote one, what was raised there."""
+    """Returns a line of an error: of a remote one the last, what was raised there, else the first.
+
+    Ray's own errors end with advice.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-isinstance(error, RayTaskError)] if lines else type(error).__name__
 
 
 class RayGauges:

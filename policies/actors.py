@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from agentpeft.policies import learner_calls
 from agentpeft.policies.config import Settings
+from agentpeft.policies.errors import PayloadLostError
 from agentpeft.policies.learner import Learner
 from agentpeft.policies.peers import Peers, open_store
 from agentpeft.policies.runner_group import EnvRunnerGroup, PendingSamples, Shipment
@@ -53,8 +54,23 @@ class LearnerGroup:
         self._workers.fetch(joined)
 
     def update(self, groups: Sequence[Ref]) -> dict[str, float]:
-        """Learns from groups, which reach the learners without passing the driver."""
-        return dict(self.call_all(_update, *groups))
+        """Learns from groups, which reach the learners without passing the driver.
+
+        All learners have them before one begins. Raises: PayloadLostError where one went with the
+        node that held it; then nothing was learnt.
+        """
+        self.call_all(_receive, *groups)
+        return dict(self.call_all(_update))
+
+    def find_lost(self, groups: Sequence[Ref]) -> list[Ref]:
+        """Returns those of the groups that cannot reach the learners any more."""
+        lost = []
+        for group in groups:
+            try:
+                self.call_all(_receive, group)
+            except PayloadLostError:
+                lost.append(group)
+        return lost
 
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
@@ -101,5 +117,10 @@ def _join(learner: Learner, place: tuple[str, int], rank: int) -> None:
     learner.peers = Peers.join(place, rank, own.num_learners, own.num_gpus_per_learner > 0)
 
 
-def _update(learner: Learner, *groups: EpisodeGroup) -> dict[str, float]:
+def _receive(learner: Learner, *groups: EpisodeGroup) -> None:
+    learner.received = groups
+
+
+def _update(learner: Learner) -> dict[str, float]:
+    groups, learner.received = learner.received, ()
     return learner.update(groups)

@@ -27,13 +27,23 @@ from agentpeft.policies.checkpoints import (
 )
 from agentpeft.policies.config import Settings
 from agentpeft.policies.env_runner import GroupRequest, SampleReport
-from agentpeft.policies.errors import CheckpointError, TrainingError, WorkerLostError
+from agentpeft.policies.errors import (
+    CheckpointError,
+    PayloadLostError,
+    TrainingError,
+    WorkerLostError,
+)
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
 
 logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"
-_FAULTS = ("num_failed_deliveries", "num_env_runner_restarts", "num_learner_restarts")
+_FAULTS = (
+    "num_failed_deliveries",
+    "num_env_runner_restarts",
+    "num_learner_restarts",
+    "num_redrawn_groups",
+)
 _FIXED = ("model", "tiny", "lora")
 """The sections that a checkpoint and the run that restores it must have in common."""
 
@@ -140,23 +150,42 @@ class Algorithm:
         with clock.part("sample"):
             while len(self._rounds) <= self.settings.max_adapter_lag:
                 self._rounds.append(self._runners.sample(self._next_requests()))
-            groups, report = self._rounds.popleft().result()
-        self._check_world(report, self.settings.training.num_groups)
-        hashes = [report.task_hashes[group_id] for group_id in sorted(report.task_hashes)]
-        fresh, learnt = [], []
-        for group, version, value in zip(groups, report.adapter_versions, hashes, strict=True):
-            if self._version - version <= self.settings.max_adapter_lag:
-                fresh.append(group)
-                learnt.append(value)
-        with clock.part("learn"):
-            metrics = self._learners.update(fresh)
-        self._seen.add(learnt)
+        metrics, report = self._learn_from(self._rounds.popleft(), clock)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
         self._record("train", report)
         metrics["time/env_s"] = report.env_s
-        metrics |= {f"sample/{name}": value for name, value in report.metrics().items()}
-        return metrics | {"sample/num_stale_groups": float(len(groups) - len(fresh))}
+        return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
+
+    def _learn_from(
+        self, samples: PendingSamples, clock: "_Clock"
+    ) -> tuple[dict[str, float], SampleReport]:
+        """Returns the metrics of the update, and the report of what it learnt from.
+
+        What goes with a lost node on its way to the learners is drawn again.
+        """
+        while True:
+            with clock.part("sample"):
+                groups, report = samples.result()
+            self._check_world(report, self.settings.training.num_groups)
+            hashes = [report.task_hashes[group_id] for group_id in sorted(report.task_hashes)]
+            fresh, learnt = [], []
+            for group, version, value in zip(groups, report.adapter_versions, hashes, strict=True):
+                if self._version - version <= self.settings.max_adapter_lag:
+                    fresh.append(group)
+                    learnt.append(value)
+            try:
+                with clock.part("learn"):
+                    metrics = self._learners.update(fresh)
+            except PayloadLostError:
+                lost = self._learners.find_lost(fresh)
+                if not lost:
+                    raise
+                samples.draw_again(lost)
+            else:
+                self._seen.add(learnt)
+                metrics["sample/num_stale_groups"] = float(len(groups) - len(fresh))
+                return metrics, report
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
@@ -309,7 +338,7 @@ class _Clock:
     def part(self, name: str) -> Iterator[None]:
         start_s = time.perf_counter()
         yield
-        self._parts_s[name] = time.perf_counter() - start_s
+        self._parts_s[name] = self._parts_s.get(name, 0.0) + time.perf_counter() - start_s
 
     def metrics(self) -> dict[str, float]:
         total_s = time.perf_counter() - self._start_s

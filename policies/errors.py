@@ -27,3 +27,22 @@ class EnvironmentBugError(TrainingError):
 
 class WorkerLostError(TrainingError):
     """A process of the runners or the learner is gone, or does not answer."""
+
+
+class WorkerMemoryError(WorkerLostError):
+    """A process was ended because its machine had too little memory left."""
+
+
+class PayloadLostError(WorkerLostError):
+    """Something that was on its way to a worker went with the node that held it."""
+
+
+class RayHangsError(TrainingError):
+    """Ray itself does not answer in time: one of its processes is stopped or overloaded."""
+
+    def __init__(self, what: str, limit_s: float) -> None:
+        """`what` was asked of it, and took longer than `limit_s`."""
+        super().__init__(
+            f"Ray does not answer: {what} took longer than {limit_s:g} s, so its raylet or GCS is "
+            "stopped or hangs; go on from the last checkpoint with --resume"
+        )
