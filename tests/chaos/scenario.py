@@ -189,7 +189,7 @@ class _Stage:
             self.run, self.words = SmallRun(self.folder), list(IN_RAY if in_ray else ())
             self.disk = self.server = self.nodes = None
             if fault == Fault.FULL_DISK:
-                name = {Part.DRIVER: "runs", Part.DATABASE: "data"}.get(part, "ray")
+                name = {Part.DRIVER: "runs", Part.DATABASE: "data"}.get(part, "r")
                 (self.folder / name).mkdir(exist_ok=True)
                 self.disk = stack.enter_context(closing(SmallDisk(self.folder / name)))
             if part == Part.DATABASE:

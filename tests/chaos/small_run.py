@@ -50,6 +50,7 @@ class SmallRun:
         """`folder` has a short path: Ray puts sockets below it."""
         self.folder, self._outputs = folder, folder / "runs"
         self._outputs.mkdir()
+        (folder / "r").mkdir()
         (folder / "small.toml").write_text(CONFIG, encoding="utf-8")
         self._learner: int | None = None
         self.others: Callable[[], Collection[int]] = tuple
@@ -159,7 +160,7 @@ class SmallRun:
 
 def make_environment(folder: Path) -> dict[str, str]:
     """Returns the variables of all processes of a run, by which they are found again."""
-    own = {"AGENTPEFT_CACHE": "cache", "RAY_TMPDIR": ".", "TMPDIR": "."}
+    own = {"AGENTPEFT_CACHE": "cache", "RAY_TMPDIR": "r", "TMPDIR": "."}
     env = os.environ | {name: str(folder / path) for name, path in own.items()}
     env.pop("RAY_ADDRESS", None)
     return env | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}

@@ -11,6 +11,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.timeout(900)  # a scenario has limits of its own, which say more
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_a_disturbed_run_ends_well_or_in_one_line_and_goes_on_to_the_same(request, scenario):
     if scenario.fault == Fault.FULL_DISK:
