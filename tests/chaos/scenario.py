@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+from process_parts import is_running
 from small_run import (
     NUM_ITERATIONS,
     STEPS,
@@ -351,7 +352,8 @@ def _await_moment(stage: _Stage, scenario: Scenario, calm: Undisturbed) -> list[
         time.sleep(0.001)
     begin_s, length_s = after_s[moment]
     time.sleep(begin_s + length_s * scenario.jitter)
-    return pids if moment == Moment.START else stage.find(scenario.part) or pids
+    is_there = pids and all(map(is_running, pids))
+    return pids if is_there else stage.find(scenario.part)  # looking takes longer than a moment
 
 
 def _has_come(run: SmallRun, scenario: Scenario) -> bool:
