@@ -337,7 +337,7 @@ def _await_moment(stage: _Stage, scenario: Scenario, calm: Undisturbed) -> list[
     """
     run, moment, scale = stage.run, scenario.moment, calm.total_s * (2 if scenario.in_ray else 1)
     after_s = {
-        Moment.START: (0, 0.6 * scale),
+        Moment.START: (0, scale * (0.6 if scenario.part == Part.DRIVER else 0.1)),
         Moment.WARM_START: (0, 0.25 * calm.total_s),
         Moment.SAMPLING: (0, calm.sample_s),
         Moment.LEARNING: (calm.sample_s, calm.learn_s),
