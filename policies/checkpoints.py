@@ -116,6 +116,8 @@ def _read_verified(path: Path) -> dict[str, bytes]:
             files[name] = (path / name).read_bytes()
     except FileNotFoundError:
         reason = "is missing"
+        if name != MANIFEST_FILE:
+            reason += f", and {MANIFEST_FILE} lists it"
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
     except (ValueError, KeyError, TypeError):
@@ -124,7 +126,7 @@ def _read_verified(path: Path) -> dict[str, bytes]:
         damaged = [name for name, content in files.items() if _hash(content) != hashes[name]]
         if not damaged:
             return files
-        name, reason = damaged[0], "does not match its SHA-256"
+        name, reason = damaged[0], f"does not match its SHA-256 in {MANIFEST_FILE}"
     raise CheckpointError(f"checkpoint {str(path)!r} is damaged: {name} {reason}")
 
 

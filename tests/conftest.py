@@ -128,6 +128,13 @@ def _require_sandbox(kind: SandboxKind) -> None:
 
 
 @pytest.fixture(scope="session")
+def mounting() -> None:
+    """File systems can be mounted here."""
+    can_mount = os.geteuid() == 0 and shutil.which("mount") is not None
+    _require(can_mount, "no mounting: needs root")
+
+
+@pytest.fixture(scope="session")
 def ordinary_user() -> int:
     """The id of nobody, who may map ids here; the tests run as root."""
     ranges = Path("/etc/subuid")

@@ -84,7 +84,7 @@ class MySQLDatabase:
             except ConnectionLostError:
                 self._forget_ready()
                 session.close()
-            except DataError:
+            except (DataError, EnvFault):
                 session.close()
                 raise
             else:

@@ -36,6 +36,10 @@ _TOO_LONG = StatementResult(
 _FULL = StatementResult(error="1114 (HY000): The table is full")
 _GONE_ERRNOS = (1049, 1103, 1146)
 _TOO_MANY_CONNECTIONS = 1226
+_NO_ROOM = re.compile(
+    r"(?:1004|1021|1026|1030|1037|1038|1041|1114) |1005 .*errno: (?:12|24|28|122|135)\b"
+)
+"""Errors of a server that has no disk, memory or descriptors left for a table."""
 _CLIENT_GRACE_S = 0.5
 """How long after its time a statement may take to be ended by the server, before we hang up."""
 _MOST_ROWS = 2**63
@@ -75,7 +79,7 @@ class MySQLSession:
         return self._server.limits
 
     def load(self, tables: Sequence[Table]) -> None:
-        """Makes the tables. Raises: DataError, ConnectionLostError."""
+        """Makes the tables. Raises: DataError, EnvFault (no room there), ConnectionLostError."""
         assert self._client is not None, "load() comes first"  # noqa: S101
         for table in tables:
             try:
@@ -85,7 +89,10 @@ class MySQLSession:
                 raise
             except MySQLError as error:
                 text = compute_error_text(error.text, "", self.slot.name)
-                raise DataError(f"table {table.name!r} cannot be made: {text}") from None
+                problem = f"table {table.name!r} cannot be made: {text}"
+                if _NO_ROOM.match(error.text):
+                    raise EnvFault(f"{problem} (server {self._server.address})") from None
+                raise DataError(problem) from None
 
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`."""

@@ -5,6 +5,7 @@ import subprocess
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
@@ -246,3 +247,38 @@ def test_wrong_password_is_a_settings_error(mysql_url: str) -> None:
     address = Address.parse(mysql_url)
     with pytest.raises(SettingsError, match="Access denied"):
         MySQLDatabase(f"mysql://root:secret@{address.host}:{address.port}")
+
+
+class FullServersClient:
+    """Answers every statement with one error."""
+
+    def __init__(self, text: str) -> None:
+        self._error = MySQLError(int(text[:4]), text)
+
+    def query(self, _sql: str) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            '1005 (HY000): Can\'t create table `a`.`b` (errno: 28 "No space left on device")',
+            EnvFault,
+        ),
+        ('1005 (HY000): Can\'t create table `a`.`b` (errno: 135 "No more room")', EnvFault),
+        ("1021 (HY000): Disk full (/tmp)", EnvFault),
+        ("1114 (HY000): The table 'b' is full", EnvFault),
+        ("1041 (HY000): Out of memory.", EnvFault),
+        ('1005 (HY000): Can\'t create table `a`.`b` (errno: 150 "Foreign key")', DataError),
+        ("1064 (42000): You have an error in your SQL syntax", DataError),
+    ],
+)
+def test_a_server_without_room_is_no_mistake_of_the_task(
+    database: MySQLDatabase, text: str, kind: type[Exception]
+) -> None:
+    full: Any = FullServersClient(text)
+    server, watchdog = database._server, database._watchdog
+    session = MySQLSession(server, watchdog, Slot("a", ""), full, lambda _: None)
+    with pytest.raises(kind, match="table 'people' cannot be made"):
+        session.load([PEOPLE])
