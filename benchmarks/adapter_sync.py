@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.config import TinySettings
-from agentpeft.policies.engines.vllm_settings import VllmSettings
-from agentpeft.policies.engines.vllm_start import start_engine
-from agentpeft.policies.samples import AdapterVersion
-from agentpeft.policies.tiny import make_tiny_config
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.vllm.settings import VllmSettings
+from agentpeft.policies.engines.vllm.start import start_engine
+from agentpeft.policies.messages import AdapterVersion
+from agentpeft.policies.models.tiny import make_tiny_config
+from agentpeft.policies.settings.config import TinySettings
 
 _SMALL = {
     "hidden_size": 896,

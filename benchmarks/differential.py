@@ -18,8 +18,8 @@ from random import Random
 from differential_expressions import make_tables
 from differential_statements import Statement, make_statement
 
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import (
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import (
     Database,
     DatabaseLimits,
     DatabaseSession,

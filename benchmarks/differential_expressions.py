@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from random import Random
 
-from agentpeft.envs.db_bench.database import Column, Row, Table, Value
+from agentpeft.envs.db_bench.backends.protocol import Column, Row, Table, Value
 
 WORDS = ("apple", "Apple", "BANANA", "banana", "Cherry", "kiwi", "Lime", "fig tree", "O'Hara", "")
 NUMERALS = ("12", "7.5", "abc", "3 apples", "0", "-4", "007", "1e2")

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.run.metric_writers import read_metrics
 
 ROOT = Path(__file__).parents[1]
 Curve = dict[int, float]

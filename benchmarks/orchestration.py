@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.run.metric_writers import read_metrics
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("sample", "learn", "broadcast", "orchestration", "total")

@@ -24,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.config import Settings
-from agentpeft.policies.engines.adapter_files import write_adapter
-from agentpeft.policies.engines.owned_process import owned_children
-from agentpeft.policies.engines.vllm_settings import read_vllm_settings
-from agentpeft.policies.engines.vllm_start import VARIABLES
-from agentpeft.policies.env_runner import EnvRunner, GroupRequest
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.models import load_base
-from agentpeft.policies.samples import AdapterVersion, Ids
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.vllm.adapter_files import write_adapter
+from agentpeft.policies.engines.vllm.settings import read_vllm_settings
+from agentpeft.policies.engines.vllm.start import VARIABLES
+from agentpeft.policies.messages import AdapterVersion, Ids
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.owned_process import owned_children
 
 
 @dataclass(frozen=True)

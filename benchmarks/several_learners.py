@@ -17,10 +17,10 @@ import numpy as np
 import ray
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.actors import LearnerGroup
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.samples import EpisodeGroup, Trajectory
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers.actors import LearnerGroup
 
 
 def make_settings(args: argparse.Namespace, num_learners: int) -> Settings:

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.adapter_store import LORA_A, LORA_B
-from agentpeft.policies.config import Settings
-from agentpeft.policies.fusing import ServedEffect, merged_weight, target_names
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.policy_base import PolicyBase
-from agentpeft.policies.samples import AdapterVersion, EpisodeGroup, Trajectory
+from agentpeft.policies.delivery.version import LORA_A, LORA_B
+from agentpeft.policies.engines.fusing import ServedEffect, merged_weight, target_names
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Trajectory
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.settings.config import Settings
 
 VOCAB = 512
 Change = Callable[[nn.Linear, str, Tensor], None]

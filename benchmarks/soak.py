@@ -41,10 +41,10 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import EnvFault, Outcome, TextEnv
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
 from agentpeft.envs.os_interaction.generator import OSGenerator
-from agentpeft.envs.processes import identify_process
+from agentpeft.envs.system.processes import identify_process
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "attacks"))
 from attack import Attack

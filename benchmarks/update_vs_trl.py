@@ -27,10 +27,10 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.policy_base import PolicyBase
-from agentpeft.policies.warm_start import make_tiny
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.models.warm_start import make_tiny
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"num_digits": 3, "format": "reversed", "prompt": "compact"}

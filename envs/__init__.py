@@ -6,16 +6,16 @@
 
 import gymnasium
 
-from agentpeft.envs.checking import check_text_env
-from agentpeft.envs.errors import DataError, EnvFault, SettingsError, UnknownTaskError
-from agentpeft.envs.outcomes import Outcome
-from agentpeft.envs.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
-from agentpeft.envs.spaces import Unicode
-from agentpeft.envs.streams import Stage, TaskStream
-from agentpeft.envs.task_rows import from_rows, to_rows
-from agentpeft.envs.tasks import Task, Taskset, TaskSource
-from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.vector import TextVectorEnv
+from agentpeft.envs.core.checking import check_text_env
+from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
+from agentpeft.envs.core.spaces import Unicode
+from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.vector import TextVectorEnv
+from agentpeft.envs.tasks.streams import Stage, TaskStream
+from agentpeft.envs.tasks.task_rows import from_rows, to_rows
+from agentpeft.envs.tasks.taskset import Task, Taskset, TaskSource
 
 __all__ = [
     "ENV_IDS",
@@ -57,5 +57,5 @@ for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
     gymnasium.register(
         id=_env_id,
         entry_point=f"agentpeft.envs.{_entry_point}",
-        vector_entry_point=f"agentpeft.envs.vector:{_make_vec}",
+        vector_entry_point=f"agentpeft.envs.core.vector:{_make_vec}",
     )

@@ -6,8 +6,8 @@
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from agentpeft.envs.errors import SettingsError, did_you_mean
-from agentpeft.envs.user_code import import_user_module
+from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.core.user_code import import_user_module
 
 _PREFIX = "AgentPEFT/"
 

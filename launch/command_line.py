@@ -16,7 +16,7 @@ from agentpeft.policies.errors import (
     PlacementError,
     TrainingError,
 )
-from agentpeft.policies.time_limits import leave
+from agentpeft.policies.workers.time_limits import leave
 
 FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
 WRONG = (SettingsError, DataError, UnknownTaskError)

@@ -16,9 +16,9 @@ from pathlib import Path
 if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
     del sys.path[0]  # the scripts beside this one would shadow installed packages
 
+from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
-from agentpeft.launch.machine_checks import ALL, Finding, Machine
-from agentpeft.launch.run_folder import output_base, read_start
+from agentpeft.launch.run.run_folder import output_base, read_start
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _look(machine: Machine, has_ladder: bool) -> Iterator[Finding]:
             is_whole = is_whole and not (finding.is_fault and finding.name == "packages")
             yield finding
     if has_ladder and is_whole:
-        from agentpeft.launch.ladder import climb
+        from agentpeft.launch.checking.ladder import climb
 
         yield from climb()
 

@@ -31,15 +31,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
-from agentpeft.launch.evaluation_files import EvaluationFiles
+from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
+from agentpeft.launch.evaluating.players import KEY_VARIABLE, Contestant, Kind, Methods, seated
 from agentpeft.launch.merge import find_adapter
-from agentpeft.launch.players import KEY_VARIABLE, Contestant, Kind, Methods, seated
-from agentpeft.launch.run_folder import output_base, read_start, shown
-from agentpeft.launch.task_files import with_task_files
+from agentpeft.launch.run.run_folder import output_base, read_start, shown
 from agentpeft.policies.checkpoints import CONFIG_FILE
-from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 _MAX_ROUND = 128

@@ -22,7 +22,7 @@ if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command
-from agentpeft.launch.run_data import Row, RunData, read_rows, read_run, write_file
+from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run, write_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:

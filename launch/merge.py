@@ -27,15 +27,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command, size_mib
-from agentpeft.launch.resources import read_model_config
-from agentpeft.launch.run_folder import shown
-from agentpeft.policies.adapter_store import ADAPTER_CONFIG
+from agentpeft.launch.run.resources import read_model_config
+from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpoints import latest_checkpoint
-from agentpeft.policies.config import Settings
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.lora import open_adapter, weights_and_updates
-from agentpeft.policies.models import load_base
-from agentpeft.policies.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import open_adapter, weights_and_updates
+from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.settings.config import Settings
 
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """By how much a log-probability may differ: rounding of the merged weights."""

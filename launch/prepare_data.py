@@ -21,11 +21,11 @@ if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset, UnknownTaskError
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.hub import load_hub_rows
-from agentpeft.envs.records import Json
-from agentpeft.envs.splits import Split
-from agentpeft.launch.gold_validation import validate
-from agentpeft.launch.task_families import TaskFamily, family_of, family_of_file
+from agentpeft.envs.tasks.hub import load_hub_rows
+from agentpeft.envs.tasks.records import Json
+from agentpeft.envs.tasks.splits import Split
+from agentpeft.launch.data.gold_validation import validate
+from agentpeft.launch.data.task_families import TaskFamily, family_of, family_of_file
 
 HUB_ID = "csyq/LifelongAgentBench"
 _INTERRUPTED = 130

@@ -21,11 +21,11 @@ if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command
-from agentpeft.launch.plots import PARTS, make_plots, to_image
-from agentpeft.launch.report_episodes import read_episodes
-from agentpeft.launch.run_data import Row, RunData, read_run, write_file
+from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
+from agentpeft.launch.reporting.report_episodes import read_episodes
+from agentpeft.launch.reporting.run_data import Row, RunData, read_run, write_file
 
-_PAGE = Path(__file__).parent / "report_page"
+_PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000
 
 

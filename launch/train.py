@@ -30,7 +30,7 @@ if not (find_spec("agentpeft") and find_spec("agentpeft.policies")):
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
-from agentpeft.launch.run_folder import (
+from agentpeft.launch.run.run_folder import (
     Start,
     change_settings,
     lock_run,
@@ -41,10 +41,10 @@ from agentpeft.launch.run_folder import (
     read_start,
     shown,
 )
-from agentpeft.launch.standard_streams import reserved_stdout
-from agentpeft.launch.stop_signals import Stopped, StopSignals
-from agentpeft.policies.config import Settings
+from agentpeft.launch.run.standard_streams import reserved_stdout
+from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.settings.config import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def _run(args: Namespace) -> int:
     if args.dry_run:
         _show(start.settings)
         return 0
-    from agentpeft.launch.ray_session import RayError, say_cause
+    from agentpeft.launch.run.ray_session import RayError, say_cause
 
     try:
         with reserved_stdout() as output:
@@ -83,7 +83,7 @@ def _read_start(args: Namespace) -> Start:
 
 def _show(settings: Settings) -> None:
     """Prints the settings as TOML, with the memory they need in its comments."""
-    from agentpeft.launch.resources import describe_memory
+    from agentpeft.launch.run.resources import describe_memory
 
     print(settings.to_toml())
     for line in describe_memory(settings):
@@ -94,7 +94,7 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
     """Returns the summary. Raises: Stopped, after it was said how to go on."""
     # Read when the hub's client is imported: transformers would show a bar at each checkpoint
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from agentpeft.launch.run_loop import run_session
+    from agentpeft.launch.run.run_loop import run_session
 
     signals, run_dir = StopSignals(), start.run_dir
     try:
@@ -114,8 +114,8 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
 
 def _prepare(settings: Settings, address: str | None) -> Settings:
     """Returns the settings with their task files, once a look finds nothing in the way of a run."""
-    from agentpeft.launch.machine_checks import Machine, find_faults, try_environments
-    from agentpeft.launch.task_files import with_task_files
+    from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
+    from agentpeft.launch.data.task_files import with_task_files
 
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(

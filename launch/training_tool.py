@@ -20,13 +20,18 @@ from pydantic.types import PositiveInt
 
 from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, TextEnv
 from agentpeft.launch.command_line import FAILURES, WRONG, say
-from agentpeft.launch.run_data import write_file
-from agentpeft.launch.run_folder import Start, log_to, make_run_dir, output_base
-from agentpeft.launch.task_files import with_task_files
-from agentpeft.policies.adapter_store import ADAPTER_CONFIG
-from agentpeft.policies.config import AlgorithmName, EnvironmentSettings, Settings, with_overrides
-from agentpeft.policies.oracle import make_text_env
-from agentpeft.policies.thoughts import find_action
+from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.reporting.run_data import write_file
+from agentpeft.launch.run.run_folder import Start, log_to, make_run_dir, output_base
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.rollout.oracle import make_text_env
+from agentpeft.policies.rollout.thoughts import find_action
+from agentpeft.policies.settings.config import (
+    AlgorithmName,
+    EnvironmentSettings,
+    Settings,
+    with_overrides,
+)
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]
@@ -151,8 +156,8 @@ def _shape(request: ToolRequest) -> Json:
 
 
 def _train(settings: Settings) -> Json:
-    from agentpeft.launch.run_loop import run_session
-    from agentpeft.launch.stop_signals import StopSignals
+    from agentpeft.launch.run.run_loop import run_session
+    from agentpeft.launch.run.stop_signals import StopSignals
 
     run_dir = make_run_dir(settings)
     with log_to(run_dir):
@@ -162,7 +167,7 @@ def _train(settings: Settings) -> Json:
 
 def _evaluate(request: ToolRequest, settings: Settings) -> Json:
     from agentpeft.launch.evaluate import evaluate
-    from agentpeft.launch.players import Contestant, Methods
+    from agentpeft.launch.evaluating.players import Contestant, Methods
 
     kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(request) else "base"
     output = output_base(Path(request.output_dir)) / "evaluations" / str(time.time_ns())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ray import tune
 
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.config import Settings
+from agentpeft.policies.settings.config import Settings
 
 
 def make_trainable(values: Mapping[str, Any]) -> type["AlgorithmTrainable"]:

@@ -9,8 +9,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from agentpeft.policies import learner_calls
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, PendingSamples
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
@@ -25,8 +23,6 @@ from agentpeft.policies.checkpoints import (
     set_aside_newer,
     write_checkpoint,
 )
-from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.errors import (
     CheckpointError,
     PayloadLostError,
@@ -35,6 +31,10 @@ from agentpeft.policies.errors import (
 )
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
+from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers import learner_calls
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup, PendingSamples
 
 logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"

@@ -18,10 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.config import Settings
+from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.samples import EpisodeRecord, TokenRecord
+from agentpeft.policies.messages import EpisodeRecord, TokenRecord
+from agentpeft.policies.settings.config import Settings
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"

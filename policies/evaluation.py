@@ -6,7 +6,7 @@ from math import comb, sqrt
 from statistics import fmean
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.samples import EpisodeRecord
+from agentpeft.policies.messages import EpisodeRecord
 
 
 def wilson_interval(num_successes: int, num_trials: int, z: float = 1.96) -> tuple[float, float]:

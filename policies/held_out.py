@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from agentpeft.envs import EpisodeOptions
-from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 SEEN_FILE = "seen_tasks.bin"

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from docs_blocks import ROOT
 
 from agentpeft.launch import prepare_data
-from agentpeft.launch.run_folder import read_start
+from agentpeft.launch.run.run_folder import read_start
 
 RUN = "outputs/quickstart/20260101-120000"
 """The run that the pages speak of."""

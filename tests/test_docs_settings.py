@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from agentpeft.policies.config import Settings, setting_names
+from agentpeft.policies.settings.config import Settings, setting_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "training" / "settings.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.+?)` \|", re.M)

@@ -91,7 +91,7 @@ def test_the_sdist_has_the_sources_and_the_licence(dist):
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "envs/text_env.py"} <= names
+    assert {"LICENSE", "README.md", "pyproject.toml", "envs/core/text_env.py"} <= names
 
 
 def test_the_wheel_plays_in_an_empty_environment(empty_python, tmp_path):

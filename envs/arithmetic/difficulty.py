@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
-from agentpeft.envs.errors import SettingsError, check_count, check_share
-from agentpeft.envs.rewards import Episode, RewardConfig
-from agentpeft.envs.tasks import Task
+from agentpeft.envs.core.errors import SettingsError, check_count, check_share
+from agentpeft.envs.core.rewards import Episode, RewardConfig
+from agentpeft.envs.tasks.taskset import Task
 
 
 class AdaptiveDifficulty:

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias, Unpack
 from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty, LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
-from agentpeft.envs.errors import SettingsError, check_choice, shown
-from agentpeft.envs.outcomes import Outcome
-from agentpeft.envs.splits import Split
-from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.errors import SettingsError, check_choice, shown
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.tasks.splits import Split
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentpeft.envs.errors import SettingsError, did_you_mean, shown
+from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
 
 
 @dataclass(frozen=True)

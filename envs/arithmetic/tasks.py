@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
-from agentpeft.envs.errors import SettingsError, UnknownTaskError, shown
-from agentpeft.envs.splits import Split, check_split, split_of
-from agentpeft.envs.tasks import Task
+from agentpeft.envs.core.errors import SettingsError, UnknownTaskError, shown
+from agentpeft.envs.tasks.splits import Split, check_split, split_of
+from agentpeft.envs.tasks.taskset import Task
 
 MAX_DIGITS = 1000
 _MAX_DRAWS = 1000

@@ -7,6 +7,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, Unpack, get_args
 
+from agentpeft.envs.core.errors import (
+    SettingsError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_share,
+)
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,
     InvalidAction,
@@ -14,24 +23,15 @@ from agentpeft.envs.db_bench.actions import (
     operation_action,
     parse_action,
 )
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
-from agentpeft.envs.db_bench.grading import Grader
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSession
+from agentpeft.envs.db_bench.generator.table_options import TableOptions
+from agentpeft.envs.db_bench.grading.grader import Grader
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.sources import make_task_source
-from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import (
-    SettingsError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_share,
-)
-from agentpeft.envs.outcomes import Outcome
-from agentpeft.envs.splits import Split
-from agentpeft.envs.tasks import TaskSource
-from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.taskset import TaskSource
 
 _MAX_GOLD_ROWS = 10_000
 

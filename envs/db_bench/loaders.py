@@ -13,12 +13,12 @@ from decimal import Decimal
 from math import isfinite
 from pathlib import Path
 
-from agentpeft.envs.db_bench.database import Column, Row, Table, Value
+from agentpeft.envs.core.errors import DataError, SettingsError
+from agentpeft.envs.db_bench.backends.protocol import Column, Row, Table, Value
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import DataError, SettingsError
-from agentpeft.envs.records import Json, Record
-from agentpeft.envs.tasks import Taskset
+from agentpeft.envs.tasks.records import Json, Record
+from agentpeft.envs.tasks.taskset import Taskset
 
 _FIRST_WORD = re.compile(r"(?:[\s(]|/\*.*?\*/|(?:--|#)[^\n]*\n)*+([a-zA-Z]+)", re.DOTALL)
 _NESTED_FIELDS = ("answer_info", "table_info", "skill_list")

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from agentpeft.envs.db_bench.database import Table
+from agentpeft.envs.core.text_env import EpisodeConfig
+from agentpeft.envs.db_bench.backends.protocol import Table
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.text_env import EpisodeConfig
 
 PromptStyle = Literal["full", "compact"]
 

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator
 import sqlglot
 from sqlglot import exp
 
-from agentpeft.envs.errors import DataError
-from agentpeft.envs.skill_generator import sort_skills
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.tasks.skill_generator import sort_skills
 
 SKILLS = (
     "select",

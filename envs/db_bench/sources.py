@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agentpeft.envs.db_bench.generator import DBBenchGenerator
+from agentpeft.envs.core.errors import check_path
+from agentpeft.envs.db_bench.generator.generator import DBBenchGenerator
+from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import SKILLS
-from agentpeft.envs.db_bench.table_options import TableOptions
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.errors import check_path
-from agentpeft.envs.skill_generator import choose_tasks, read_skills
-from agentpeft.envs.tasks import TaskSource
+from agentpeft.envs.tasks.skill_generator import choose_tasks, read_skills
+from agentpeft.envs.tasks.taskset import TaskSource
 
 
 def make_task_source(

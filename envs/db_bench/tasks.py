@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from agentpeft.envs.db_bench.database import Row, Table
-from agentpeft.envs.errors import DataError
-from agentpeft.envs.tasks import Task
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.db_bench.backends.protocol import Row, Table
+from agentpeft.envs.tasks.taskset import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from fractions import Fraction
 from unicodedata import decomposition
 
-from agentpeft.envs.number_equality import is_same_number
+from agentpeft.envs.core.number_equality import is_same_number
 
 _MAX_NUMBER_CHARS = 4000
 _MAX_EXPONENT = 308

@@ -5,13 +5,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Unpack
 
-from agentpeft.envs.errors import SettingsError, check_choice, check_path
+from agentpeft.envs.core.errors import SettingsError, check_choice, check_path
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.outcomes import Outcome
-from agentpeft.envs.tasks import TaskSource
-from agentpeft.envs.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.tasks.taskset import TaskSource
 
 
 class GSM8KEnv(TextEnv[GSM8KTask]):

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from agentpeft.envs.errors import SettingsError
+from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.gsm8k.answers import parse_number
-from agentpeft.envs.hub import load_hub_rows
-from agentpeft.envs.records import Record
-from agentpeft.envs.tasks import Task, Taskset
+from agentpeft.envs.tasks.hub import load_hub_rows
+from agentpeft.envs.tasks.records import Record
+from agentpeft.envs.tasks.taskset import Task, Taskset
 
 HUB = "hub"
 HUB_DATASET = "openai/gsm8k"

@@ -16,9 +16,9 @@ from typing import TypeAlias, TypedDict
 
 import numpy as np
 
-from agentpeft.envs.errors import UnknownTaskError, did_you_mean
+from agentpeft.envs.core.errors import UnknownTaskError, did_you_mean
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
-from agentpeft.envs.splits import Split, check_split, split_of
+from agentpeft.envs.tasks.splits import Split, check_split, split_of
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from shlex import quote
 from typing import Any, get_args
 
-from agentpeft.envs.errors import DataError
-from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.state import (
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.state import (
     AGING,
     FileState,
     GroupState,
@@ -22,7 +22,7 @@ from agentpeft.envs.os_interaction.state import (
     UserState,
 )
 from agentpeft.envs.os_interaction.tasks import Check, OSTask, Script, Verdict
-from agentpeft.envs.records import Json, Record
+from agentpeft.envs.tasks.records import Json, Record
 
 _NAMES = {"c++": "cpp"}
 _PARTS = {"files": FileState, "users": UserState, "groups": GroupState, "intervals": Interval}

@@ -6,7 +6,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from agentpeft.envs.errors import SettingsError, check_choice, check_duration, check_path, shown
+from agentpeft.envs.core.errors import (
+    SettingsError,
+    check_choice,
+    check_duration,
+    check_path,
+    shown,
+)
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.os_interaction.actions import (
     Finish,
     InvalidAction,
@@ -14,7 +22,7 @@ from agentpeft.envs.os_interaction.actions import (
     finish_action,
     parse_action,
 )
-from agentpeft.envs.os_interaction.grading import find_mistake, gold_output, set_up
+from agentpeft.envs.os_interaction.grading.grader import find_mistake, gold_output, set_up
 from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
     CommandResult,
@@ -25,11 +33,9 @@ from agentpeft.envs.os_interaction.sandboxes import (
 )
 from agentpeft.envs.os_interaction.sources import make_task_source
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.envs.outcomes import Outcome
-from agentpeft.envs.skill_generator import GeneratorOptions
-from agentpeft.envs.splits import Split
-from agentpeft.envs.tasks import TaskSource
-from agentpeft.envs.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.taskset import TaskSource
 
 
 class OSInteractionEnv(TextEnv[OSTask]):

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from agentpeft.envs.errors import DataError, SettingsError, did_you_mean
-from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
+from agentpeft.envs.core.errors import DataError, SettingsError, did_you_mean
 from agentpeft.envs.os_interaction.entries import looks_at_processes, parse_verdict
+from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.skills import SKILLS, detect_skills
 from agentpeft.envs.os_interaction.tasks import Check, Language, OSTask, Script, Verdict
-from agentpeft.envs.records import Json, Record, read_records
-from agentpeft.envs.tasks import Taskset
+from agentpeft.envs.tasks.records import Json, Record, read_records
+from agentpeft.envs.tasks.taskset import Taskset
 
 logger = logging.getLogger(__name__)
 

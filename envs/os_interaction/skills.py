@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from agentpeft.envs.skill_generator import sort_skills
+from agentpeft.envs.tasks.skill_generator import sort_skills
 
 SKILLS = (
     "addgroup", "awk", "cat", "cd", "chage", "chgrp", "chmod", "chown", "chsh", "cp", "echo",

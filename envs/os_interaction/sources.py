@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agentpeft.envs.errors import SettingsError, check_path, shown
-from agentpeft.envs.os_interaction.generator import OSGenerator
+from agentpeft.envs.core.errors import SettingsError, check_path, shown
+from agentpeft.envs.os_interaction.generator.generator import OSGenerator
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.skills import SKILLS
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.envs.skill_generator import GeneratorOptions, choose_tasks, read_skills
-from agentpeft.envs.tasks import Taskset, TaskSource
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks, read_skills
+from agentpeft.envs.tasks.taskset import Taskset, TaskSource
 
 
 def make_task_source(

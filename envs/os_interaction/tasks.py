@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from agentpeft.envs.errors import DataError
-from agentpeft.envs.os_interaction.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.state import State
-from agentpeft.envs.tasks import Task
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.state import State
+from agentpeft.envs.tasks.taskset import Task
 
 Language = Literal["bash", "python", "c", "c++"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, from_rows, to_rows
-from agentpeft.envs.task_rows import is_task_row
-from agentpeft.policies.env_pool import EnvPool, reward_for
-from agentpeft.policies.environment_calls import Env
+from agentpeft.envs.tasks.task_rows import is_task_row
+from agentpeft.policies.rollout.env_pool import EnvPool, reward_for
+from agentpeft.policies.rollout.environment_calls import Env
 
 OVER = "The episode is over."
 

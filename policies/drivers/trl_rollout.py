@@ -13,12 +13,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import ModelSettings
-from agentpeft.policies.env_pool import EnvPool, outcome_of, reward_for, step
-from agentpeft.policies.environment_calls import Env
-from agentpeft.policies.episodes import EpisodeBuilder
-from agentpeft.policies.samples import Completion, Floats, Ids, StopReason
+from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.env_pool import EnvPool, outcome_of, reward_for, step
+from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.settings.config import ModelSettings
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from agentpeft.policies.samples import (
+from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
     Completion,

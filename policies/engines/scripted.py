@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from agentpeft.policies.adapter_store import ack_of
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.samples import (
+from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
     Completion,
@@ -18,6 +17,7 @@ from agentpeft.policies.samples import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.rollout.chat import ChatFormat
 
 Script = Mapping[str, Sequence[str]] | Callable[[str, int], str]
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.chat import ChatFormat
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.samples import (
+from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
     Completion,
@@ -23,6 +22,7 @@ from agentpeft.policies.samples import (
     GenerationRequest,
     Ids,
 )
+from agentpeft.policies.rollout.chat import ChatFormat
 
 
 class ReplayChat(ChatFormat):

@@ -14,7 +14,7 @@ from games import (
 from host import Host
 from playing import Player
 
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind
 
 INNOCENT_EVERY = 4

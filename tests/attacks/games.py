@@ -6,15 +6,15 @@ from agentpeft.envs import Taskset, TextEnv
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import make_task as make_arithmetic_task
-from agentpeft.envs.db_bench.database import Column, Table
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.gsm8k.env import GSM8KEnv
 from agentpeft.envs.gsm8k.tasks import make_task as make_gsm8k_task
-from agentpeft.envs.os_interaction.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.state import FileState, State, UserState
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits
-from agentpeft.envs.os_interaction.state import FileState, State, UserState
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 STATEMENT_TIMEOUT_S = 1.0

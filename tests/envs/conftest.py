@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Database, DatabaseLimits
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Database, DatabaseLimits
 from agentpeft.envs.os_interaction.sandboxes import (
     Sandbox,
     SandboxKind,

@@ -8,7 +8,7 @@ from gymnasium.spaces import Text
 from toy_env import EchoEnv
 
 from agentpeft.envs import Outcome, check_text_env
-from agentpeft.envs.text_env import Turn
+from agentpeft.envs.core.text_env import Turn
 
 
 def test_a_sound_environment_passes():

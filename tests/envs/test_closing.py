@@ -13,12 +13,12 @@ from process_parts import children_of
 from toy_env import EchoEnv
 
 from agentpeft.envs import TextVectorEnv
+from agentpeft.envs.core.text_env import Turn
 from agentpeft.envs.db_bench.actions import operation_action
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
-from agentpeft.envs.db_bench.mysql_server import MySQLServer
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.server.server import MySQLServer
 from agentpeft.envs.os_interaction.actions import command_action
-from agentpeft.envs.text_env import Turn
 
 SLOW_QUERY = "SELECT SUM(a.n * b.n * c.n) FROM t a, t b, t c"
 NUMBERS = Table("t", (Column("n", "INT"),), tuple((n,) for n in range(200)))

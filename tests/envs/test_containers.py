@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from agentpeft.envs import EnvFault
-from agentpeft.envs.db_bench.docker_database import DockerDatabase
+from agentpeft.envs.db_bench.backends.docker import DockerDatabase
 from agentpeft.envs.os_interaction.sandboxes import make_sandbox
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, Database, DatabaseSession, Row, Table
+from agentpeft.envs.db_bench.backends.protocol import Column, Database, DatabaseSession, Row, Table
 
 MAX_ROWS = 100
 STAFF = Table(

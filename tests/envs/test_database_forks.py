@@ -5,8 +5,8 @@ import sys
 
 SCRIPT = """
 import multiprocessing, sys
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 
 def play():
     database = open_database(sys.argv[1], DatabaseLimits())

@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Column, Database, DatabaseLimits, Table, Value
-from agentpeft.envs.errors import DataError, SettingsError
+from agentpeft.envs.core.errors import DataError, SettingsError
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Column, Database, DatabaseLimits, Table, Value
 
 LIMITS = DatabaseLimits()
 SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentpeft.envs.db_bench.answers import parse_answer
+from agentpeft.envs.db_bench.grading.answers import parse_answer
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import agentpeft.envs  # noqa: F401 (registers)
 from agentpeft.envs import Outcome, SettingsError, Taskset
 from agentpeft.envs.db_bench.actions import answer_action, operation_action
-from agentpeft.envs.db_bench.database import Column, Table
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 

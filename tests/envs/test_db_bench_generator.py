@@ -14,14 +14,14 @@ import sqlglot
 from sqlglot import exp
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import DatabaseLimits
-from agentpeft.envs.db_bench.generator import DBBenchGenerator, curriculum, find_conflict
-from agentpeft.envs.db_bench.generator_phrases import PHRASES
-from agentpeft.envs.db_bench.generator_tables import Selection, make_sample
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
+from agentpeft.envs.db_bench.generator.generator import DBBenchGenerator, curriculum, find_conflict
+from agentpeft.envs.db_bench.generator.phrases import PHRASES
+from agentpeft.envs.db_bench.generator.table_options import TableOptions
+from agentpeft.envs.db_bench.generator.tables import Selection, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
-from agentpeft.envs.db_bench.table_options import TableOptions
-from agentpeft.envs.task_random import TaskRandom
+from agentpeft.envs.tasks.task_random import TaskRandom
 
 UNAVOIDABLE = {
     "delete": {"where_single_condition"},
@@ -124,7 +124,7 @@ def test_leaving_out_any_part_changes_the_answer(skill, database):
 def test_a_task_is_remade_from_its_id_in_another_process():
     tasks = Taskset.generate(DBBenchGenerator(max_phrasings=2), 20, seed=5)
     code = (
-        "from agentpeft.envs.db_bench.generator import DBBenchGenerator as G;"
+        "from agentpeft.envs.db_bench.generator.generator import DBBenchGenerator as G;"
         "import sys; [print(repr(G().get(i))) for i in sys.argv[1:]]"
     )
     ids = [task.task_id for task in tasks]

@@ -3,10 +3,10 @@ from decimal import Decimal
 import pytest
 
 from agentpeft.envs import DataError
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
-from agentpeft.envs.db_bench.gold import compute_gold_rows
-from agentpeft.envs.db_bench.grading import Grader, compute_lab_md5
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.grading.gold import compute_gold_rows
+from agentpeft.envs.db_bench.grading.grader import Grader, compute_lab_md5
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
 PETS = Table(

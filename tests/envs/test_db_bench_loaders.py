@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from agentpeft.envs import DataError, SettingsError, Taskset
-from agentpeft.envs.db_bench.database import Column, Table
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.loaders import load_tasks, to_entry
 from agentpeft.envs.db_bench.tasks import DBBenchTask

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentpeft.envs.db_bench.matching import (
+from agentpeft.envs.db_bench.grading.matching import (
     is_same_row,
     is_same_stored_row,
     is_same_value,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agentpeft.envs.core.errors import DataError, SettingsError
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills, detect_skills
-from agentpeft.envs.errors import DataError, SettingsError
 
 CASES = {
     "SELECT a FROM t": "select",

@@ -9,7 +9,8 @@ import docker
 import pytest
 
 from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.db_bench.database import (
+from agentpeft.envs.db_bench.backends.docker import DockerDatabase
+from agentpeft.envs.db_bench.backends.protocol import (
     Column,
     DatabaseLimits,
     DatabaseSession,
@@ -17,14 +18,13 @@ from agentpeft.envs.db_bench.database import (
     TableContents,
     UnreadableTable,
 )
-from agentpeft.envs.db_bench.docker_database import DockerDatabase
 
 T = Table("t", (Column("a", "INT"), Column("b", "TEXT")), ((1, "x"), (2, "y")))
 LIMITS = DatabaseLimits(statement_timeout_s=1.0)
 FILTERS = {"label": "agentpeft.db_bench"}
 CRASH = """
 import os, sys
-from agentpeft.envs.db_bench.docker_database import DockerDatabase
+from agentpeft.envs.db_bench.backends.docker import DockerDatabase
 DockerDatabase(sys.argv[1])
 print("up", flush=True)
 os._exit(1)

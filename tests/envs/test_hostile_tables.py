@@ -12,10 +12,10 @@ import pytest
 
 from agentpeft.envs import DataError, Outcome, Taskset
 from agentpeft.envs.db_bench.actions import answer_action, operation_action
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 from agentpeft.envs.db_bench.env import DBBenchEnv
-from agentpeft.envs.db_bench.grading import Grader
+from agentpeft.envs.db_bench.grading.grader import Grader
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
 TIMEOUT_S = 1.0

@@ -5,8 +5,8 @@
 import pytest
 from translated_mysql import TranslatedMySQL
 
-from agentpeft.envs.db_bench.mysql.errors import MySQLError
-from agentpeft.envs.db_bench.mysql.parse import parse_statements
+from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import parse_statements
 
 SYNTAX = (
     "1064 (42000): You have an error in your SQL syntax; check the manual that corresponds to your "

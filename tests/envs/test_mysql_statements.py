@@ -4,8 +4,8 @@ import re
 from contextlib import closing
 from pathlib import Path
 
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import DatabaseLimits, DatabaseSession
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSession
 
 _TEXT = Path(__file__).with_name("mysql_statements.sql").read_text(encoding="utf-8")
 _SETUP, _, _STATEMENTS = _TEXT.partition("\n\n")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentpeft.envs.db_bench.answers import parse_answer
-from agentpeft.envs.db_bench.matching import is_same_stored_row, is_same_value
+from agentpeft.envs.db_bench.grading.answers import parse_answer
+from agentpeft.envs.db_bench.grading.matching import is_same_stored_row, is_same_value
 from agentpeft.envs.gsm8k.answers import is_correct
-from agentpeft.envs.os_interaction.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
 
 EXACT = Context(prec=200)
 

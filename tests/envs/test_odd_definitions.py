@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from agentpeft.envs import DataError
-from agentpeft.envs.db_bench.backends import open_database
-from agentpeft.envs.db_bench.database import (
+from agentpeft.envs.db_bench.backends.opening import open_database
+from agentpeft.envs.db_bench.backends.protocol import (
     Column,
     Database,
     DatabaseLimits,

@@ -3,7 +3,7 @@
 import pytest
 
 from agentpeft.envs import DataError
-from agentpeft.envs.os_interaction.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from gymnasium.utils.env_checker import check_env
 
 from agentpeft.envs import Outcome, SettingsError, Taskset, check_text_env
 from agentpeft.envs.os_interaction.actions import command_action
-from agentpeft.envs.os_interaction.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.state import FileState, State
 from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
-from agentpeft.envs.os_interaction.state import FileState, State
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 ORDER = OSTask(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
-from agentpeft.envs.os_interaction.generator import OSGenerator, curriculum
-from agentpeft.envs.os_interaction.generator_families import FAMILIES, PHRASES
-from agentpeft.envs.os_interaction.generator_scene import NOUNS, Scene
-from agentpeft.envs.os_interaction.generator_verbs import VALUES, VERBS
+from agentpeft.envs.os_interaction.generator.families import FAMILIES, PHRASES
+from agentpeft.envs.os_interaction.generator.generator import OSGenerator, curriculum
+from agentpeft.envs.os_interaction.generator.scene import NOUNS, Scene
+from agentpeft.envs.os_interaction.generator.verbs import VALUES, VERBS
 from agentpeft.envs.os_interaction.skills import SKILLS, check_skills, detect_skills
-from agentpeft.envs.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions
 
 BY_HAND = {"exit", "sleep"}
 """Skills that gold commands may write into a file instead of running them."""
@@ -110,7 +110,7 @@ def test_questions_and_orders_both_come_and_only_the_last_step_asks():
 def test_a_task_is_remade_from_its_id_in_another_process():
     ids = [task.task_id for task in Taskset.generate(OSGenerator(), 20, seed=6)]
     code = (
-        "import sys; from agentpeft.envs.os_interaction.generator import OSGenerator\n"
+        "import sys; from agentpeft.envs.os_interaction.generator.generator import OSGenerator\n"
         "for i in sys.argv[1:]: print(OSGenerator().get(i))"
     )
     command = [sys.executable, "-c", code, *ids]

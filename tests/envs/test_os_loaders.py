@@ -10,10 +10,10 @@ import pytest
 
 from agentpeft.envs import DataError, SettingsError, Taskset
 from agentpeft.envs.os_interaction.actions import command_action
-from agentpeft.envs.os_interaction.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 

@@ -7,7 +7,7 @@ from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
-from agentpeft.envs.os_interaction.grading import set_up
+from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
@@ -126,7 +126,7 @@ def test_replaced_tools_do_not_make_a_check_succeed(env, attack):
     ("script", "reason"), [("sleep 60", "out of time"), ("echo no; exit 3", "exit status 3: 'no")]
 )
 def test_a_set_up_that_fails_is_the_datas_fault(env, monkeypatch, script, reason):
-    monkeypatch.setattr("agentpeft.envs.os_interaction.grading._SETUP_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("agentpeft.envs.os_interaction.grading.grader._SETUP_TIMEOUT_S", 2.0)
     verdict = Verdict(checks=(Script("true"),))
     task = OSTask(task_id="x", instruction="?", verdict=verdict, setup=Script(script))
     with pytest.raises(DataError, match=f"task x: its set-up fails .{reason}"):

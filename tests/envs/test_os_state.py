@@ -2,15 +2,15 @@
 
 import pytest
 
-from agentpeft.envs.os_interaction.accounts import read_accounts
-from agentpeft.envs.os_interaction.sandboxes import FileStat
-from agentpeft.envs.os_interaction.state import (
+from agentpeft.envs.os_interaction.grading.accounts import read_accounts
+from agentpeft.envs.os_interaction.grading.state import (
     FileState,
     GroupState,
     Interval,
     State,
     UserState,
 )
+from agentpeft.envs.os_interaction.sandboxes import FileStat
 
 ETC = {
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:2001:2001:Anna,,,:/srv/anna:/bin/sh\n"

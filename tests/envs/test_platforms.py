@@ -120,8 +120,8 @@ def test_a_mysql_server_is_played_with(run_there, mysql_url):
 def test_a_slow_statement_runs_in_a_worker_and_ends_in_time(run_there):
     result = run_there("""
         import json, time
-        from agentpeft.envs.db_bench.backends import open_database
-        from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
+        from agentpeft.envs.db_bench.backends.opening import open_database
+        from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 
         table = Table("t", (Column("n", "INT"),), tuple((n,) for n in range(200)))
         database = open_database("sqlite", DatabaseLimits(statement_timeout_s=0.5))

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from agentpeft.envs.errors import DataError
-from agentpeft.envs.records import Record, read_records
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.tasks.records import Record, read_records
 
 ROWS = [{"word": "a", "num": 1}, {"word": "é", "num": 2}]
 

@@ -139,8 +139,8 @@ def test_wrong_arguments_are_mysqls_errors(
 WITHOUT_RE2 = """
 import sys
 sys.modules["re2"] = None
-from agentpeft.envs.db_bench.database import DatabaseLimits
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 session = SqliteDatabase(DatabaseLimits()).open([])
 print(session.execute("SELECT 'a' LIKE 'A'").rows)
 print(session.execute("SELECT 'a' REGEXP 'a'").error)

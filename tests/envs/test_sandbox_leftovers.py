@@ -12,14 +12,14 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
-from agentpeft.envs.processes import identify_process
+from agentpeft.envs.system.processes import identify_process
 
 MARK = str(10_000_000 + os.getpid())
 """Seconds of sleep, by which this test's processes are known on a machine with others."""
 PLAY = f"""
 import os, sys
 from agentpeft.envs.os_interaction.sandboxes import make_sandbox
-from agentpeft.envs.processes import identify_process
+from agentpeft.envs.system.processes import identify_process
 sandbox = make_sandbox(sys.argv[1])
 sandbox.reset()
 sandbox.run("sleep {MARK} & setsid sleep {MARK} &", 5)

@@ -14,12 +14,11 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.arithmetic.operations import Operation, get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator
-from agentpeft.envs.db_bench import generator_tables
+from agentpeft.envs.core.text_env import TextEnv
 from agentpeft.envs.db_bench.env import DBBenchEnv
-from agentpeft.envs.db_bench.generator import DBBenchGenerator
+from agentpeft.envs.db_bench.generator import DBBenchGenerator, tables
 from agentpeft.envs.db_bench.skills import SKILLS
 from agentpeft.envs.gsm8k.word_problems import WordProblems, load_templates
-from agentpeft.envs.text_env import TextEnv
 
 NUM_TASKS = 2000
 ENVS = {
@@ -196,7 +195,7 @@ def test_tables_are_as_small_as_asked_for(skill):
 
 
 def test_invented_words_fill_about_half_of_the_text_columns():
-    folder = Path(generator_tables.__file__).parent
+    folder = Path(tables.__file__).parent / "data"
     known = set(re.findall("[A-Z][a-z]+", "".join(p.read_text() for p in folder.glob("*.txt"))))
     counts = [0, 0]
     for task in Taskset.generate(DBBenchGenerator(["delete"], invent=True), 200, seed=3):

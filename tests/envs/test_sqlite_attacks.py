@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, DatabaseSession, Table
-from agentpeft.envs.db_bench.mysql.collation import collation_key
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, DatabaseSession, Table
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key
 
 SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))
 WIDE = "REPEAT('xy', 100000)"

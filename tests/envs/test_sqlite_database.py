@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
-from agentpeft.envs.db_bench.sqlite_connection import (
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.sqlite.connection import (
     GuardedConnection,
     Job,
     JobResult,
     StatementInterrupted,
 )
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
-from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 
 SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
@@ -194,8 +194,8 @@ def test_workers_inherit_no_secrets_and_no_descriptors(pool, monkeypatch, tmp_pa
 
 SCRIPT = f"""
 import sys, time
-from agentpeft.envs.db_bench.sqlite_connection import GuardedConnection, Job
-from agentpeft.envs.db_bench.sqlite_worker import Request, WorkerPool
+from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection, Job
+from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 image = GuardedConnection(4).image()
 pool = WorkerPool()
 pool.run(Request(Job(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
@@ -284,8 +284,8 @@ UNINSTALLED = """
 import sys, types
 package = sys.modules["agentpeft"] = types.ModuleType("agentpeft")
 package.__path__ = [sys.argv[1]]
-from agentpeft.envs.db_bench.database import DatabaseLimits
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
 database = SqliteDatabase(DatabaseLimits())
 numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
-from agentpeft.envs.db_bench.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 
 NUM_EPISODES = 120
 NUM_FIRST_EPISODES = 40

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, DatabaseSession, Table
-from agentpeft.envs.db_bench.sqlite_database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, DatabaseSession, Table
+from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
 TIMEOUT_S = 0.2
 SHOP = Table("shop", (Column("item", "TEXT"), Column("price", "DOUBLE")), (("pen", 1.5),))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, DatabaseSession, Table
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
-from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
-from agentpeft.envs.db_bench.statement_growth import StatementGuard
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, DatabaseSession, Table
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
+from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
+from agentpeft.envs.db_bench.backends.server.statement_growth import StatementGuard
 
 LIMIT_S = 1.0
 SLACK_S = 1.0

@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from agentpeft.envs.task_random import TaskRandom
+from agentpeft.envs.tasks.task_random import TaskRandom
 
 
 def both(seed):

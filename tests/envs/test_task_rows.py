@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agentpeft.envs import ENV_IDS, DataError, SettingsError, Task, Taskset, from_rows, to_rows
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.db_bench import loaders as db_loaders
-from agentpeft.envs.db_bench.database import Column, Table
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.gsm8k.tasks import load_gsm8k
 from agentpeft.envs.os_interaction import loaders as os_loaders

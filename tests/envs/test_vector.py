@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from toy_env import EchoEnv
 
 from agentpeft.envs import EnvFault, Outcome, SettingsError, Taskset, TextVectorEnv
-from agentpeft.envs.text_env import Turn
+from agentpeft.envs.core.text_env import Turn
 
 ACTIONS = [
     ("hm", "failure", "word9"),

@@ -7,7 +7,7 @@ from typing import Unpack
 import numpy as np
 
 from agentpeft.envs import EnvFault, EpisodeConfig, EpisodeOptions, Outcome, Task, TextEnv, Turn
-from agentpeft.envs.errors import UnknownTaskError
+from agentpeft.envs.core.errors import UnknownTaskError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,14 @@
 
 import sqlite3
 
-from agentpeft.envs.db_bench.database import Row
-from agentpeft.envs.db_bench.mysql.collation import install_collation
-from agentpeft.envs.db_bench.mysql.errors import MySQLError
-from agentpeft.envs.db_bench.mysql.functions import install_functions
-from agentpeft.envs.db_bench.mysql.parse import parse_statements
-from agentpeft.envs.db_bench.mysql.rows import to_mysql_rows
-from agentpeft.envs.db_bench.mysql.translate import StatementKind, translate
-from agentpeft.envs.db_bench.mysql.types import Schema
+from agentpeft.envs.db_bench.backends.protocol import Row
+from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import parse_statements
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import install_collation
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import install_functions
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import to_mysql_rows
+from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import StatementKind, translate
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema
 
 STAFF = """
 CREATE TABLE staff (id INT PRIMARY KEY, name VARCHAR(20), team VARCHAR(20), pay DECIMAL(10,2),

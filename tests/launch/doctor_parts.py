@@ -1,7 +1,7 @@
 """What the doctor's tests share."""
 
-from agentpeft.launch.machine_checks import Machine
-from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.launch.checking.machine_checks import Machine
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 GPU = ("learners.num_gpus_per_learner=1",)
 

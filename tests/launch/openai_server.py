@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
-from agentpeft.policies.policy_base import PolicyBase
-from agentpeft.policies.samples import GenerationRequest, StopReason
+from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
+from agentpeft.policies.messages import GenerationRequest, StopReason
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.rollout.chat import ChatFormat
 
 MAX_CONTEXT = 200
 

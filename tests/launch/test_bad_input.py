@@ -7,7 +7,7 @@ import time
 import pytest
 
 from agentpeft.launch.train import main
-from agentpeft.policies.config import Settings, setting_names
+from agentpeft.policies.settings.config import Settings, setting_names
 
 TINY = """
 experiment = "tiny"

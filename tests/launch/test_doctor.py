@@ -12,9 +12,9 @@ import pytest
 from doctor_parts import GPU, faults, settings_of
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch import machine_checks
+from agentpeft.launch.checking import machine_checks
+from agentpeft.launch.checking.machine_checks import Machine, find_faults
 from agentpeft.launch.doctor import main
-from agentpeft.launch.machine_checks import Machine, find_faults
 
 
 def test_a_sound_machine_runs_the_tiny_model(tmp_path, monkeypatch, capsys):

@@ -3,8 +3,8 @@
 import pytest
 from doctor_parts import GPU, faults, settings_of
 
-from agentpeft.launch import machine_checks
-from agentpeft.launch.machine_checks import Machine
+from agentpeft.launch.checking import machine_checks
+from agentpeft.launch.checking.machine_checks import Machine
 
 CPU_TORCH = {"torch": "2.13.0+cpu"}
 

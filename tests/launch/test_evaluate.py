@@ -15,15 +15,15 @@ from tiny_run import make_run
 
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluate import main
-from agentpeft.launch.evaluation_files import to_record
+from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.merge import base_settings, find_adapter
-from agentpeft.policies.chat import TextChat
-from agentpeft.policies.config import ModelSettings
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.evaluation import pass_at_k, wilson_interval
-from agentpeft.policies.models import load_base
-from agentpeft.policies.samples import EpisodeRecord, GenerationRequest
+from agentpeft.policies.messages import EpisodeRecord, GenerationRequest
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.settings.config import ModelSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -265,7 +265,7 @@ def test_voters_agree_on_actions_and_replayed_successes_have_no_thoughts():
 
 
 def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("agentpeft.policies.engines.openai_engine._MAX_RETRIES", 0)
+    monkeypatch.setattr("agentpeft.policies.engines.openai._MAX_RETRIES", 0)
     words = ["--endpoint", "http://127.0.0.1:9/v1", "--endpoint-model", "m", "--output"]
     assert main([str(run_dir), *words, str(tmp_path / "out")]) == 1
     assert "endpoint http://127.0.0.1:9/v1: Connection error." in capsys.readouterr().err

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from agentpeft.launch import ladder
-from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
-from agentpeft.policies.env_runner import EnvRunner, GroupRequest
-from agentpeft.policies.fusing import ServedEffect
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.warm_start import make_tiny
+from agentpeft.launch.checking import ladder
+from agentpeft.policies.engines.fusing import ServedEffect
+from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.warm_start import make_tiny
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.launch.ray_folder import ray_folder
+from agentpeft.launch.run.ray_folder import ray_folder
 
 
 def test_logs_outlive_a_run_that_failed(ray_parent, tmp_path):

@@ -8,10 +8,10 @@ import pytest
 from newcomer import RUN
 from playwright.sync_api import sync_playwright
 
-from agentpeft.launch.plots import smooth
 from agentpeft.launch.report import main
-from agentpeft.launch.report_episodes import read_episodes, thin
-from agentpeft.launch.run_data import read_rows, read_run
+from agentpeft.launch.reporting.plots import smooth
+from agentpeft.launch.reporting.report_episodes import read_episodes, thin
+from agentpeft.launch.reporting.run_data import read_rows, read_run
 
 INJECTED = "</script><script>document.title = 'injected'</script><b>"
 

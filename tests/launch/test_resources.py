@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from agentpeft.envs import Outcome
-from agentpeft.launch.resources import estimate_memory
-from agentpeft.policies.config import Settings
-from agentpeft.policies.float_head import use_float_head
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.samples import EpisodeGroup, Trajectory
-from agentpeft.policies.tiny import build_tiny
+from agentpeft.launch.run.resources import estimate_memory
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.models.float_head import use_float_head
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.settings.config import Settings
 
 NUM_TOKENS, PROMPT = 512, 4
 WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1, "num_heads": 2}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from process_parts import children_of, read_processes, seconds_until_gone
 
-from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.policies.checkpoints import list_checkpoints
 
 ROOT = Path(__file__).parents[2]

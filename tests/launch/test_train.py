@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from process_parts import children_of, read_processes, seconds_until_gone
 
-from agentpeft.launch.metric_writers import read_metrics
-from agentpeft.launch.resources import describe_memory, estimate_memory
-from agentpeft.launch.run_folder import CONFIGS, read_start
-from agentpeft.launch.task_files import with_task_files
+from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.run.metric_writers import read_metrics
+from agentpeft.launch.run.resources import describe_memory, estimate_memory
+from agentpeft.launch.run.run_folder import CONFIGS, read_start
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpoints import checkpoint_path, list_checkpoints
-from agentpeft.policies.config import LearnerSettings, Settings
+from agentpeft.policies.settings.config import LearnerSettings, Settings
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -168,7 +168,7 @@ def test_wandb_that_is_not_installed_is_said(config, capsys):
 @pytest.mark.parametrize("env_id", ["AgentPEFT/DBBench-v0", "AgentPEFT/GSM8K-v0"])
 def test_missing_task_files_are_made_and_share_no_task(tmp_path, monkeypatch, env_id):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentpeft.launch.task_files._NUM_TASKS", 20)
+    monkeypatch.setattr("agentpeft.launch.data.task_files._NUM_TASKS", 20)
     held_out = {"env_kwargs": {"data": "data/test.jsonl"}}
     environment = {"id": env_id, "kwargs": {"data": "data/train.jsonl"}}
     settings = with_task_files(Settings(environment=environment, evaluation=held_out))
@@ -257,8 +257,8 @@ main(sys.argv[2:])
 @pytest.mark.parametrize(
     "moment",
     [
-        "agentpeft.policies.objective:Objective:compute:3",  # before the gradients
-        "agentpeft.policies.engines.batching:Batch:step:22",  # among the tokens of episodes
+        "agentpeft.policies.learning.objective:Objective:compute:3",  # before the gradients
+        "agentpeft.policies.engines.transformers.batching:Batch:step:22",  # among tokens
         "agentpeft.policies.checkpoints::_write_synced:12",  # among a checkpoint's files
     ],
     ids=["update", "rollout", "checkpoint"],

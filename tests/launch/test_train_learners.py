@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.policies.actors import LearnerGroup
 from agentpeft.policies.checkpoints import checkpoint_path
+from agentpeft.policies.workers.actors import LearnerGroup
 
 TINY = """
 experiment = "tiny"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.launch.metric_writers import read_metrics
+from agentpeft.launch.run.metric_writers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 SMALLER = (

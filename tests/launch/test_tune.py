@@ -13,7 +13,7 @@ from ray import tune
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpoints import read_checkpoint, read_state
-from agentpeft.policies.config import Settings
+from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[2]
 

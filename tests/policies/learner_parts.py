@@ -5,11 +5,11 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.config import LoraSettings, Settings
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.policy_base import PolicyBase
-from agentpeft.policies.samples import EpisodeGroup, Trajectory
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.settings.config import LoraSettings, Settings
 
 
 def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False):

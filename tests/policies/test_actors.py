@@ -11,12 +11,12 @@ import ray
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup, Shipment
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
-from agentpeft.policies.samples import AdapterAck
+from agentpeft.policies.messages import AdapterAck
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup, Shipment
 
 TINY = (
     *SMALL,

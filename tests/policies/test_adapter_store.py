@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentpeft.policies.adapter_store import ack_of, compute_hash, make_version
-from agentpeft.policies.samples import Floats
+from agentpeft.policies.delivery.version import ack_of, compute_hash, make_version
+from agentpeft.policies.messages import Floats
 
 
 def weights() -> dict[str, Floats]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from learner_parts import make_trajectory
 
-from agentpeft.policies import advantages
-from agentpeft.policies.algorithms import ALGORITHMS
+from agentpeft.policies.learning import advantages
+from agentpeft.policies.learning.algorithms import ALGORITHMS
 
 
 def rewards(*groups):

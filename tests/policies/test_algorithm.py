@@ -9,8 +9,8 @@ from word_env import WordEnv
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
-from agentpeft.policies.config import Settings, with_overrides
 from agentpeft.policies.errors import CheckpointError, TrainingError
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (
     *SMALL,

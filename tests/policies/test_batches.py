@@ -6,7 +6,7 @@ import torch
 from learner_parts import make_group, make_policy, make_trajectory, random_groups
 from transformers import Gemma2Config, Qwen2Config
 
-from agentpeft.policies.batches import (
+from agentpeft.policies.learning.batches import (
     Sample,
     can_share_prompts,
     compute_entropy,

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from chat_templates import make_tokenizer
 
-from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.chat import ChatFormat, make_chat
-from agentpeft.policies.config import ModelSettings, Settings, TinySettings
-from agentpeft.policies.tiny import build_tiny
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
+from agentpeft.policies.settings.config import ModelSettings, Settings, TinySettings
 
 CHATML = """{%- for m in messages -%}
 {{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}

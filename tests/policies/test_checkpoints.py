@@ -23,9 +23,9 @@ from agentpeft.policies.checkpoints import (
     write_checkpoint,
     write_config,
 )
-from agentpeft.policies.config import Settings
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.samples import EpisodeRecord
+from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.settings.config import Settings
 
 
 @contextmanager

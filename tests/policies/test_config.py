@@ -3,9 +3,9 @@ import tomllib
 
 import pytest
 
-from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.algorithm_config import AlgorithmConfig
-from agentpeft.policies.config import Settings, setting_names, with_overrides
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
+from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
 
 
 def settings(*overrides):

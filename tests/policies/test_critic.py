@@ -15,8 +15,8 @@ from learner_parts import (
 from safetensors.numpy import load_file
 
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learner_calls import learner_to_files, restore_learner
-from agentpeft.policies.samples import Trajectory
+from agentpeft.policies.messages import Trajectory
+from agentpeft.policies.workers.learner_calls import learner_to_files, restore_learner
 
 every_kind = pytest.mark.parametrize("kind", ["shared", "separate"])
 TERMS = {"algorithm": "ppo", "max_grad_norm": 1e9, "gamma": 0.9, "lambda_": 0.8}

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.delivery import (
+from agentpeft.policies.delivery.probe import (
     Probe,
     Proof,
     compute_delivery_metrics,
     find_problem,
 )
-from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.errors import EngineError
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 40}

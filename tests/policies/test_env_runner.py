@@ -9,13 +9,13 @@ import word_env
 from small_model import SMALL
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import Settings, with_overrides
+from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.scripted import ScriptedEngine
-from agentpeft.policies.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.models import load_base
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (
     *SMALL,

@@ -5,7 +5,7 @@ import pytest
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.evaluation import compute_success_metrics, pass_at_k, wilson_interval
-from agentpeft.policies.samples import EpisodeRecord
+from agentpeft.policies.messages import EpisodeRecord
 
 
 def record(group_id, outcome, skills=("add",), sample=0):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.policies.config import setting_names
+from agentpeft.policies.settings.config import setting_names
 
 ROOT = Path(__file__).parents[2]
 ONLY_CHECKS = {"config.py", "contradictions.py", "algorithm_config.py"}

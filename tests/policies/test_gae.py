@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.advantages import by_turn, compute_gae
-from agentpeft.policies.algorithms import ALGORITHMS
-from agentpeft.policies.batches import Sample
-from agentpeft.policies.config import TrainingSettings
-from agentpeft.policies.critic import compute_critic_metrics, with_targets
-from agentpeft.policies.losses import squared_error
-from agentpeft.policies.samples import Trajectory
+from agentpeft.policies.learning.advantages import by_turn, compute_gae
+from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.critic import compute_critic_metrics, with_targets
+from agentpeft.policies.learning.losses import squared_error
+from agentpeft.policies.messages import Trajectory
+from agentpeft.policies.settings.config import TrainingSettings
 
 
 def floats(*values):

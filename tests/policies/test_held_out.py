@@ -10,13 +10,13 @@ from small_model import SMALL
 
 from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.task_rows import content_hash
+from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import read_checkpoint, write_checkpoint
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.env_pool import EnvPool
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
+from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (
     *SMALL,
@@ -133,7 +133,7 @@ def test_equal_content_is_one_task_whatever_its_id():
 
 def test_hashes_are_the_same_in_every_process():
     task = Task(task_id="a", instruction="Go.", skills=("walking",))
-    content = b'["agentpeft.envs.tasks:Task", "Go.", {}]'
+    content = b'["agentpeft.envs.tasks.taskset:Task", "Go.", {}]'
     assert content_hash(task) == int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
 
 

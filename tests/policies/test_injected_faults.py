@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from small_model import SMALL
 
-from agentpeft.policies import fusing, runner_group
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.adapter_store import ack_of
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.engines.transformers_engine import TransformersEngine
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines import fusing
+from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers import runner_group
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 
 TINY = (
     *SMALL,

@@ -13,13 +13,13 @@ import ray
 from process_parts import leftovers
 from small_model import SMALL
 
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.adapter_store import ack_of
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.workers import Job, start_workers
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.workers.workers import Job, start_workers
 
 TINY = (
     *SMALL,

@@ -13,10 +13,10 @@ from learner_parts import (
     random_groups,
 )
 
-from agentpeft.policies.algorithms import ALGORITHMS
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.model_runner import CALM_UPDATES
-from agentpeft.policies.schedules import compute_lr
+from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.model_runner import CALM_UPDATES
+from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
 every_normalization = pytest.mark.parametrize("normalization", ["token", "sequence", "constant"])

@@ -7,13 +7,13 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.config import LoraSettings, TinySettings
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.errors import CheckpointError, EngineError
-from agentpeft.policies.fusing import merged_state
-from agentpeft.policies.lora import FullPolicy, attach_lora
-from agentpeft.policies.policy_base import FINGERPRINT_KEY, PolicyBase
-from agentpeft.policies.tiny import build_tiny
+from agentpeft.policies.models.lora import FullPolicy, attach_lora
+from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, PolicyBase
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.settings.config import LoraSettings, TinySettings
 
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 LORA = LoraSettings(rank=4, alpha=8.0)

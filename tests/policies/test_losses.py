@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentpeft.policies import losses
+from agentpeft.policies.learning import losses
 
 CLIP = losses.ClipRange(0.2, 0.3)
 OLD = [-1.0, -1.0, -1.0, -1.0, -1.0]

@@ -10,11 +10,11 @@ import ray
 from ray.cluster_utils import Cluster
 from small_model import SMALL
 
-from agentpeft.policies.actors import EnvRunnerGroup
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.config import Settings, with_overrides
-from agentpeft.policies.env_runner import GroupRequest
 from agentpeft.policies.errors import PlacementError, WorkerMemoryError
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers.actors import EnvRunnerGroup
 
 TINY = (
     *SMALL,

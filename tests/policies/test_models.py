@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.config import LoraSettings, ModelSettings, Settings, TinySettings
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.models import choose_device, choose_dtype, load_base
-from agentpeft.policies.tiny import build_tiny
+from agentpeft.policies.models.load import choose_device, choose_dtype, load_base
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings
 
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 

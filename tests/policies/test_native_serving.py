@@ -5,14 +5,14 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import Settings, TinySettings
-from agentpeft.policies.engines.transformers_start import start_transformers
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.transformers.start import start_transformers
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.samples import GenerationRequest
-from agentpeft.policies.tiny import build_tiny
+from agentpeft.policies.messages import GenerationRequest
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.settings.config import Settings, TinySettings
 
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 

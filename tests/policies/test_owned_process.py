@@ -10,7 +10,7 @@ from process_parts import seconds_until_gone
 
 CHILD = """
 import os, resource, sys, time
-from agentpeft.policies.engines.owned_process import end_with
+from agentpeft.policies.workers.owned_process import end_with
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
 opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]

@@ -3,11 +3,11 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentpeft.policies.adapter_store import ack_of, make_version
-from agentpeft.policies.chat import ChatFormat
+from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.samples import GenerationRequest, StopReason
+from agentpeft.policies.messages import GenerationRequest, StopReason
+from agentpeft.policies.rollout.chat import ChatFormat
 from tests.policies.test_chat import CHATML, make_tokenizer
 
 CHAT = ChatFormat(make_tokenizer(CHATML))

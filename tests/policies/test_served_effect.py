@@ -6,13 +6,13 @@ import torch
 from learner_parts import random_groups
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from agentpeft.policies.adapter_store import LORA_A, LORA_B, make_version
-from agentpeft.policies.config import Settings
-from agentpeft.policies.engines.transformers_start import start_transformers
-from agentpeft.policies.fusing import merged_state, target_names
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.policy_base import PolicyBase
+from agentpeft.policies.delivery.version import LORA_A, LORA_B, make_version
+from agentpeft.policies.engines.fusing import merged_state, target_names
+from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.settings.config import Settings
 
 VOCAB = 64
 

@@ -19,16 +19,16 @@ from learner_parts import flat_weights, make_group, make_trajectory, random_grou
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies import learner_calls
-from agentpeft.policies.actors import LearnerGroup
-from agentpeft.policies.algorithms import ALGORITHMS
-from agentpeft.policies.batches import Sample
-from agentpeft.policies.config import Settings, with_overrides
 from agentpeft.policies.errors import PlacementError, TrainingError
-from agentpeft.policies.learner import Learner
-from agentpeft.policies.lora import attach_lora
-from agentpeft.policies.models import load_base
-from agentpeft.policies.peers import Peers, cut_into_shares
+from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.peers import Peers, cut_into_shares
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers import learner_calls
+from agentpeft.policies.workers.actors import LearnerGroup
 
 TINY = (
     *SMALL,

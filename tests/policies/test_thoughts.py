@@ -10,14 +10,14 @@ import word_env
 from chat_templates import BEFORE_ACTION, SPECIAL, TEMPLATES, make_tokenizer
 
 from agentpeft.envs import Outcome, SettingsError
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import ModelSettings, Settings
 from agentpeft.policies.drivers.trl_environment import make_rows
 from agentpeft.policies.drivers.trl_rollout import TrlRollout
 from agentpeft.policies.engines.scripted import ScriptedEngine
-from agentpeft.policies.env_runner import EnvRunner, GroupRequest, Player
-from agentpeft.policies.oracle import make_text_env, play_oracle
-from agentpeft.policies.thoughts import find_action
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest, Player
+from agentpeft.policies.rollout.oracle import make_text_env, play_oracle
+from agentpeft.policies.rollout.thoughts import find_action
+from agentpeft.policies.settings.config import ModelSettings, Settings
 
 SYSTEM = "You are careful.\nAnswer in é."
 CASES = list(product(TEMPLATES, (True, False), (None, SYSTEM)))

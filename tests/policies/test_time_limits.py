@@ -11,7 +11,7 @@ import pytest
 from process_parts import seconds_until_gone
 
 from agentpeft.policies.errors import RayHangsError
-from agentpeft.policies.time_limits import await_interrupted, leave, within
+from agentpeft.policies.workers.time_limits import await_interrupted, leave, within
 
 
 def test_what_a_call_returns_or_raises_is_the_callers():
@@ -53,7 +53,7 @@ def test_a_signal_interrupts_the_wait_and_what_it_left_is_waited_for():
 HANGS = """
 import subprocess, sys, threading
 from agentpeft.policies.errors import RayHangsError
-from agentpeft.policies.time_limits import leave, within
+from agentpeft.policies.workers.time_limits import leave, within
 
 child = subprocess.Popen([sys.executable, "-c", '''
 import subprocess, time

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.config import ModelSettings, Settings, TinySettings
-from agentpeft.policies.models import load_base
-from agentpeft.policies.policy_base import compute_fingerprint
-from agentpeft.policies.tiny import build_tiny, train_tokenizer
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.policy_base import compute_fingerprint
+from agentpeft.policies.models.tiny import build_tiny, train_tokenizer
+from agentpeft.policies.settings.config import ModelSettings, Settings, TinySettings
 
 CORPUS = ["SELECT name FROM pets WHERE age > 30", "Compute 12+34=", "Final Answer: [(2,)]"] * 5
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 from learner_parts import make_group, make_learner, make_policy, make_trajectory, random_groups
 
-from agentpeft.policies.batches import Sample
 from agentpeft.policies.checkpoints import append_episodes
-from agentpeft.policies.config import TinySettings
-from agentpeft.policies.tiny import train_tokenizer
-from agentpeft.policies.token_records import choose_extremes, to_token_record
+from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.token_records import choose_extremes, to_token_record
+from agentpeft.policies.models.tiny import train_tokenizer
+from agentpeft.policies.settings.config import TinySettings
 
 
 def make_sample(advantage):

@@ -6,11 +6,11 @@ import pytest
 import torch
 import transformers as hf
 
-from agentpeft.envs.errors import SettingsError
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.engines.transformers_engine import EngineSettings, TransformersEngine
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.samples import GenerationRequest, StopReason
+from agentpeft.policies.messages import GenerationRequest, StopReason
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64} | HEADS

@@ -5,23 +5,28 @@ import pytest
 import torch
 
 from agentpeft.envs import ENV_IDS, Outcome, SettingsError
-from agentpeft.policies.chat import ChatFormat
-from agentpeft.policies.config import (
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.models.warm_start import (
+    WarmStartSchedule,
+    _backward,
+    compute_key,
+    load_tiny,
+)
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.oracle import (
+    make_text_env,
+    oracle_groups,
+    play_oracle,
+    warm_start_batches,
+)
+from agentpeft.policies.settings.config import (
     EnvironmentSettings,
     EnvRunnerSettings,
     ModelSettings,
     Settings,
     TinySettings,
     WarmStartSettings,
-)
-from agentpeft.policies.models import load_base
-from agentpeft.policies.oracle import make_text_env, oracle_groups, play_oracle, warm_start_batches
-from agentpeft.policies.tiny import build_tiny
-from agentpeft.policies.warm_start import (
-    WarmStartSchedule,
-    _backward,
-    compute_key,
-    load_tiny,
 )
 
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)

@@ -19,7 +19,7 @@ from agentpeft.envs import (
     Turn,
     Unicode,
 )
-from agentpeft.envs.errors import UnknownTaskError
+from agentpeft.envs.core.errors import UnknownTaskError
 
 HEARD: list[tuple[str, str]] = []
 """(task id, action), in order."""

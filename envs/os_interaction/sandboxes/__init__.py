@@ -6,7 +6,7 @@
 import sys
 from typing import Literal
 
-from agentpeft.envs.errors import EnvFault, check_choice
+from agentpeft.envs.core.errors import EnvFault, check_choice
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
     FileStat,

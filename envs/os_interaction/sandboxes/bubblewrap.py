@@ -7,7 +7,7 @@ import shutil
 import time
 from typing import Any
 
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError
 from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
-from agentpeft.envs.processes import identify_process
+from agentpeft.envs.system.processes import identify_process
 
 _PREFIX = "agentpeft-os-"
 _CONTROLLERS = ("memory", "pids", "cpu")

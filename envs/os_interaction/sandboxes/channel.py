@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 
-_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGE = __name__.rpartition(".")[0] + ".inside"
 _ANSWER_TIMEOUT_S = 120.0
 _MAX_WAIT_S = 1_000_000.0
 """About what `poll` takes, in milliseconds."""
@@ -93,10 +93,10 @@ def is_readable(descriptor: int, timeout_s: float) -> bool:
 
 
 def compose_program(*modules: str) -> str:
-    """Returns a Python program of some of this folder's modules that runs the last one's `main`.
+    """Returns a Python program of some of `inside`'s modules that runs the last one's `main`.
 
     It needs no package installed, and imports none: it starts in 30 ms.
     """
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent / "inside"
     sources = [(name, (folder / f"{name}.py").read_text()) for name in modules]
     return _PROGRAM.format(package=_PACKAGE, sources=sources)

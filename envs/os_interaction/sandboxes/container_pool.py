@@ -11,15 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from agentpeft.envs.containers import (
-    DOCKER_ERRORS,
-    connect,
-    need_default_image,
-    need_image,
-    one_line,
-    remove_leftovers,
-)
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import (
     Channel,
     ChannelClosedError,
@@ -28,9 +20,17 @@ from agentpeft.envs.os_interaction.sandboxes.channel import (
 )
 from agentpeft.envs.os_interaction.sandboxes.container_disk import ContainerDisk
 from agentpeft.envs.os_interaction.sandboxes.images import DEFAULT_IMAGE, IMAGE_FOLDER
-from agentpeft.envs.os_interaction.sandboxes.kernel import CAPABILITIES, USER_LIMITS
+from agentpeft.envs.os_interaction.sandboxes.inside.kernel import CAPABILITIES, USER_LIMITS
 from agentpeft.envs.os_interaction.sandboxes.protocol import SandboxLimits
-from agentpeft.envs.processes import identify_process
+from agentpeft.envs.system.containers import (
+    DOCKER_ERRORS,
+    connect,
+    need_default_image,
+    need_image,
+    one_line,
+    remove_leftovers,
+)
+from agentpeft.envs.system.processes import identify_process
 
 LABEL = "agentpeft.os_interaction"
 _MODULES = (

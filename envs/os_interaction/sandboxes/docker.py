@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
 from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
 from agentpeft.envs.os_interaction.sandboxes.live_checks import (

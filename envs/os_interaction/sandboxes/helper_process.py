@@ -4,14 +4,14 @@ import json
 import os
 import sys
 
-from agentpeft.envs import processes
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import (
     Channel,
     compose_program,
     is_readable,
 )
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
+from agentpeft.envs.system import processes
 
 _MODULES = (
     *("kernel", "root_files", "served_files", "children", "left_pipes", "live_processes", "shell"),

@@ -5,8 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentpeft.envs import processes
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
+from agentpeft.envs.system import processes
 
 _NUM_IDS = 65_536
 _FIRST_ID_FOR_ROOT = 0x7000_0000

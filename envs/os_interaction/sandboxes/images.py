@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentpeft.envs import processes
-from agentpeft.envs.errors import EnvFault, SettingsError
+from agentpeft.envs.core.errors import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
+from agentpeft.envs.system import processes
 
 IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
@@ -72,7 +72,7 @@ def _find_tar(cache: Path, image: str | None) -> Path:
 
 
 def _export_from_docker(cache: Path, image: str) -> Path:
-    from agentpeft.envs.containers import export_image
+    from agentpeft.envs.system.containers import export_image
 
     image_id, chunks = export_image(image)
     tar = cache / f"docker-{image_id.rpartition(':')[2]}.tar"

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
+from agentpeft.envs.os_interaction.sandboxes.inside.root_files import FILES, FULL, NAMED
 from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, Interpreter
-from agentpeft.envs.os_interaction.sandboxes.root_files import FILES, FULL, NAMED
 
 GUARDED = [f"/{path}" for path in (*FULL, *FILES)]
 NAMED_FOLDERS = [f"/{path}" for path in NAMED]

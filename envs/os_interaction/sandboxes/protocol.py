@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agentpeft.envs.errors import check_count, check_duration
+from agentpeft.envs.core.errors import check_count, check_duration
 
 FileKind = Literal["file", "directory", "symlink", "other"]
 Interpreter = Literal["bash", "python3"]

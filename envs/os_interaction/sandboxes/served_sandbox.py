@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentpeft.envs.errors import EnvFault
+from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.live_checks import run_live_check
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from mysql_episodes import LIMITS, PEOPLE
 
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient
-from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
-from agentpeft.envs.db_bench.mysql_session import MySQLSession
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
+from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
+from agentpeft.envs.db_bench.backends.server.session import MySQLSession
 
 
 @pytest.fixture(scope="module")

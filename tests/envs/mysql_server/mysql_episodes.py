@@ -1,7 +1,7 @@
 """What the tests of the MySQL backend play with."""
 
-from agentpeft.envs.db_bench.database import Column, DatabaseLimits, Table
-from agentpeft.envs.db_bench.mysql_session import MySQLSession
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
+from agentpeft.envs.db_bench.backends.server.session import MySQLSession
 
 PEOPLE = Table(
     "people",

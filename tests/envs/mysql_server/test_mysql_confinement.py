@@ -6,9 +6,9 @@ import time
 import pytest
 from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
 
-from agentpeft.envs.db_bench.mysql_client import MySQLClient
-from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
-from agentpeft.envs.db_bench.mysql_session import MySQLSession
+from agentpeft.envs.db_bench.backends.server.client import MySQLClient
+from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
+from agentpeft.envs.db_bench.backends.server.session import MySQLSession
 
 TIMEOUT = "3024 (HY000): Query execution was interrupted, maximum statement execution time exceeded"
 

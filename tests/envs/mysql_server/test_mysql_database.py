@@ -11,11 +11,11 @@ import pytest
 from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
-from agentpeft.envs.db_bench.database import Column, Table
-from agentpeft.envs.db_bench.mysql_client import Address, MySQLClient, MySQLError
-from agentpeft.envs.db_bench.mysql_database import MySQLDatabase
-from agentpeft.envs.db_bench.mysql_server import Slot
-from agentpeft.envs.db_bench.mysql_session import MySQLSession
+from agentpeft.envs.db_bench.backends.protocol import Column, Table
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient, MySQLError
+from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
+from agentpeft.envs.db_bench.backends.server.server import Slot
+from agentpeft.envs.db_bench.backends.server.session import MySQLSession
 
 
 def test_tables_are_loaded_as_given(session: MySQLSession) -> None:

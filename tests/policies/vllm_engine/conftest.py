@@ -3,7 +3,7 @@
 import pytest
 from vllm_parts import BOTH, SETTINGS, STOP, make_model
 
-from agentpeft.policies.engines.vllm_start import start_engine
+from agentpeft.policies.engines.vllm.start import start_engine
 
 
 @pytest.fixture(scope="session")

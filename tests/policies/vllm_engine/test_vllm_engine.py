@@ -17,7 +17,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from vllm_parts import SETTINGS, make_adapter
-from agentpeft.policies.engines.vllm_start import start_engine
+from agentpeft.policies.engines.vllm.start import start_engine
 engine = start_engine(Path(sys.argv[1]), [39], SETTINGS)
 engine.load_adapter(make_adapter(1))
 print("up", flush=True)

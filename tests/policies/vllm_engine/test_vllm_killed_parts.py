@@ -12,9 +12,9 @@ import pytest
 import ray
 from process_parts import children_of, leftovers, processes_of, seconds_until_gone
 
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.config import Settings
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from vllm_parts import ask, full_logprobs, make_adapter, prompt_of, request_of
 
-from agentpeft.policies.adapter_store import make_version
+from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.samples import GenerationRequest, StopReason
+from agentpeft.policies.messages import GenerationRequest, StopReason
 
 
 def test_without_an_adapter_nothing_is_served(engine):

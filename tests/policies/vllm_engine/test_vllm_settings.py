@@ -10,17 +10,17 @@ import pytest
 from vllm_parts import CONTEXT, make_adapter
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.adapter_store import compute_hash
-from agentpeft.policies.config import Settings
-from agentpeft.policies.engines.adapter_files import read_adapter, write_adapter
-from agentpeft.policies.engines.cores import CoreClaim
-from agentpeft.policies.engines.vllm_settings import VllmSettings, read_vllm_settings
+from agentpeft.policies.delivery.version import compute_hash
+from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
+from agentpeft.policies.engines.vllm.cores import CoreClaim
+from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.models import find_base, load_base
+from agentpeft.policies.models.load import find_base, load_base
+from agentpeft.policies.settings.config import Settings
 
 HOLD = """
 import sys
-from agentpeft.policies.engines.cores import CoreClaim
+from agentpeft.policies.engines.vllm.cores import CoreClaim
 claim = CoreClaim(2, [90001, 90002, 90003])
 print(sorted(claim.cores), flush=True)
 sys.stdin.read()

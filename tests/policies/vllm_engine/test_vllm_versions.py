@@ -11,11 +11,11 @@ import pytest
 import ray
 from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
 
-from agentpeft.policies.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.config import Settings
-from agentpeft.policies.engines.vllm_start import start_engine
-from agentpeft.policies.env_runner import GroupRequest
+from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
+from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 
 OVERLAPPED = """
 max_adapter_lag = 1

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from agentpeft.policies.adapter_store import make_version
-from agentpeft.policies.engines.vllm_settings import VllmSettings
-from agentpeft.policies.fusing import merged_state
-from agentpeft.policies.samples import GenerationRequest
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.fusing import merged_state
+from agentpeft.policies.engines.vllm.settings import VllmSettings
+from agentpeft.policies.messages import GenerationRequest
 
 STOP, VOCAB, CONTEXT = 39, 40, 128
 SETTINGS = VllmSettings("fused", "float32", CONTEXT, 32, 8, 1 << 26, num_threads=1)

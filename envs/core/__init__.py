@@ -1,0 +1,1 @@
+"""What every environment shares: the episode loop, its outcomes, rewards and errors."""

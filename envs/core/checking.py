@@ -1,0 +1,100 @@
+"""`check_text_env`: the contract of the suite as a check that anyone can run on their own env."""
+
+import re
+import warnings
+from typing import Any
+
+import gymnasium
+
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.spaces import Unicode
+from agentpeft.envs.core.text_env import TextEnv
+
+_INFO_TYPES: dict[str, type] = {
+    "outcome": Outcome,
+    "is_success": bool,
+    "is_valid_action": bool,
+    "num_turns": int,
+    "task_id": str,
+    "skills": tuple,
+}
+_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def check_text_env(env: gymnasium.Env[str, str], *, seed: int = 0, num_tasks: int = 3) -> None:
+    """Raises AssertionError where `env` breaks the suite's contract; returns None if it keeps it.
+
+    Runs Gymnasium's own `check_env` with warnings as errors, then for `num_tasks` tasks: the
+    prompt states the turn limit; an oracle episode ends in success; empty actions end the episode
+    without it, and earn less; the same seed gives the same texts.
+    """
+    from gymnasium.utils.env_checker import check_env  # slow to import
+
+    text_env = env.unwrapped
+    assert isinstance(text_env, TextEnv), f"{type(text_env).__name__} is not a TextEnv"
+    assert isinstance(env.observation_space, Unicode), "observation_space must be Unicode"
+    assert isinstance(env.action_space, Unicode), "action_space must be Unicode"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(text_env, skip_render_check=True)
+    for task_seed in range(seed, seed + num_tasks):
+        _check_prompt(text_env, task_seed)
+        oracle_return = _check_oracle(text_env, task_seed)
+        _check_empty_actions(text_env, task_seed, oracle_return)
+
+
+def _check_prompt(env: TextEnv[Any], seed: int) -> None:
+    prompt, info = env.reset(seed=seed)
+    again, info_again = env.reset(seed=seed)
+    assert prompt == again, f"seed {seed} gives two different prompts"
+    assert info == info_again, f"seed {seed} gives two different infos: {info} and {info_again}"
+    by_task, _ = env.reset(options={"task": env.task})
+    assert by_task == prompt, "options={'task': task} gives another prompt than drawing the task"
+    limit = env.config.max_turns
+    words = [str(limit), *_NUMBER_WORDS[limit : limit + 1], *(["once"] if limit == 1 else [])]
+    assert re.search(rf"\b({'|'.join(words)})\b", prompt.lower()), (
+        f"the prompt does not state the turn limit {limit}: {prompt[:200]!r}"
+    )
+
+
+def _check_oracle(env: TextEnv[Any], seed: int) -> float:
+    """Returns the oracle's episode return."""
+    episodes = []
+    for _ in range(2):
+        env.reset(seed=seed)
+        episodes.append(_play(env, list(env.oracle_actions(env.task))))
+        assert env.outcome is Outcome.SUCCESS, (
+            f"oracle actions for {env.task.task_id!r} end in {env.outcome}: {episodes[-1]}"
+        )
+    assert episodes[0] == episodes[1], f"seed {seed} gives two different oracle episodes"
+    return episodes[0][1]
+
+
+def _check_empty_actions(env: TextEnv[Any], seed: int, oracle_return: float) -> None:
+    env.reset(seed=seed)
+    _, episode_return = _play(env, [""] * env.config.max_turns)
+    assert env.outcome not in (Outcome.SUCCESS, Outcome.ONGOING), (
+        f"{env.config.max_turns} empty actions end in {env.outcome}"
+    )
+    assert episode_return < oracle_return, (
+        f"empty actions earn {episode_return}, the oracle earns {oracle_return}"
+    )
+
+
+def _play(env: TextEnv[Any], actions: list[str]) -> tuple[list[str], float]:
+    """Plays actions until the episode ends; returns the observations and the episode return."""
+    observations, episode_return = [], 0.0
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        observations.append(observation)
+        episode_return += reward
+        assert env.observation_space.contains(observation), f"outside space: {observation!r:.200}"
+        assert isinstance(reward, float), f"reward must be a float, got {reward!r}"
+        assert not truncated, "the turn limit is part of the task: terminated, not truncated"
+        for key, kind in _INFO_TYPES.items():
+            assert isinstance(info.get(key), kind), f"info[{key!r}] must be a {kind.__name__}"
+        assert terminated == (info["outcome"] is not Outcome.ONGOING), f"terminated with {info}"
+        assert info["is_success"] == (info["outcome"] is Outcome.SUCCESS), f"wrong info {info}"
+        if terminated:
+            break
+    return observations, episode_return

@@ -1,0 +1,184 @@
+"""From outcomes to rewards: published presets, shaping terms, or a function of one's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import isfinite, nan
+from types import MappingProxyType
+
+from agentpeft.envs.core.errors import EnvFault, SettingsError, did_you_mean, is_number, shown
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.tasks.taskset import Task
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One finished turn: the agent's action, the new text it got, and its turn reward."""
+
+    action: str
+    observation: str
+    reward: float
+    is_valid_action: bool
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode, as a reward function sees it."""
+
+    task: Task
+    prompt: str
+    turns: tuple[TurnRecord, ...]
+    outcome: Outcome
+    environment: str = "environment"
+
+    @property
+    def place(self) -> str:
+        """Environment, task and turn, as messages begin."""
+        return f"{self.environment}, task {self.task.task_id!r}, turn {len(self.turns)}"
+
+
+RewardFunction = Callable[[Episode], float]
+_OPTIONAL = ("invalid_action", "turn_limit", "timeout", "context_limit", "unknown")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Final rewards by outcome, plus shaping terms that are added on every turn.
+
+    None for an outcome means: as `failure`. `reward_fn` (a callable or "module:function") replaces
+    the reward by outcome; the shaping terms stay. `turn_cost` and `length_cost` (per character of
+    the action) are subtracted, `format_bonus` is added for every valid action.
+    """
+
+    success: float = 1.0
+    failure: float = 0.0
+    invalid_action: float | None = None
+    turn_limit: float | None = None
+    timeout: float | None = None
+    context_limit: float | None = None
+    unknown: float | None = None
+    turn_cost: float = 0.0
+    length_cost: float = 0.0
+    format_bonus: float = 0.0
+    reward_fn: RewardFunction | str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError on values that are no finite numbers, and on costs below 0."""
+        for name, value in vars(self).items():
+            if name == "reward_fn" or (value is None and name in _OPTIONAL):
+                continue
+            if not is_number(value):
+                raise SettingsError(f"{name} must be a finite number, got {shown(value)}")
+            if value < 0 and name in ("turn_cost", "length_cost"):
+                raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
+        if self.reward_fn is not None and not callable(self._function):
+            raise SettingsError(f"reward_fn {shown(self.reward_fn)} is not callable")
+
+    @cached_property
+    def _function(self) -> RewardFunction | None:
+        name = self.reward_fn
+        return _load_function(name) if isinstance(name, str) else name
+
+    @cached_property
+    def _by_outcome(self) -> dict[Outcome, float]:
+        given = {
+            Outcome.SUCCESS: self.success,
+            Outcome.FAILURE: self.failure,
+            Outcome.INVALID_ACTION: self.invalid_action,
+            Outcome.TURN_LIMIT: self.turn_limit,
+            Outcome.TIMEOUT: self.timeout,
+            Outcome.CONTEXT_LIMIT: self.context_limit,
+            Outcome.UNKNOWN: self.unknown,
+        }
+        return {
+            outcome: self.failure if value is None else value for outcome, value in given.items()
+        }
+
+    @classmethod
+    def of(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
+        """Returns a config from itself, a preset's name, or a mapping of fields.
+
+        A mapping may have "preset" as the config to start from. Raises: SettingsError.
+        """
+        if isinstance(value, RewardConfig):
+            return value
+        if isinstance(value, str):
+            if value not in REWARD_PRESETS:
+                raise SettingsError(
+                    f"unknown reward preset {shown(value)}{did_you_mean(value, REWARD_PRESETS)}"
+                )
+            return REWARD_PRESETS[value]
+        if not isinstance(value, Mapping):
+            raise SettingsError(
+                f"reward must be a RewardConfig, a preset's name or a mapping, got {shown(value)}"
+            )
+        known = {f.name for f in fields(cls)} | {"preset"}
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(str(key), known)
+                raise SettingsError(f"unknown reward field {shown(key)}{hint}")
+        settings = dict(value)
+        preset = settings.pop("preset", cls())
+        if not isinstance(preset, str | RewardConfig):
+            raise SettingsError(f"reward preset must be a preset's name, got {shown(preset)}")
+        base = cls.of(preset)
+        return replace(base, **settings)  # type: ignore[arg-type]
+
+    def turn_reward(self, action: str, is_valid_action: bool) -> float:
+        """Returns the sum of the shaping terms for one turn."""
+        bonus = self.format_bonus if is_valid_action else 0.0
+        return bonus - self.turn_cost - self.length_cost * len(action)
+
+    def spread(self, max_turns: int) -> float:
+        """Returns how much more the best episode of `max_turns` may get than the worst.
+
+        Costs of length are left out, and so is what a `reward_fn` may return.
+        """
+        outcomes = self._by_outcome.values()
+        shaping = max_turns * (self.turn_cost + abs(self.format_bonus))
+        return max(outcomes) - min(outcomes) + shaping
+
+    def final_reward(self, episode: Episode) -> float:
+        """Returns the reward for how the episode ended.
+
+        Raises: EnvFault where `reward_fn` gives no finite number. What it raises itself is its own.
+        """
+        if self._function is None:
+            return self._by_outcome[episode.outcome]
+        try:
+            value: object = self._function(episode)
+        except Exception as error:
+            error.add_note(f"{episode.place}: raised by the reward_fn of the settings")
+            raise
+        try:
+            reward = nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            reward = nan
+        if not isfinite(reward):
+            name = self.reward_fn if isinstance(self.reward_fn, str) else shown(self._function)
+            raise EnvFault(
+                f"{episode.place}: reward_fn {name} returned {shown(value)}, no finite number"
+            )
+        return reward
+
+
+def _load_function(name: str) -> RewardFunction:
+    module_name, _, attribute = name.partition(":")
+    try:
+        function: RewardFunction = getattr(import_user_module(module_name), attribute)
+    except (SettingsError, AttributeError) as error:
+        raise SettingsError(
+            f"reward_fn {shown(name)} must be 'module:function' that can be imported: {error}"
+        ) from error
+    return function
+
+
+REWARD_PRESETS: Mapping[str, RewardConfig] = MappingProxyType(
+    {
+        "db": RewardConfig(success=1.0, failure=-0.1, timeout=-0.3),
+        "os": RewardConfig(success=1.0, failure=-0.5, unknown=0.0),
+        "exact_match": RewardConfig(success=1.0, failure=0.0),
+    }
+)
+"""Published reward schemes by name."""

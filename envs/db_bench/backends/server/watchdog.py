@@ -1,0 +1,98 @@
+"""The watchdog that ends statements from an administrator's connection.
+
+An agent may lift any limit that its own connection has (`SET max_statement_time = 0`), so none of
+those is relied upon.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agentpeft.envs.core.errors import EnvFault
+from agentpeft.envs.db_bench.backends.server.client import MySQLError
+from agentpeft.envs.db_bench.backends.server.server import MySQLServer
+
+_LOGGER = logging.getLogger(__name__)
+_TICK_S = 0.05
+_SIZE_POLL_S = 0.2
+_GRACE_S = 0.25
+
+
+class KillReason(StrEnum):
+    """Why a statement was ended."""
+
+    TIMEOUT = "timeout"
+    SIZE = "size"
+
+
+@dataclass(eq=False)
+class Guard:
+    """A statement under watch. `reason` is None unless the watchdog ended it."""
+
+    connection_id: int
+    schema: str
+    kill_at_s: float
+    poll_at_s: float
+    reason: KillReason | None = None
+    is_active: bool = True
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Watchdog:
+    """One thread that looks after all statements of a backend, 20 times a second."""
+
+    def __init__(self, server: MySQLServer) -> None:
+        self._server = server
+        self._guards: dict[int, Guard] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="mysql-watchdog", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def watch(self, connection_id: int, schema: str) -> Iterator[Guard]:
+        """Watches what runs inside. After it, the watchdog will not touch the connection."""
+        now = time.monotonic()
+        timeout_s = self._server.limits.statement_timeout_s
+        guard = Guard(connection_id, schema, now + timeout_s, now + _SIZE_POLL_S)
+        self._guards[id(guard)] = guard
+        try:
+            yield guard
+        finally:
+            with guard.lock:
+                guard.is_active = False
+            del self._guards[id(guard)]
+
+    def close(self) -> None:
+        """Ends the thread; idempotent."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(_TICK_S):
+            for guard in list(self._guards.values()):
+                try:
+                    self._look_at(guard)
+                except (MySQLError, EnvFault) as error:
+                    _LOGGER.warning("watchdog: %s", error)
+
+    def _look_at(self, guard: Guard) -> None:
+        now = time.monotonic()
+        if now >= guard.kill_at_s:
+            self._kill(guard, KillReason.TIMEOUT)
+        elif now >= guard.poll_at_s:
+            guard.poll_at_s = now + _SIZE_POLL_S
+            size_mib = self._server.compute_size_mib(guard.schema)
+            if size_mib > self._server.limits.max_database_mib:
+                self._kill(guard, KillReason.SIZE)
+
+    def _kill(self, guard: Guard, reason: KillReason) -> None:
+        """Ends the statement; where it was told before and still runs, the connection."""
+        with guard.lock:
+            if guard.is_active:
+                self._server.kill(guard.connection_id, "CONNECTION" if guard.reason else "QUERY")
+                guard.reason = guard.reason or reason
+                guard.kill_at_s = time.monotonic() + _GRACE_S

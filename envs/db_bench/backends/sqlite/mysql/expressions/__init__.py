@@ -1,0 +1,1 @@
+"""MySQL's expressions as SQLite text with types."""

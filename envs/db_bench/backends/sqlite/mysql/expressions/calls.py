@@ -1,0 +1,214 @@
+"""MySQL's scalar functions: which SQLite function each becomes, and its result's type."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.aggregates import (
+    AGGREGATES,
+    WINDOW_FUNCTIONS,
+    compile_aggregate,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.arithmetic import shifted_date
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.call_types import BUILDERS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import to_number, to_text
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import (
+    compile_expression,
+    handles,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+    Fragment,
+    Scope,
+    name_of,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import UNITS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
+    DATE,
+    DATETIME,
+    DOUBLE,
+    INTEGER,
+    TEXT,
+    TIME,
+    quote_text,
+)
+
+# Arguments: t text, n number, a any; one before "?" may be missing, "*" may be missing or be many.
+_PLAIN_TEXTS = {
+    TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(tn) right(tn) reverse(t) lpad(tnt)
+        substring_index(ttn) rpad(tnt) ltrim(t) rtrim(t) replace(ttt) repeat(tn) insert(tnnt)
+        hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) dayname(a) monthname(a)
+        date_format(at) regexp_replace(tttn?n?t?) regexp_substr(ttn?n?t?) substring(tnn?)
+        space(n)""",
+    INTEGER: """char_length(t) octet_length(t) locate(ttn?) ascii(t) crc32(t) find_in_set(tt)
+        strcmp(tt) sign(n) datediff(aa) to_days(a) unix_timestamp(a?) time_to_sec(a) week(an?)
+        yearweek(an?) regexp_like(ttt?) regexp_instr(ttn?n?n?t?) last_insert_id() row_count()
+        sleep(n) isnull(a) year(a) month(a) day(a) dayofweek(a) dayofyear(a) weekday(a) hour(a)
+        minute(a) second(a) microsecond(a) quarter(a) weekofyear(a) bit_count(n)""",
+    DOUBLE: """sqrt(n) pow(nn) exp(n) log(nn?) log2(n) log10(n) pi() sin(n) cos(n) tan(n)
+        asin(n) acos(n) atan(nn?) cot(n) radians(n) degrees(n) rand(n?)""",
+    DATE: "curdate() last_day(a) makedate(nn) from_days(n)",
+    DATETIME: "now(n?) from_unixtime(n)",
+    TIME: "curtime(n?) sec_to_time(n) timediff(aa) maketime(nnn)",
+}
+_WITHOUT_MARKS = str.maketrans("", "", "?*")
+_PLAIN = {
+    match[1].upper(): (match[2], kind)
+    for kind, text in _PLAIN_TEXTS.items()
+    for match in re.finditer(r"(\w+)\(([^)]*)\)", text)
+}
+_SQLITE_NAMES = {
+    "LTRIM": "ltrim",
+    "RTRIM": "rtrim",
+    "QUOTE": "quote",
+    "CHAR_LENGTH": "length",
+    "LAST_INSERT_ID": "last_insert_rowid",
+    "ROW_COUNT": "changes",
+}
+_ALIASES = {
+    "UCASE": "UPPER",
+    "LCASE": "LOWER",
+    "CHARACTER_LENGTH": "CHAR_LENGTH",
+    "LENGTH": "OCTET_LENGTH",
+    "ORD": "ASCII",
+    "SHA": "SHA1",
+    "POWER": "POW",
+    "ATAN2": "ATAN",
+    "LN": "LOG",
+    "DAYOFMONTH": "DAY",
+    "TIME_FORMAT": "DATE_FORMAT",
+    **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
+    **dict.fromkeys(("CURRENT_DATE", "UTC_DATE"), "CURDATE"),
+    **dict.fromkeys(("CURRENT_TIME", "UTC_TIME"), "CURTIME"),
+    **dict.fromkeys(("LOCALTIME", "LOCALTIMESTAMP", "SYSDATE"), "NOW"),
+    **dict.fromkeys(("CURRENT_TIMESTAMP", "UTC_TIMESTAMP"), "NOW"),
+    **dict.fromkeys(("CURRENT_USER", "SESSION_USER", "SYSTEM_USER"), "USER"),
+    "CEILING": "CEIL",
+    "COALESCE": "IFNULL",
+    "ADDDATE": "DATE_ADD",
+    "SUBDATE": "DATE_SUB",
+    "SCHEMA": "DATABASE",
+}
+_DENIED = frozenset({"GET_LOCK", "RELEASE_LOCK", "LOAD_FILE", "IS_FREE_LOCK"})
+_CONVERSIONS: dict[str, Callable[[Fragment], Fragment]] = {
+    "t": to_text,
+    "n": to_number,
+    "a": lambda value: value,
+}
+
+
+@handles(exp.Anonymous)
+def _call(node: exp.Expr, scope: Scope) -> Fragment:
+    name = name_of(node).upper()
+    if name in AGGREGATES:
+        return compile_aggregate(node, scope)
+    arguments = node.expressions
+    if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and len(arguments) == 2:
+        return _shifted(arguments, -1 if "SUB" in name else 1, scope)
+    if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and len(arguments) == 3:
+        return _by_unit(name, arguments, scope)
+    if name == "VALUES" and len(arguments) == 1:
+        return scope.find_column(name_of(arguments[0]), "new row")
+    if name in WINDOW_FUNCTIONS:
+        raise Misplaced(")")
+    if name in _DENIED:
+        raise Mistake.PRIVILEGE("FILE" if name == "LOAD_FILE" else "SUPER")
+    return _call_by_name(name_of(node), arguments, scope)
+
+
+def _call_by_name(written: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
+    """Returns a function call. Raises: MySQLError (1305, 1582)."""
+    name = written.upper()
+    known = _ALIASES.get(name, name)
+    if known in _PLAIN:
+        return _plain_call(known, arguments, scope)
+    if known not in BUILDERS:
+        raise Mistake.NO_FUNCTION(scope.statement.schema.name, written)
+    least, most, builder = BUILDERS[known]
+    if not least <= len(arguments) <= most:
+        raise Mistake.ARGUMENTS(name)
+    return builder([compile_expression(argument, scope) for argument in arguments], scope)
+
+
+def _plain_call(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
+    pattern, kind = _PLAIN[name]
+    letters = pattern.translate(_WITHOUT_MARKS)
+    least = 2 * len(letters) - len(pattern)
+    most = 64 if pattern.endswith("*") else len(letters)
+    if not least <= len(arguments) <= most:
+        raise Mistake.ARGUMENTS(name)
+    values = []
+    for argument, letter in zip(arguments, letters.ljust(64, letters[-1:] or "a"), strict=False):
+        values.append(_CONVERSIONS[letter](compile_expression(argument, scope)).sql)
+    function = _SQLITE_NAMES.get(name, f"my_{name.lower()}")
+    return Fragment(f"{function}({', '.join(values)})", kind)
+
+
+def _shifted(arguments: Sequence[exp.Expr], sign: int, scope: Scope) -> Fragment:
+    interval = arguments[1]
+    if not isinstance(interval, exp.Interval):
+        interval = exp.Interval(this=interval, unit=exp.Var(this="DAY"))
+    return shifted_date(arguments[0], interval, sign, scope)
+
+
+def _by_unit(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
+    unit = arguments[0].name.upper().removeprefix("SQL_TSI_")
+    if unit not in UNITS:
+        raise Misplaced(unit)
+    if name == "TIMESTAMPADD":
+        interval = exp.Interval(this=arguments[1], unit=exp.Var(this=unit))
+        return shifted_date(arguments[2], interval, 1, scope)
+    start, end = (compile_expression(argument, scope).sql for argument in arguments[1:])
+    return Fragment(f"my_timestampdiff('{unit}', {start}, {end})", INTEGER)
+
+
+@handles(exp.Ceil, exp.Floor, exp.Substring, exp.StrPosition)
+def _special_syntax(node: exp.Expr, scope: Scope) -> Fragment:
+    """Functions with a grammar of their own, such as SUBSTRING(a FROM 2)."""
+    if isinstance(node, exp.StrPosition):
+        return _call_by_name("LOCATE", [node.args["substr"], node.this], scope)
+    parts = [node.this, node.args.get("start"), node.args.get("length")]
+    name = type(node).__name__.upper()
+    return _call_by_name(name, [part for part in parts if part is not None], scope)
+
+
+_CURRENT: dict[type[exp.Expr], str] = {
+    exp.CurrentDate: "CURDATE",
+    exp.CurrentTime: "CURTIME",
+    exp.CurrentTimestamp: "NOW",
+    exp.Localtime: "NOW",
+    exp.Localtimestamp: "NOW",
+    exp.CurrentUser: "USER",
+}
+
+
+@handles(*_CURRENT)
+def _current(node: exp.Expr, scope: Scope) -> Fragment:
+    return _call_by_name(_CURRENT[type(node)], [], scope)
+
+
+@handles(exp.Trim)
+def _trim(node: exp.Expr, scope: Scope) -> Fragment:
+    text = to_text(compile_expression(node.this, scope)).sql
+    position = node.args.get("position") or "BOTH"
+    characters = node.expression
+    removed = to_text(compile_expression(characters, scope)).sql if characters else "' '"
+    return Fragment(f"my_trim({text}, {removed}, {quote_text(position)})", TEXT)
+
+
+@handles(exp.Chr)
+def _char(node: exp.Expr, scope: Scope) -> Fragment:
+    values = (to_number(compile_expression(part, scope)).sql for part in node.expressions)
+    return Fragment(f"char({', '.join(values)})", TEXT)
+
+
+@handles(exp.Extract)
+def _extract(node: exp.Expr, scope: Scope) -> Fragment:
+    unit = node.name.upper()
+    value = compile_expression(node.expression, scope).sql
+    if unit == "YEAR_MONTH":
+        return Fragment(f"(my_year({value}) * 100 + my_month({value}))", INTEGER)
+    if unit not in UNITS or unit not in _PLAIN:
+        raise Misplaced(unit)
+    return Fragment(f"my_{unit.lower()}({value})", INTEGER)

@@ -1,0 +1,1 @@
+"""From an agent's text to parsed statements, or MySQL's syntax errors."""

@@ -1,0 +1,1 @@
+"""What translated statements call while SQLite runs them."""

@@ -1,0 +1,122 @@
+"""SQLite's values as the Python values that mysql-connector returns."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache
+
+from agentpeft.envs.db_bench.backends.protocol import Row, Value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
+
+SQLiteValue = int | float | str | bytes | None
+_CONTEXT = Context(prec=400, rounding=ROUND_HALF_UP)
+
+
+@lru_cache(maxsize=64)
+def decimal_unit(scale: int) -> Decimal:
+    """Returns 10 to the power of -scale."""
+    return Decimal((0, (1,), -scale))
+
+
+def to_decimal(value: int | float | str, scale: int) -> Decimal:
+    """Returns the decimal nearest to a value, halves away from zero.
+
+    >>> to_decimal(2.345, 2)
+    Decimal('2.35')
+    """
+    result = Decimal(str(value)).quantize(decimal_unit(scale), context=_CONTEXT)
+    return result or abs(result)  # no negative zero
+
+
+def _to_integer(value: SQLiteValue) -> Value:
+    if isinstance(value, float) and not abs(value) < 1 << 63:  # nor NaN
+        raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
+    return round(value) if isinstance(value, float) else value
+
+
+def _to_single(value: SQLiteValue) -> Value:
+    return float(f"{value:.6g}") if isinstance(value, int | float) else value
+
+
+def _to_double(value: SQLiteValue) -> Value:
+    return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
+
+
+def _to_text(value: SQLiteValue) -> Value:
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _to_date(value: SQLiteValue) -> Value:
+    if not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value[:10])
+    except ValueError:
+        raise Mistake.TRUNCATED_TEMPORAL("date", value) from None
+
+
+def _to_datetime(value: SQLiteValue) -> Value:
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise Mistake.TRUNCATED_TEMPORAL("datetime", value) from None
+
+
+def _to_time(value: SQLiteValue) -> Value:
+    if not isinstance(value, str):
+        return value
+    sign = -1 if value.startswith("-") else 1
+    try:
+        hours, minutes, seconds = value.lstrip("-").split(":")
+        return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    except (ValueError, OverflowError):
+        raise Mistake.TRUNCATED_TEMPORAL("time", value) from None
+
+
+_CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
+    Kind.INTEGER: _to_integer,
+    Kind.FLOAT: _to_single,
+    Kind.DOUBLE: _to_double,
+    Kind.TEXT: _to_text,
+    Kind.DATE: _to_date,
+    Kind.DATETIME: _to_datetime,
+    Kind.TIME: _to_time,
+}
+
+
+@lru_cache(maxsize=256)
+def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
+    if kind.kind is not Kind.DECIMAL:
+        return _CONVERTERS.get(kind.kind)
+    scale = kind.scale
+
+    def convert(value: SQLiteValue) -> Value:
+        if not isinstance(value, int | float | str):
+            return None
+        try:
+            return to_decimal(value, scale)
+        except ArithmeticError:
+            raise Mistake.NUMBER_RANGE("DECIMAL", value) from None
+
+    return convert
+
+
+def to_mysql_rows(
+    rows: Iterable[Sequence[SQLiteValue]], types: tuple[SqlType, ...]
+) -> tuple[Row, ...]:
+    """Returns SQLite's rows with values as mysql-connector gives them.
+
+    `types` is empty for statements without a result. Raises: MySQLError (1292, 1690) for a value
+    that its type cannot hold, and nothing else whatever is stored.
+    """
+    converters = [_converter(kind) for kind in types]
+    return tuple(
+        tuple(
+            value if convert is None or value is None else convert(value)
+            for convert, value in zip(converters, row, strict=True)
+        )
+        for row in rows
+    )

@@ -1,0 +1,1 @@
+"""MySQL's statements as SQLite statements."""

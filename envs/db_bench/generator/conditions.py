@@ -1,0 +1,362 @@
+"""WHERE clauses of generated DB-bench tasks, with subqueries, and what each part of them adds."""
+# ruff: noqa: S608 (names and values of the generator's own)
+
+import operator as operators
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
+
+from agentpeft.envs.db_bench.backends.protocol import Value
+from agentpeft.envs.db_bench.generator.tables import (
+    Field,
+    Kind,
+    OrderKeys,
+    Sample,
+    Selection,
+    make_value,
+    to_literal,
+)
+from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.task_random import TaskRandom
+
+_OPERATORS: dict[Kind, tuple[str, ...]] = {
+    "name": ("starts", "starts", "="),
+    "category": ("=", "=", "<>", "in"),
+    "int": (">", "<", ">=", "<=", "between", "="),
+    "decimal": (">", "<", ">=", "<=", "between"),
+    "float": (">", "<", ">=", "<=", "between"),
+    "date": (">", "<", "between"),
+}
+_EXTREMES = (
+    ("AVG", "average_all", "><"),
+    ("AVG", "average_all", "><"),
+    ("MAX", "highest_all", "=<"),
+    ("MIN", "lowest_all", "=>"),
+)
+_MAX_TRIES = 40
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operators.gt,
+    "<": operators.lt,
+    ">=": operators.ge,
+    "<=": operators.le,
+    "=": operators.eq,
+    "<>": operators.ne,
+}
+
+
+def _average(values: Sequence[Any]) -> float:
+    return float(sum(values) / len(values))
+
+
+_AGGREGATE: dict[str, Callable[[Sequence[Any]], Any]] = {"AVG": _average, "MAX": max, "MIN": min}
+_JOIN: dict[str, Callable[[int, int], int]] = {"AND": operators.and_, "OR": operators.or_}
+_BITS = [1 << index for index in range(64)]
+_DATE_PHRASES = {">": "after", "<": "before"}
+
+
+PartT = TypeVar("PartT")
+
+
+class NoTaskHereError(Exception):
+    """This table and these choices give no proper task; the generator tries others."""
+
+
+class Clause(NamedTuple):
+    """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
+
+    `weaker` are replacements that leave out a part each; the answer must differ with every one.
+    `keys` are the expressions of an ORDER BY. `kept` are the numbers of the rows (of groups, in a
+    HAVING) that a condition keeps, as bits, and `weaker_kept` those of its replacements: where they
+    are the same, `is_idle`, there is no need to ask the database. `order` and `cut` say what an
+    ORDER BY and a LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
+    """
+
+    sql: str = ""
+    words: str = ""
+    weaker: tuple[str, ...] = ()
+    skills: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+    kept: int = 0
+    weaker_kept: tuple[int, ...] = ()
+    order: OrderKeys = ()
+    weaker_orders: tuple[OrderKeys, ...] = ()
+    cut: slice = slice(None)
+    weaker_cuts: tuple[slice, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether some part of a condition is known to change nothing."""
+        return self.kept in self.weaker_kept
+
+
+@dataclass
+class Scene:
+    """What one attempt at a task works with; `prefix` is the table alias with its dot."""
+
+    rng: TaskRandom
+    speaker: Speaker
+    sample: Sample
+    skills: frozenset[str]
+    prefix: str = ""
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def table(self) -> str:
+        """The table's name in the SQL of a draft; see `Sample`."""
+        return self.sample.scratch
+
+    @property
+    def from_sql(self) -> str:
+        """The table with its alias, for a FROM clause."""
+        return f"{self.table} AS {self.prefix[:-1]}" if self.prefix else self.table
+
+    def ref(self, column: Field) -> str:
+        """Returns a column as the outermost query writes it."""
+        return self.prefix + column.name
+
+    def pick(self, columns: Iterable[Field]) -> Field:
+        """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
+        options = list(columns)
+        used = self.used
+        fresh = [column for column in options if column.name not in used] or options
+        if not fresh:
+            raise NoTaskHereError
+        chosen = self.rng.choice(fresh)
+        self.used.add(chosen.name)
+        return chosen
+
+    def new_value(self, column: Field) -> Value:
+        """Returns a new value for a column that gold SQL may have. Raises: NoTaskHereError."""
+        values = (make_value(self.rng, column) for _ in range(_MAX_TRIES))
+        for value in filter(self.sample.options.allows, values):
+            return value
+        raise NoTaskHereError
+
+    def say(self, what: str, **words: str) -> str:
+        """Returns a phrase."""
+        return self.speaker.say(what, **words)
+
+
+def select_rows(
+    scene: Scene, where: Clause, order: Clause, limit: Clause
+) -> tuple[Selection, list[Selection]]:
+    """Returns what three clauses take of the table's rows, and what their weaker forms take."""
+    kept = where.kept if where.sql else scene.sample.all_kept
+    weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_kept]
+    weaker += [Selection(kept, keys, limit.cut) for keys in order.weaker_orders]
+    weaker += [Selection(kept, order.order, cut) for cut in limit.weaker_cuts]
+    return Selection(kept, order.order, limit.cut), weaker
+
+
+def quote(value: Value) -> str:
+    """Returns a value as the instruction writes it: text in quotes, numbers and dates plain."""
+    return str(value) if isinstance(value, date) else to_literal(value)
+
+
+def make_where(scene: Scene) -> Clause:
+    """Returns the WHERE that the scene's skills ask for; empty if they ask for none."""
+    skills = scene.skills
+    leaves = _make_subqueries(scene)
+    num_leaves = len(leaves)
+    if "where_nested_conditions" in skills:
+        num_leaves = 3
+    elif "where_multiple_conditions" in skills:
+        num_leaves = max(num_leaves, scene.rng.choice((2, 2, 3)))
+    elif "where_single_condition" in skills or "delete" in skills:
+        num_leaves = 1
+    leaves += [make_condition(scene) for _ in range(num_leaves - len(leaves))]
+    if not leaves:
+        return Clause()
+    scene.rng.shuffle(leaves)
+    return _combine(scene, leaves)
+
+
+def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
+    """Returns one comparison of a column with a value of its own; `prefix` None: the scene's."""
+    fields: Iterable[Field] = scene.sample.fields
+    if any("group" in skill or "limit" in skill for skill in scene.skills):
+        fields = [column for column in fields if column.kind != "name"]
+    column = scene.pick(fields)
+    operator = scene.rng.choice(_OPERATORS[column.kind])
+    name = (scene.prefix if prefix is None else prefix) + column.name
+    if operator == "starts":
+        letters = [str(text)[0] for text in scene.sample.distinct(column)]
+        letters = [letter for letter in letters if scene.sample.options.allows(f"{letter}%")]
+        if not letters:
+            raise NoTaskHereError
+        letter = scene.rng.choice(letters)
+        words = scene.say("starts", c=column.words, v=f"'{letter}'")
+        kept = to_bits(str(text)[0] == letter for text in scene.sample.values(column))
+        return Clause(f"{name} LIKE '{letter}%'", words, kept=kept)
+    values = scene.sample.distinct(column)
+    options = scene.sample.allowed(column)
+    is_pair = operator in ("between", "in")
+    if len(options) < 1 + is_pair or len(values) < 2:
+        raise NoTaskHereError
+    if is_pair:
+        low, high = sorted(scene.rng.sample(range(len(options)), 2))
+        pair = options[low], options[high]
+        words = scene.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
+        first, second = map(to_literal, pair)
+        if operator == "between":
+            kept = to_bits(map(_between(*pair), scene.sample.values(column)))
+            return Clause(f"{name} BETWEEN {first} AND {second}", words, kept=kept)
+        kept = to_bits(value in pair for value in scene.sample.values(column))
+        return Clause(f"{name} IN ({first}, {second})", words, kept=kept)
+    value = scene.rng.choice(options)
+    said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
+    words = scene.say(said, c=column.words, v=quote(value))
+    compare = _COMPARE[operator]
+    kept = to_bits(compare(other, value) for other in scene.sample.values(column))
+    return Clause(f"{name} {operator} {to_literal(value)}", words, kept=kept)
+
+
+def _between(low: Any, high: Any) -> Callable[[Any], bool]:
+    return lambda value: bool(low <= value <= high)
+
+
+def to_bits(truths: Iterable[bool]) -> int:
+    """Returns truth values as the bits of an integer, the first one lowest."""
+    return sum(bit for bit, truth in zip(_BITS, truths, strict=False) if truth)
+
+
+def join_kept(operator: str, parts: Iterable[int | None]) -> int | None:
+    """Returns what conditions keep that "AND" or "OR" joins; None is a condition left out."""
+    there = [part for part in parts if part is not None]
+    return reduce(_JOIN[operator], there) if there else None
+
+
+def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
+    """Joins conditions as the scene's skills ask, with a weaker form for each part of each."""
+    outer, inner = scene.rng.choice((("AND", "OR"), ("OR", "AND")))
+    is_nested = "where_nested_conditions" in scene.skills
+
+    def render(parts: Sequence[str]) -> str:
+        if not is_nested:
+            return _join(outer, parts)
+        group = _join(inner, parts[1:])
+        return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
+
+    def keep(parts: Sequence[int | None]) -> int:
+        kept = join_kept(outer, parts if not is_nested else (parts[0], join_kept(inner, parts[1:])))
+        return scene.sample.all_kept if kept is None else kept
+
+    names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
+    if is_nested:
+        words, own_skill = scene.say(f"{outer}_{inner}".lower(), **names), "where_nested_conditions"
+    elif len(leaves) > 1:
+        joined = {"AND": "all", "OR": "any"}[outer] if len(leaves) > 2 else outer.lower()
+        words, own_skill = scene.say(joined, **names), "where_multiple_conditions"
+    else:
+        words, own_skill = leaves[0].words, "where_single_condition"
+    weaker = list(_weaken("", [(leaf.sql, leaf.weaker) for leaf in leaves]))
+    weaker_kept = _weaken(None, [(leaf.kept, leaf.weaker_kept) for leaf in leaves])
+    return Clause(
+        f" WHERE {render([leaf.sql for leaf in leaves])}",
+        words,
+        tuple(f" WHERE {text}" if text else "" for text in map(render, weaker)),
+        frozenset({own_skill, *(scene.skills & {"subquery_multiple"})}).union(
+            *(leaf.skills for leaf in leaves)
+        ),
+        kept=keep([leaf.kept for leaf in leaves]),
+        weaker_kept=tuple(map(keep, weaker_kept)),
+    )
+
+
+def _join(operator: str, parts: Sequence[str]) -> str:
+    return f" {operator} ".join(filter(None, parts))
+
+
+def _weaken(none: PartT, leaves: Sequence[tuple[PartT, Sequence[PartT]]]) -> Iterable[list[PartT]]:
+    """Yields the leaves with something left out (`none`) or replaced by a weaker form."""
+    parts = [leaf for leaf, _ in leaves]
+    yield [none] * len(parts)
+    if len(parts) == 3:
+        yield [parts[0], none, none]
+        yield [none, *parts[1:]]
+    for index, (_, weaker) in enumerate(leaves):
+        for replacement in (none, *weaker):
+            yield [*parts[:index], replacement, *parts[index + 1 :]]
+
+
+def _make_subqueries(scene: Scene) -> list[Clause]:
+    skills = scene.skills
+    is_nested, is_multiple = "subquery_nested" in skills, "subquery_multiple" in skills
+    if is_multiple and "where_single_condition" in skills and not is_nested:
+        return [_neither_extreme(scene)]
+    made = [_nested_subquery(scene)] if is_nested else []
+    if is_multiple or "subquery_single" in skills:
+        made.append(_plain_subquery(scene))
+    if is_multiple and not is_nested:
+        made.append(_plain_subquery(scene))
+    return made
+
+
+def _plain_subquery(scene: Scene) -> Clause:
+    kind = scene.skills & {"subquery_single"}
+    if scene.rng.random() < 0.3:
+        column, inner = scene.pick(scene.sample.categories), make_condition(scene, "")
+        head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
+        words = scene.say("occurs", c=column.words, d=inner.words)
+        skills = kind | {"where_single_condition"}
+        values = scene.sample.stored(column)
+        occurring = {values[index] for index in scene.sample.select(Selection(inner.kept))}
+        kept = to_bits(value in occurring for value in values)
+        all_kept = (scene.sample.all_kept,)
+        return Clause(
+            f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), kept, all_kept
+        )
+    column = scene.pick(scene.sample.numbers)
+    function, phrase, operators = scene.rng.choice(_EXTREMES)
+    operator = scene.rng.choice(operators)
+    words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
+    query = f"(SELECT {function}({column.name}) FROM {scene.table})"
+    values = scene.sample.stored(column)
+    kept = _keep(values, operator, _AGGREGATE[function](values))
+    return Clause(f"{scene.ref(column)} {operator} {query}", words, (), kind, kept=kept)
+
+
+def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
+    """Returns the rows where a comparison with a value holds, as bits."""
+    compare = _COMPARE[operator]
+    return to_bits(compare(value, limit) for value in values)
+
+
+def _nested_subquery(scene: Scene) -> Clause:
+    outer = scene.pick(scene.sample.numbers)
+    inner = scene.pick(c for c in scene.sample.numbers if c != outer)
+    operators = [scene.rng.choice("<>") for _ in range(2)]
+    average = scene.say("average_all", c=inner.words)
+    inner_words = scene.say(operators[1], c=inner.words, v=average)
+    some = scene.say("average_some", c=outer.words, d=inner_words)
+    start = f"{scene.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {scene.table}"
+    deepest = f"(SELECT AVG({inner.name}) FROM {scene.table})"
+    words = scene.say(operators[0], c=outer.words, v=some)
+    values, inner_values = scene.sample.stored(outer), scene.sample.stored(inner)
+    chosen = Selection(_keep(inner_values, operators[1], _average(inner_values)))
+    averaged = [values[index] for index in scene.sample.select(chosen)]
+    return Clause(
+        f"{start} WHERE {inner.name} {operators[1]} {deepest})",
+        words,
+        (f"{start})",),
+        frozenset({"subquery_nested", "where_single_condition"}),
+        kept=_keep(values, operators[0], _average(averaged)) if averaged else 0,
+        weaker_kept=(_keep(values, operators[0], _average(values)),),
+    )
+
+
+def _neither_extreme(scene: Scene) -> Clause:
+    column = scene.pick(scene.sample.numbers)
+    ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
+    values = scene.sample.stored(column)
+    without = [_keep(values, "<>", end(values)) for end in (max, min)]
+    return Clause(
+        f"{scene.ref(column)} NOT IN ({', '.join(ends)})",
+        scene.say("neither", c=column.words),
+        tuple(f"{scene.ref(column)} <> {end}" for end in ends),
+        frozenset({"subquery_multiple"}),
+        kept=without[0] & without[1],
+        weaker_kept=tuple(without),
+    )

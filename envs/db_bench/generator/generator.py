@@ -1,0 +1,165 @@
+"""Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.db_bench.generator.conditions import NoTaskHereError, Scene
+from agentpeft.envs.db_bench.generator.phrases import PHRASES
+from agentpeft.envs.db_bench.generator.reads import Draft, make_read
+from agentpeft.envs.db_bench.generator.table_options import TableOptions
+from agentpeft.envs.db_bench.generator.tables import Sample, make_sample
+from agentpeft.envs.db_bench.generator.writes import make_delete, make_insert, make_update
+from agentpeft.envs.db_bench.skills import SKILLS, check_skills
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.skill_generator import SkillGenerator
+from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
+from agentpeft.envs.tasks.task_random import TaskRandom
+
+_MAX_TABLES = 300
+_DRAFTS_PER_TABLE = 8
+_WRITES = {"insert": make_insert, "delete": make_delete, "update": make_update}
+_EXCLUSIVE = (
+    (tuple(_WRITES), "a statement is one of them"),
+    (SKILLS[4:7], "one WHERE clause is one of them"),
+    (SKILLS[7:9], "a GROUP BY has one column or several"),
+    (SKILLS[9:11], "a HAVING has one condition or several"),
+    (SKILLS[12:15], "one ORDER BY is one of them"),
+    (SKILLS[15:17], "a LIMIT has an offset or none"),
+    (("subquery_single", "subquery_multiple"), "the number of subqueries is one or more"),
+    (("subquery_single", "subquery_nested"), "nesting takes two subqueries"),
+)
+_CHOOSES_ROWS = (*SKILLS[4:7], *SKILLS[12:15], "limit_only")
+
+
+def find_conflict(skills: Sequence[str]) -> str | None:
+    """Returns why no statement of the generator has all of these skills; None if some has."""
+    for group, reason in _EXCLUSIVE:
+        both = [skill for skill in skills if skill in group]
+        if len(both) > 1:
+            return f"{both[0]} and {both[1]} exclude each other: {reason}"
+    for write in _WRITES:
+        if write not in skills:
+            continue
+        fitting = (write,) if write == "insert" else (write, *_CHOOSES_ROWS)
+        for skill in sorted(set(skills).difference(fitting)):
+            return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
+        if "order_by" in str(skills) and "limit_only" not in skills:
+            return f"an order changes nothing in {write} without limit_only"
+    return None
+
+
+class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
+    """Makes tasks that show given skills, with no others than those need.
+
+    Every part of a gold statement matters: without any one of its conditions, keys or limits the
+    answer would be another. No answer is empty. `draw` picks skills and a number, and these with
+    the options are the task's id, so `get` remakes it, in any process. Thread-safe.
+    """
+
+    known_skills = SKILLS
+
+    def __init__(  # noqa: PLR0913 (settings, by keyword only)
+        self,
+        skills: Sequence[str] | None = None,
+        *,
+        skill_mode: str = "single",
+        num_skills: int | None = None,
+        max_phrasings: int | None = None,
+        split: Split | None = None,
+        max_columns: int | None = None,
+        max_rows: int | None = None,
+        max_text_chars: int | None = None,
+        invent: bool = False,
+    ) -> None:
+        """Checks that such tasks exist.
+
+        Args:
+            skills: names from `SKILLS`; None is all.
+            skill_mode: "single": each task is for one of them; "all": has all of them.
+            num_skills: with "all", each task has this many of them, drawn anew; None is all.
+            max_phrasings: how many ways to say each thing, plainest first; None is every way.
+            split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
+            max_columns: of the table; None is up to nine. See `TableOptions`.
+            max_rows: of the table; None is up to 14.
+            max_text_chars: of a text in gold SQL; None is any length.
+            invent: made-up words among the values. See `TableOptions`.
+
+        Raises: SettingsError.
+        """
+        options = TableOptions(max_phrasings, split, invent, max_columns, max_rows, max_text_chars)
+        super().__init__(skills, skill_mode, num_skills, options)
+        self._pick_skills(np.random.default_rng(0))
+
+    def make(
+        self, task_id: str, skills: tuple[str, ...], options: TableOptions
+    ) -> DBBenchTask | None:
+        """See `SkillGenerator.make`."""
+        rng = TaskRandom(task_id)
+        for _ in range(_MAX_TABLES):
+            sample = make_sample(rng, skills, options)
+            speaker = Speaker(PHRASES, rng, options.max_phrasings)
+            draft = _make_draft(rng, speaker, sample, frozenset(skills))
+            if draft is not None:
+                return DBBenchTask(
+                    task_id=task_id,
+                    instruction=draft.instruction,
+                    skills=check_skills(draft.skills),
+                    tables=(sample.table,),
+                    is_write=draft.label is None,
+                    gold_sql=draft.sql,
+                    label=draft.label,
+                )
+        return None
+
+    def _fit(self, skills: tuple[str, ...]) -> bool:
+        return super()._fit(skills) and find_conflict(skills) is None
+
+    def _pick_skills(self, rng: np.random.Generator) -> tuple[str, ...]:
+        """Returns `num_skills` skills that fit together. Raises: SettingsError."""
+        if self.num_skills == 1:
+            return (self.skills[int(rng.integers(len(self.skills)))],)
+        if self.num_skills == len(self.skills):
+            conflict = find_conflict(self.skills)
+            if conflict:
+                raise SettingsError(conflict)
+            return self.skills
+        for _ in range(200):
+            chosen: tuple[str, ...] = ()
+            for index in rng.permutation(len(self.skills)):
+                together = check_skills((*chosen, self.skills[index]))
+                conflict = find_conflict(together)
+                if conflict is None and len(together) == self.num_skills:
+                    return together
+                if conflict is None or not find_conflict(check_skills((*together, "limit_only"))):
+                    chosen = together
+        raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
+
+
+def curriculum(
+    seed: int,
+    *,
+    skills: Sequence[str] | None = None,
+    tasks_per_stage: int = 1000,
+    max_skills: int = 4,
+) -> TaskStream[DBBenchTask]:
+    """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
+
+    def make(number: int) -> DBBenchGenerator:
+        return DBBenchGenerator(skills, skill_mode="all", num_skills=number)
+
+    return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
+
+
+def _make_draft(
+    rng: TaskRandom, speaker: Speaker, sample: Sample, skills: frozenset[str]
+) -> Draft | None:
+    make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
+    for _ in range(_DRAFTS_PER_TABLE):
+        with suppress(NoTaskHereError):
+            return make(Scene(rng, speaker, sample, skills))
+    return None

@@ -1,0 +1,385 @@
+"""Random tables for generated DB-bench tasks: thirty domains, large pools of names and values.
+
+`data/domains.txt` has a domain a line: table names, "|", columns. A mark says what a column
+holds, and its range or pool follows: `=` a name of its own, `@` a category, `#` INT, `$` DECIMAL,
+`~` FLOAT or DOUBLE, `!` DATE. `data/names.txt` has the pools.
+
+Numbers are multiples of a quarter, so that sums and means are exact in every database; text is
+plain ASCII letters and spaces, which every collation sorts alike; there are no NULLs.
+"""
+# ruff: noqa: S608 (names of the generator's own)
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
+from agentpeft.envs.db_bench.generator.table_options import TableOptions
+from agentpeft.envs.tasks.task_random import TaskRandom
+
+Kind = Literal["name", "category", "int", "decimal", "float", "date"]
+StoredRow = tuple[str | float, ...]
+
+_JOINED = {
+    "PERSON": ("FIRST", "LAST", "{} {}"),
+    "THING": ("COLOR", "NOUN", "{} {}"),
+    "TITLE": ("COLOR", "NOUN", "The {} {}"),
+    "PLACE": ("COLOR", "NOUN", "{} {} House"),
+    "COMPANY": ("LAST", "NOUN", "{} {}"),
+    "STREET": ("NOUN", "FIRST", "{} {} Street"),
+}
+_INVENTED = "INVENTED"
+_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
+_FIRST_DAY = date(2015, 1, 1).toordinal()
+_TEXT_TYPES = ("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)")
+_FLOAT_TYPES = ("FLOAT", "DOUBLE")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column as the generator sees it; `spec` is its pool or range."""
+
+    name: str
+    kind: Kind
+    spec: str
+    type: str
+
+    @cached_property
+    def words(self) -> str:
+        """The name as words: "hire date"; `num_pages` is "number of pages"."""
+        return self.name.replace("num_", "number of ").replace("_", " ")
+
+    @cached_property
+    def is_number(self) -> bool:
+        """Whether it can be summed."""
+        return self.kind in ("int", "decimal", "float")
+
+    @cached_property
+    def column(self) -> Column:
+        """The column of a task's table."""
+        return Column(self.name, self.type)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Tables of one kind: their names, and the columns that all or some of them have.
+
+    A column is the fields that it may be, one for each of its types.
+    """
+
+    number: int
+    names: list[str]
+    leading: list[tuple[Field, ...]]
+    others: list[tuple[Field, ...]]
+
+
+OrderKeys = tuple[tuple[str, bool], ...]
+"""Names of columns, each with whether it is DESC."""
+
+
+class Selection(NamedTuple):
+    """Which rows a statement takes, in which order: its WHERE (as bits), ORDER BY and LIMIT."""
+
+    kept: int
+    order: OrderKeys = ()
+    cut: slice = slice(None)
+
+
+class Sample:
+    """A random table, and a copy of it in SQLite on which gold SQL is checked.
+
+    What statements without groups take needs no copy: `select` works it out.
+
+    SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
+    more columns in the copy, so what runs there names its columns. The copy lasts until the
+    thread's next sample: making a table anew for each task costs a fifth of the task.
+    """
+
+    def __init__(
+        self, table: Table, fields: tuple[Field, ...], options: TableOptions, domain: Domain
+    ) -> None:
+        """`domain` is the table's."""
+        self.table = table
+        self.fields = fields
+        self.options = options
+        self.numbers = [field for field in fields if field.is_number]
+        self.categories = [field for field in fields if field.kind == "category"]
+        self.scratch = f"scratch_{domain.number}"
+        self._domain = domain
+        self._values = dict(
+            zip((f.name for f in fields), zip(*table.rows, strict=True), strict=True)
+        )
+        self._distinct: dict[str, list[Value]] = {}
+        self._allowed: dict[str, list[Value]] = {}
+        self._stored: dict[str, Sequence[str | float]] = {}
+        self._found: dict[str, list[StoredRow]] = {}
+
+    @property
+    def all_kept(self) -> int:
+        """All rows as bits; see `Clause`."""
+        return (1 << len(self.table.rows)) - 1
+
+    def values(self, field: Field) -> tuple[Value, ...]:
+        """Returns a column's values, row by row."""
+        return self._values[field.name]
+
+    def distinct(self, field: Field) -> list[Value]:
+        """Returns a column's different values in ascending order."""
+        values = self._distinct.get(field.name)
+        if values is None:
+            values = sorted(set(self._values[field.name]))
+            self._distinct[field.name] = values
+        return values
+
+    def allowed(self, field: Field) -> list[Value]:
+        """Returns those of a column's different values that gold SQL may have."""
+        values = self._allowed.get(field.name)
+        if values is None:
+            values = list(filter(self.options.allows, self.distinct(field)))
+            self._allowed[field.name] = values
+        return values
+
+    @cached_property
+    def tied_fields(self) -> list[Field]:
+        """The columns with a value that several rows have."""
+        num_rows = len(self.table.rows)
+        return [field for field in self.fields if len(self.distinct(field)) < num_rows]
+
+    @cached_property
+    def stored_rows(self) -> list[StoredRow]:
+        """The rows as SQLite has them."""
+        return list(zip(*map(self.stored, self.fields), strict=True))
+
+    def stored(self, field: Field) -> Sequence[str | float]:
+        """Returns a column's values as SQLite has them."""
+        values = self._stored.get(field.name)
+        if values is None:
+            values = self._stored[field.name] = to_stored(field, self._values[field.name])
+        return values
+
+    def select(self, selection: Selection) -> list[int]:
+        """Returns the indices of the rows that a selection takes, ties in the table's order."""
+        kept = selection.kept
+        indices = [index for index in range(len(self.table.rows)) if kept >> index & 1]
+        for name, is_descending in reversed(selection.order):
+            field = self.by_name[name]
+            values = self.stored(field)
+            if field.kind in ("name", "category"):
+                values = [str(text).lower() for text in values]
+            indices.sort(key=values.__getitem__, reverse=is_descending)
+        return indices[selection.cut]
+
+    @cached_property
+    def by_name(self) -> dict[str, Field]:
+        """The columns by name."""
+        return {field.name: field for field in self.fields}
+
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        connection = _scratch_connection(self._domain)
+        if connection.in_transaction:  # an interrupt came in the middle of the last one
+            connection.execute("ROLLBACK")
+        names = ", ".join(field.name for field in self.fields)
+        marks = ", ".join("?" * len(self.fields))
+        connection.execute("BEGIN")
+        connection.execute(f"DELETE FROM {self.scratch}")
+        connection.executemany(
+            f"INSERT INTO {self.scratch} ({names}) VALUES ({marks})", self.stored_rows
+        )
+        connection.execute("COMMIT")
+        return connection
+
+    def query(self, sql: str) -> list[StoredRow]:
+        """Returns the rows of a SELECT from `scratch`; they are remembered, so not to be changed.
+
+        Drafts of one table have many queries in common.
+        """
+        rows = self._found.get(sql)
+        if rows is None:
+            rows = self._found[sql] = self._connection.execute(sql).fetchall()
+        return rows
+
+    def own_sql(self, sql: str) -> str:
+        """Returns SQL for `scratch` as SQL for the table (whose name is in no text)."""
+        return sql.replace(self.scratch, self.table.name)
+
+
+def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> Sample:
+    """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
+    is_large = len(skills) > 1
+    domain = rng.choice(_DOMAINS)
+    columns = domain.leading + rng.sample(domain.others, rng.randint(3, len(domain.others)))
+    fields = [column[0] if len(column) == 1 else rng.choice(column) for column in columns]
+    if options.invent:
+        fields = [_with_invented_words(rng, field) for field in fields]
+    rng.shuffle(fields)
+    if options.max_columns is not None:
+        fields = _fewer(fields, skills, options.max_columns)
+    most = min(14, options.max_rows or 14)
+    num_rows = rng.randint(min(most, 11 if is_large else 6), most)
+    num_categories = rng.randint(4, 6) if is_large else rng.randint(2, 4)
+    num_categories = min(num_categories, most // 2)
+    values = [_make_values(rng, field, num_rows, num_categories) for field in fields]
+    table = Table(
+        _make_table_name(rng, domain.names, options),
+        tuple(field.column for field in fields),
+        tuple(zip(*values, strict=True)),
+    )
+    return Sample(table, tuple(fields), options, domain)
+
+
+def make_value(rng: TaskRandom, field: Field) -> Value:
+    """Returns a random value that fits a column."""
+    return _make_values(rng, field, 1, 1)[0]
+
+
+def to_literal(value: Value) -> str:
+    """Returns a value as SQL."""
+    if isinstance(value, str | date):
+        return f"'{value}'"
+    return str(value)
+
+
+class _Scratch(threading.local):
+    """A thread's SQLite database, with a table for each domain that the thread has met."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
+        self.domains: set[int] = set()
+
+
+_SCRATCH = _Scratch()
+
+
+def _scratch_connection(domain: Domain) -> sqlite3.Connection:
+    """Numbers are REAL there, so that division is MySQL's; text compares regardless of case."""
+    if domain.number not in _SCRATCH.domains:
+        types = ("TEXT COLLATE NOCASE", "REAL")
+        columns = ", ".join(
+            f"{column[0].name} {types[column[0].is_number]}"
+            for column in domain.leading + domain.others
+        )
+        _SCRATCH.connection.execute(f"CREATE TABLE scratch_{domain.number} ({columns})")
+        _SCRATCH.domains.add(domain.number)
+    return _SCRATCH.connection
+
+
+def to_stored(field: Field, values: Sequence[Value]) -> Sequence[str | float]:
+    """Returns a column's values as SQLite has them."""
+    if field.is_number:
+        return list(map(float, values))  # type: ignore[arg-type]
+    return list(map(str, values))
+
+
+def _make_values(
+    rng: TaskRandom, field: Field, num_rows: int, num_categories: int
+) -> Sequence[Value]:
+    if field.kind == "name":
+        return _pick_texts(rng, field.spec, num_rows)
+    if field.kind == "category":
+        chosen = _pick_texts(rng, field.spec, num_categories)
+        return [chosen[index] for index in rng.many_below(len(chosen), num_rows)]
+    pool = _make_scalars(rng, field, num_rows)
+    if rng.random() < 0.5:
+        pool = pool[: max(2, num_rows // 2)]
+    if len(pool) < num_rows:
+        return [pool[index] for index in rng.many_below(len(pool), num_rows)]
+    return pool[:num_rows]
+
+
+def _make_scalars(rng: TaskRandom, field: Field, count: int) -> list[Value]:
+    if field.kind == "date":
+        return [date.fromordinal(_FIRST_DAY + day) for day in rng.many_below(4000, count)]
+    low, high = _RANGES[field.spec]
+    if field.kind == "int":
+        step = 1 if high < 500 else 10 if high < 2000 else 50
+        steps = rng.many_below((high - low) // step + 1, count)
+        return [low + step * number for number in steps]
+    quarters = [4 * low + number for number in rng.many_below(4 * (high - low) + 1, count)]
+    if field.kind == "decimal":
+        return [Decimal(number * 25).scaleb(-2) for number in quarters]
+    return [number / 4 for number in quarters]
+
+
+def _pick_texts(rng: TaskRandom, spec: str, num_texts: int) -> list[str]:
+    if spec in _JOINED:
+        first, second, form = _JOINED[spec]
+        firsts = rng.sample(_POOLS[first], num_texts)
+        return [form.format(word, rng.choice(_POOLS[second])) for word in firsts]
+    if spec == _INVENTED:
+        return [_invent_word(rng) for _ in range(num_texts)]
+    options = _POOLS.get(spec) or spec.split(",")
+    return rng.sample(options, min(num_texts, len(options)))
+
+
+def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -> str:
+    prefix = f"{rng.choice(_POOLS['PREFIX'])}_" if rng.random() < 0.4 else ""
+    suffix = f"_{rng.choice(_POOLS['SUFFIX'])}" if rng.random() < 0.4 else ""
+    name = f"{prefix}{rng.choice(names)}{suffix}"
+    return name if options.allows_name(name) else _make_table_name(rng, names, options)
+
+
+def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
+    """Keeps that many columns, or those that the skills need: categories first, then numbers."""
+    num_categories = 1 + ("group_by_multiple_columns" in skills)
+    num_numbers = 1 + any("calculation" in s or "nested" in s for s in skills)
+    first = [field for field in fields if field.kind == "category"][:num_categories]
+    first += [field for field in fields if field.is_number][:num_numbers]
+    kept = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
+    return [field for field in fields if field in kept]
+
+
+def _with_invented_words(rng: TaskRandom, field: Field) -> Field:
+    is_invented = field.kind in ("name", "category") and rng.random() < 0.5
+    return replace(field, spec=_INVENTED) if is_invented else field
+
+
+def _invent_word(rng: TaskRandom) -> str:
+    """Returns a capitalised word of 3 to 9 letters that can be said, such as "Tekolar"."""
+    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(3, 9))]
+    return "".join(letters).capitalize()
+
+
+def _parse_domain(number: int, line: str) -> Domain:
+    names, _, columns = line.partition("|")
+    parsed = [_parse_column(column) for column in columns.split()]
+    leading = [column for column in parsed if column[0].kind in ("name", "category")][:3]
+    others = [column for column in parsed if column not in leading]
+    return Domain(number, names.split(), leading, others)
+
+
+def _parse_column(column: str) -> tuple[Field, ...]:
+    mark = next(char for char in column if char in _MARKS)
+    name, _, spec = column.partition(mark)
+    kind, types = _MARKS[mark]
+    return tuple(Field(name, kind, spec, type_name) for type_name in types)
+
+
+def _read_lines(name: str) -> list[str]:
+    return (Path(__file__).parent / "data" / name).read_text(encoding="utf-8").splitlines()
+
+
+_MARKS: dict[str, tuple[Kind, tuple[str, ...]]] = {
+    "=": ("name", _TEXT_TYPES),
+    "@": ("category", _TEXT_TYPES),
+    "#": ("int", ("INT",)),
+    "$": ("decimal", ("DECIMAL(10,2)",)),
+    "~": ("float", _FLOAT_TYPES),
+    "!": ("date", ("DATE",)),
+}
+_DOMAINS = [_parse_domain(number, line) for number, line in enumerate(_read_lines("domains.txt"))]
+_POOLS = {
+    name: words.split() for name, words in (line.split(": ") for line in _read_lines("names.txt"))
+}
+_RANGES = {
+    column[0].spec: tuple(int(part) for part in column[0].spec.split("-"))
+    for domain in _DOMAINS
+    for column in domain.leading + domain.others
+    if column[0].is_number
+}

@@ -1,0 +1,1 @@
+"""Whether an episode of DB-bench is a success."""

@@ -1,0 +1,178 @@
+"""When two values, two rows and two bags of rows are the same answer."""
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+
+from agentpeft.envs.core.number_equality import is_same_written_number
+from agentpeft.envs.db_bench.backends.protocol import Row, Value
+
+_STORED_TOLERANCE = 1e-9
+_STORED_ZERO_TOLERANCE = 1e-12
+_LARGE = 1e300
+"""Numbers beyond it count as near each other, since no float is beside an infinite one."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][-+]?[0-9]{1,3})?\Z")
+
+
+def is_same_value(answer: Value, gold: Value) -> bool:
+    """Returns whether an answered value is the gold one.
+
+    Numbers agree by the rule of `number_equality`; a value of MySQL's types is written as it
+    prints, so that an average `5.0000` is a decimal. A quoted number equals the number; a date
+    equals its text. Other text is compared exactly. NULL equals only NULL.
+
+    >>> is_same_value("3.14159", Decimal("3.142"))
+    True
+    """
+    if type(answer) is type(gold) and answer == gold:
+        return True
+    if answer is None or gold is None:
+        return False
+    answer, gold = _plain(answer), _plain(gold)
+    if answer == gold:
+        return True
+    return _is_same_number(answer, gold)
+
+
+def _plain(value: Value) -> int | float | Decimal | str | bytes | None:
+    """Returns dates and times as MySQL writes them, everything else unchanged."""
+    if isinstance(value, datetime):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        sign, value = ("-", -value) if value < timedelta() else ("", value)
+        seconds, fraction = value.days * 86400 + value.seconds, value.microseconds
+        clock = f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f"{clock}.{fraction:06}" if fraction else clock
+    return value
+
+
+def _is_same_number(answer: Value, gold: Value) -> bool:
+    answer_text, gold_text = _number_text(answer), _number_text(gold)
+    if answer_text is None or gold_text is None:
+        return False
+    return is_same_written_number(answer_text, gold_text)
+
+
+def _number_text(value: Value) -> str | None:
+    if isinstance(value, bool):
+        return None
+    text = value if isinstance(value, str) else str(value)
+    return text if _NUMBER.match(text) else None
+
+
+def is_same_row(answer: Row, gold: Row) -> bool:
+    """Returns whether two rows have the same values in the same columns."""
+    return len(answer) == len(gold) and all(map(is_same_value, answer, gold))
+
+
+def is_same_sequence(answer: Sequence[Row], gold: Sequence[Row]) -> bool:
+    """Returns whether two lists of rows agree row by row."""
+    return len(answer) == len(gold) and all(map(is_same_row, answer, gold))
+
+
+def is_same_stored_row(row: Row, gold: Row) -> bool:
+    """Returns whether two stored rows are equal.
+
+    Floating-point numbers are so within 1e-9 of the gold's size, since the same sum in another
+    order differs in its last bits; a zero within 1e-12.
+    """
+    return len(row) == len(gold) and all(map(_is_same_stored_value, row, gold))
+
+
+def _is_same_stored_value(value: Value, gold: Value) -> bool:
+    if isinstance(value, float) and isinstance(gold, float):
+        slack = _STORED_TOLERANCE * abs(gold) or _STORED_ZERO_TOLERANCE
+        return value == gold or abs(value - gold) <= slack
+    return value == gold
+
+
+def is_sub_bag(
+    answer: Sequence[Row],
+    gold: Sequence[Row],
+    is_same: Callable[[Row, Row], bool] = is_same_row,
+) -> bool:
+    """Returns whether every answered row can be paired with a gold row of its own.
+
+    With equal lengths this is equality of the bags. Rows that are written alike are paired first,
+    the rest by augmenting paths, since agreement within a tolerance is not transitive.
+    """
+    return len(answer) <= len(gold) and _Pairing(answer, gold, is_same).is_complete()
+
+
+class _Pairing:
+    """Kuhn's bipartite matching, iterative; who fits whom is found where it is asked."""
+
+    def __init__(
+        self, answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
+    ) -> None:
+        self._answer, self._gold, self._is_same = answer, gold, is_same
+        self._partner_of_gold: dict[int, int] = {}
+        self._partner_of_answer: dict[int, int] = {}
+        spare = defaultdict(list)
+        for index, row in enumerate(gold):
+            spare[repr(row)].append(index)
+        for index, row in enumerate(answer):
+            if alike := spare.get(repr(row)):
+                self._pair(index, alike.pop())
+
+    def is_complete(self) -> bool:
+        return all(
+            index in self._partner_of_answer or self._augment(index)
+            for index in range(len(self._answer))
+        )
+
+    def _pair(self, answer: int, gold: int) -> None:
+        self._partner_of_answer[answer], self._partner_of_gold[gold] = gold, answer
+
+    def _augment(self, start: int) -> bool:
+        """Finds a partner for answer `start` by breadth-first search, moving others if needed."""
+        came_from: dict[int, int] = {}
+        queue = [start]
+        for answer in queue:
+            for gold in self._fitting(answer):
+                if gold in came_from:
+                    continue
+                came_from[gold] = answer
+                if gold in self._partner_of_gold:
+                    queue.append(self._partner_of_gold[gold])
+                    continue
+                current: int | None = gold
+                while current is not None:
+                    owner = came_from[current]
+                    previous = self._partner_of_answer.get(owner)
+                    self._pair(owner, current)
+                    current = previous
+                return True
+        return False
+
+    def _fitting(self, answer: int) -> Iterator[int]:
+        row = self._answer[answer]
+        key, number = _neighbourhood(row)
+        group, slack = self._near.get(key, []), 1e-3 + 1e-5 * abs(number)
+        start, end = (bisect_left(group, (edge, 0)) for edge in (number - slack, number + slack))
+        return (index for _, index in group[start:end] if self._is_same(row, self._gold[index]))
+
+    @cached_property
+    def _near(self) -> dict[tuple[Hashable, ...], list[tuple[float, int]]]:
+        near = defaultdict(list)
+        for index, row in enumerate(self._gold):
+            key, number = _neighbourhood(row)
+            near[key].append((number, index))
+        for group in near.values():
+            group.sort()
+        return near
+
+
+def _neighbourhood(row: Row) -> tuple[tuple[Hashable, ...], float]:
+    """Returns a row without its numbers, and the first of them: rows that agree are near there."""
+    texts = [_number_text(value) for value in row]
+    number = next((float(text) for text in texts if text is not None), 0.0)
+    number = min(max(number, -_LARGE), _LARGE)
+    key = (_plain(value) if text is None else 0 for value, text in zip(row, texts, strict=True))
+    return tuple(key), number

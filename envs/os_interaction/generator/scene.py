@@ -1,0 +1,270 @@
+"""What one attempt at a generated OS task works with: names, files, people, and the two worlds.
+
+The public methods of `Scene` whose names are in `NOUNS` are what a family's `with` may ask for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from posixpath import basename
+from random import Random
+
+from agentpeft.envs.os_interaction.generator.world import Node, Team, World, new_node, new_person
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.splits import split_of
+
+_POOLS = {
+    name: tuple(words.split())
+    for name, words in (
+        line.split(": ", 1)
+        for line in (Path(__file__).parent / "data" / "words.txt").read_text().splitlines()
+    )
+}
+_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
+_TOPS = ("/srv", "/opt", "/data")
+_EXTENSIONS = (".txt", ".log", ".md", ".cfg")
+_MODES = ("600", "640", "660", "664", "400", "440", "444", "700", "750", "755", "770")
+_TAKEN = ("games",)
+"""The image's groups that an invented word could name."""
+_FIRST_ID = 2001
+_NEW_IDS = range(3000, 5000, 10)
+"""With room between them for the ids that useradd and groupadd choose themselves."""
+_FIRST_TIME_S, _HOUR_S = 1_600_000_000, 3600
+_REUSE = 0.7
+
+
+class NoTaskHereError(Exception):
+    """These choices give no proper task; the generator tries others."""
+
+
+@dataclass
+class Scene:
+    """Builds up a task: `initial` is made by the setup, `world` is what the steps make of it.
+
+    `claims` holds what steps have settled of files, users and groups, so that no later step undoes
+    it. What is "fresh" is there from the beginning, and no earlier step has seen its directory.
+    """
+
+    rng: Random
+    options: GeneratorOptions
+    initial: World = field(default_factory=World)
+    world: World = field(default_factory=World)
+    claims: set[tuple[str, str]] = field(default_factory=set)
+    _words: set[str] = field(default_factory=set)
+    _base: str = ""
+
+    def word(self, pool: str = "WORD") -> str:
+        """Returns a word of the split that the scene has not had. Raises: NoTaskHereError."""
+        for _ in range(100):
+            word = _invent_word(self.rng) if self.options.invent else self.rng.choice(_POOLS[pool])
+            is_ours = self.options.split is None or split_of(word) == self.options.split
+            if is_ours and word not in self._words:
+                self._words.add(word)
+                return word
+        raise NoTaskHereError
+
+    def number(self, low: str, high: str) -> str:
+        """Returns a number within bounds, both included."""
+        return str(self.rng.randint(int(low), int(high)))
+
+    def choice(self, *options: str) -> str:
+        """Returns one of some words."""
+        return self.rng.choice(options)
+
+    def line(self) -> str:
+        """Returns one to three words."""
+        return " ".join(self.word() for _ in range(self.rng.randint(1, 3)))
+
+    def id(self) -> str:
+        """Returns a number for a new user or group."""
+        number = str(self.rng.choice(_NEW_IDS))
+        self._claim_new(number, "id")
+        return number
+
+    def extension(self) -> str:
+        """Returns an ending of a file's name, with its dot."""
+        return self.rng.choice(_EXTENSIONS)
+
+    def mode(self, path: str) -> str:
+        """Returns permissions that a file does not have yet."""
+        present = self.world.files[path].mode
+        return self.rng.choice([mode for mode in _MODES if int(mode, 8) != present])
+
+    def text(self, num_lines: int) -> str:
+        """Returns lines of three words each."""
+        vocabulary = sorted(self.word() for _ in range(4))
+        lines = (" ".join(self.rng.choices(vocabulary, k=3)) for _ in range(num_lines))
+        return "".join(f"{line}\n" for line in lines)
+
+    def add(self, path: str, node: Node) -> str:
+        """Puts something there before the task begins; returns its path."""
+        self.initial.files[path] = node
+        self.world.files[path] = Node(**vars(node))
+        return path
+
+    def fresh_directory(self) -> str:
+        """Returns a new directory that is there from the beginning."""
+        return self.add(f"{self.rng.choice(_TOPS)}/{self.word()}", new_node("directory"))
+
+    def directory(self) -> str:
+        """Returns a directory that is there by now, of an earlier step if possible."""
+        return self._pick(self.world.directories) or self.fresh_directory()
+
+    def new(self, extension: str | None = None) -> str:
+        """Returns a path where nothing is yet, in a directory that is there."""
+        ending = self.extension() if extension is None else extension
+        return f"{self.directory()}/{self.word()}{ending}"
+
+    def new_directory(self) -> str:
+        """Returns a path where nothing is yet, without an ending."""
+        return self.new("")
+
+    def fresh_file(self, extension: str | None = None) -> str:
+        """Returns a new file of some lines, in a directory that no step lists."""
+        ending = self.extension() if extension is None else extension
+        node = new_node(content=self.text(self.rng.randint(4, 9)))
+        return self.add(self.aside(ending), node)
+
+    def aside(self, extension: str) -> str:
+        """Returns a path where nothing is yet, in a directory that no step lists."""
+        self._base = self._base or self.fresh_directory()
+        return f"{self._base}/{self.word()}{extension}"
+
+    def file(self, aspect: str) -> str:
+        """Returns a file to settle an aspect of, an earlier step's if possible."""
+        files = [path for path, node in self.world.files.items() if node.kind == "file"]
+        return self._claimed(self._pick(files, aspect) or self.fresh_file(), aspect)
+
+    def lines_of(self, aspect: str = "") -> str:
+        """Returns a text file of some lines (to settle an aspect of), an earlier step's if any."""
+        nodes = self.world.files.items()
+        long = [path for path, node in nodes if len(node.lines) >= 4 and node.match == "text"]
+        return self._claimed(self._pick(long, aspect) or self.fresh_file(), aspect)
+
+    def tree(self, ending: str) -> str:
+        """Returns a new directory with a few files of that ending and some of another."""
+        top = self.fresh_directory()
+        self._fill([top], ending)
+        return top
+
+    def deep_tree(self, ending: str) -> str:
+        """Returns a tree whose files are spread over two levels of directories below it too."""
+        top = self.fresh_directory()
+        first = self.add(f"{top}/{self.word()}", new_node("directory"))
+        second = self.add(f"{first}/{self.word()}", new_node("directory"))
+        self._fill([top, first, second], ending)
+        return top
+
+    def dated_tree(self, ending: str) -> str:
+        """Returns a tree whose files have modification times far apart."""
+        top = self.tree(ending)
+        paths = self.world.files_in(top)
+        self.rng.shuffle(paths)
+        for index, path in enumerate(paths):
+            hours = index * 30 + self.rng.randint(0, 20)
+            for world in (self.initial, self.world):
+                world.files[path].mtime_s = _FIRST_TIME_S - hours * _HOUR_S
+        return top
+
+    def table(self) -> str:
+        """Returns a new file with a name and a number on each line."""
+        rows = [f"{self.word()} {self.rng.randint(1, 99)}\n" for _ in range(self.rng.randint(4, 6))]
+        path = f"{self.fresh_directory()}/{self.word()}.txt"
+        return self.add(path, new_node(content="".join(rows)))
+
+    def cell(self, path: str, row: str, column: str) -> str:
+        """Returns a word of a file."""
+        return self.world.files[path].lines[int(row) - 1].split()[int(column) - 1]
+
+    def file_in(self, directory: str) -> str:
+        """Returns the name of a file directly in a directory."""
+        return self.rng.choice(self.world.files_in(directory)).removeprefix(f"{directory}/")
+
+    def file_below(self, directory: str) -> str:
+        """Returns the path of a file anywhere below a directory."""
+        return self.rng.choice(self.world.files_below(directory))
+
+    def word_in(self, path: str) -> str:
+        """Returns a word that some lines of a file have, and some lack. Raises: NoTaskHereError."""
+        lines = [line.split() for line in self.world.files[path].lines]
+        words = sorted({word for line in lines for word in line if word.isalnum()})
+        options = [word for word in words if not all(word in line for line in lines)]
+        if not options:
+            raise NoTaskHereError
+        return self.rng.choice(options)
+
+    def any_word_in(self, path: str) -> str:
+        """Returns a word of a file."""
+        return self.rng.choice(self.world.files[path].content.split())
+
+    def team(self, aspect: str = "") -> str:
+        """Returns a group that is there by now, an earlier step's if there is one."""
+        shared = [name for name in self.world.teams if name not in self.world.people]
+        return self._claimed(self._pick(shared, aspect) or self.fresh_team(), aspect)
+
+    def fresh_team(self, *members: str) -> str:
+        """Returns a new group that is there from the beginning."""
+        return self._add_team(self.word("TEAM"), *members)
+
+    def person(self, aspect: str = "") -> str:
+        """Returns a user that is there by now, an earlier step's if there is one."""
+        people = list(self.world.people)
+        return self._claimed(self._pick(people, aspect) or self.fresh_person(), aspect)
+
+    def fresh_person(self) -> str:
+        """Returns a new user that is there from the beginning, in a group of that name."""
+        name = self._add_team(self.word("NAME"))
+        for world in (self.initial, self.world):
+            gid = self.initial.teams[name].gid or _FIRST_ID
+            world.people[name] = new_person(gid, name, f"/home/{name}")
+        return name
+
+    def _pick(self, options: list[str], aspect: str = "") -> str | None:
+        """Returns, more often than not, one of the latest of which an aspect is not settled."""
+        free = [name for name in options if (name, aspect) not in self.claims]
+        return self.rng.choice(free[-2:]) if free and self.rng.random() < _REUSE else None
+
+    def _claimed(self, name: str, aspect: str) -> str:
+        if aspect:
+            self.claims.add((name, aspect))
+        return name
+
+    def _claim_new(self, name: str, aspect: str) -> None:
+        if (name, aspect) in self.claims:
+            raise NoTaskHereError
+        self.claims.add((name, aspect))
+
+    def _fill(self, directories: list[str], ending: str) -> None:
+        other = self.rng.choice([each for each in _EXTENSIONS if each != ending])
+        endings = [ending] * self.rng.randint(2, 4) + [other] * self.rng.randint(2, 3)
+        words = self.text(3).split()
+        for index, each in enumerate(endings):
+            directory = directories[index % len(directories)]
+            text = f"{' '.join(self.rng.choices(words, k=3))}\n"
+            self.add(f"{directory}/{self.word()}{each}", new_node(content=text))
+
+    def _add_team(self, name: str, *members: str) -> str:
+        gid = _FIRST_ID + len(self.initial.teams)
+        for world in (self.initial, self.world):
+            world.teams[name] = Team(gid, set(members))
+        return name
+
+
+def _invent_word(rng: Random) -> str:
+    """Returns a word of 5 to 9 letters that can be said, such as "tekolar"."""
+    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(5, 9))]
+    word = "".join(letters)
+    return _invent_word(rng) if word in _TAKEN else word
+
+
+NOUNS: dict[str, Callable[..., str]] = {
+    method.__name__: method
+    for method in (
+        Scene.word, Scene.line, Scene.number, Scene.choice, Scene.id, Scene.extension, Scene.mode,
+        Scene.fresh_directory, Scene.directory, Scene.new, Scene.new_directory, Scene.fresh_file,
+        Scene.file, Scene.lines_of, Scene.tree, Scene.deep_tree, Scene.dated_tree, Scene.table,
+        Scene.cell, Scene.file_in, Scene.file_below, Scene.word_in, Scene.any_word_in, Scene.team,
+        Scene.fresh_team, Scene.person, Scene.fresh_person,
+    )
+} | {"text": lambda _, text: text, "name": lambda _, path: basename(path)}  # fmt: skip
+"""How a family names what it works with: each takes a scene and words."""

@@ -1,0 +1,107 @@
+"""Setting up, playing gold, and grading: what runs in a sandbox besides the agent's commands.
+
+A state is read from the frozen files, from outside; check scripts run over them with the image's
+own interpreter and tools, none of the episode's processes alive. Live checks are the exception:
+they see the processes, which stand still meanwhile, as stand-ins (`live_checks.py`). The grader
+does not judge how a task was done. What a check script itself executes or trusts of the files that
+the agent has left (a script it runs, a configuration it reads) is the agent's; such checks are the
+data's risk, and so is what a process is called.
+"""
+
+from collections.abc import Callable
+
+from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.sandboxes import CommandResult, Interpreter, Sandbox
+from agentpeft.envs.os_interaction.tasks import OSTask, Script
+
+_SETUP_TIMEOUT_S = 60.0
+_CHECK_TIMEOUT_S = 60.0
+_NO_COMPILER = 97
+_COMPILE = """\
+compiler=$1 ending=$2 folder=$(mktemp -d)
+command -v "$compiler" > /dev/null || exit {no_compiler}
+printf %s "$3" > "$folder/main.$ending"
+"$compiler" -o "$folder/main" "$folder/main.$ending" -lm || exit
+shift 3
+exec "$folder/main" "$@"
+"""
+_COMPILERS = {"c": ("gcc", "c"), "c++": ("g++", "cpp")}
+_IN_HOME = "cd\n"
+
+_Runner = Callable[[str, float, Interpreter, tuple[str, ...]], CommandResult]
+
+
+def set_up(task: OSTask, sandbox: Sandbox) -> None:
+    """Makes a fresh sandbox ready for a task's first turn. Raises: DataError, EnvFault."""
+    sandbox.reset()
+    if task.setup is not None:
+        result = _run_script(sandbox.prepare, task.setup, _SETUP_TIMEOUT_S, ())
+        if result.exit_code != 0:
+            raise DataError(f"task {task.task_id}: its set-up fails ({_reason(result)})")
+    if task.start is not None:
+        result = sandbox.run(task.start, _SETUP_TIMEOUT_S)
+        if result.is_timeout:
+            raise DataError(f"task {task.task_id}: its start command does not come back")
+
+
+def find_mistake(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
+    """Returns why an ended episode is wrong; None if it is right. Raises: DataError, EnvFault."""
+    verdict = task.verdict
+    if verdict.answer is not None and not verdict.answer.allows(answer or ""):
+        return f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
+    if verdict.is_live:  # freezing ends what its checks look at
+        mistake = _find_wrong_check(task, sandbox, answer) or _find_wrong_state(task, sandbox)
+    else:
+        mistake = _find_wrong_state(task, sandbox) or _find_wrong_check(task, sandbox, answer)
+    if sandbox.has_lost_files and (verdict.state or verdict.checks):  # nothing there is not right
+        return mistake or "the agent has ended its machine, and its files are gone"
+    return mistake
+
+
+def _find_wrong_state(task: OSTask, sandbox: Sandbox) -> str | None:
+    files, state = sandbox.freeze(), task.verdict.state
+    return None if state is None else state.find_difference(files)
+
+
+def _find_wrong_check(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
+    run = sandbox.check_live if task.verdict.is_live else sandbox.check
+    known = [answer or ""]
+    for check in task.verdict.checks:
+        if not isinstance(check, Script):
+            if not ExpectedAnswer(known[-1], check).allows(known[0]):
+                return f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
+            continue
+        # A program's arguments would be in the list of processes that a live check reads.
+        is_told = not (task.verdict.is_live and check.language in _COMPILERS)
+        result = _run_script(run, check, _CHECK_TIMEOUT_S, tuple(known) if is_told else ())
+        if result.exit_code == _NO_COMPILER:
+            raise DataError(f"task {task.task_id}: the image has no compiler for its check")
+        if result.exit_code != 0:
+            return f"a check fails ({_reason(result)})"
+        known.append(result.output.strip())
+    return None
+
+
+def gold_output(task: OSTask, sandbox: Sandbox) -> str:
+    """Returns what a task's gold script prints after its set-up. Raises: DataError, EnvFault."""
+    if task.gold is None:
+        raise DataError(f"task {task.task_id} has neither an answer nor a script that gives it")
+    set_up(task, sandbox)
+    return sandbox.run(task.gold.to_command(), _CHECK_TIMEOUT_S).output.strip()
+
+
+def _run_script(
+    run: _Runner, script: Script, timeout_s: float, args: tuple[str, ...]
+) -> CommandResult:
+    if script.language == "python":
+        return run(script.source, timeout_s, "python3", args)
+    if script.language == "bash":
+        return run(_IN_HOME + script.source, timeout_s, "bash", args)
+    compiling = _COMPILE.format(no_compiler=_NO_COMPILER)
+    return run(compiling, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
+
+
+def _reason(result: CommandResult) -> str:
+    how = "out of time" if result.is_timeout else f"exit status {result.exit_code}"
+    return f"{how}: {result.output!r:.300}"

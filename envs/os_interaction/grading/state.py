@@ -1,0 +1,194 @@
+"""What files, users and groups must be at an episode's end, and where a file tree differs.
+
+Everything is read from the frozen tree, from outside: no program of the episode has a say. What is
+not named here is not looked at.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from agentpeft.envs.os_interaction.grading.accounts import Accounts, User, read_accounts
+from agentpeft.envs.os_interaction.sandboxes.protocol import FileStat, FrozenFiles
+
+Kind = Literal["file", "directory", "symlink", "absent"]
+Match = Literal["text", "lines", "script"]
+
+_MTIME_SLACK_S = 1.0
+_CLOCK_TICK_S = 0.02
+_MAX_EXTRA_BYTES = 4096
+AGING = ("min_days", "max_days", "warn_days", "inactive_days", "expiry_day")
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What a path must be; None is not looked at.
+
+    `match` of the content: "text" is exact but for newlines at the end, "lines" is in any order,
+    "script" leaves out comments, blank lines, indentation and `;` at a line's end. `mode` has the
+    bits of 07777, `owner` and `group` are names, `mtime_s` is in seconds since 1970, within 1 s.
+    """
+
+    path: str
+    kind: Kind = "file"
+    content: str | None = None
+    match: Match = "text"
+    mode: int | None = None
+    owner: str | None = None
+    group: str | None = None
+    target: str | None = None
+    mtime_s: float | None = None
+
+
+@dataclass(frozen=True)
+class UserState:
+    """What a user must be; None is not looked at, -1 of the five aging fields is "unset".
+
+    `group` is the primary one's name, `groups` are all that list the user.
+    """
+
+    name: str
+    uid: int | None = None
+    group: str | None = None
+    groups: tuple[str, ...] | None = None
+    home: str | None = None
+    shell: str | None = None
+    comment: str | None = None
+    is_locked: bool | None = None
+    min_days: int | None = None
+    max_days: int | None = None
+    warn_days: int | None = None
+    inactive_days: int | None = None
+    expiry_day: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """What a group must be; None is not looked at."""
+
+    name: str
+    gid: int | None = None
+    members: tuple[str, ...] | None = None
+    administrators: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The file `later` was modified at least `min_s` after `earlier`."""
+
+    earlier: str
+    later: str
+    min_s: float
+
+
+@dataclass(frozen=True)
+class State:
+    """All that must hold."""
+
+    files: tuple[FileState, ...] = ()
+    users: tuple[UserState, ...] = ()
+    groups: tuple[GroupState, ...] = ()
+    intervals: tuple[Interval, ...] = ()
+
+    def find_difference(self, files: FrozenFiles) -> str | None:
+        """Returns the first thing that is not as it must be, in words; None if all is."""
+        accounts = read_accounts(files)
+        return next(self._differences(files, accounts), None)
+
+    def _differences(self, files: FrozenFiles, accounts: Accounts) -> Iterator[str]:
+        for user in self.users:
+            yield from _user_differences(user, accounts)
+        for group in self.groups:
+            yield from _group_differences(group, accounts)
+        for file in self.files:
+            yield from _file_differences(file, files, accounts)
+        for interval in self.intervals:
+            earlier, later = files.stat(interval.earlier), files.stat(interval.later)
+            least = interval.min_s - _CLOCK_TICK_S
+            if earlier is None or later is None or later.mtime - earlier.mtime < least:
+                yield f"{interval.later} is not {interval.min_s} s later than {interval.earlier}"
+
+
+def _differ(name: str, wanted: object, got: object) -> Iterator[str]:
+    if wanted is not None and wanted != got:
+        yield f"{name} must be {wanted!r}, is {got!r:.200}"
+
+
+def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
+    user = accounts.users.get(wanted.name)
+    if user is None:
+        yield f"user {wanted.name} is missing"
+        return
+    primary = [group.name for group in accounts.groups.values() if group.gid == user.gid]
+    name = f"user {wanted.name}'s"
+    yield from _differ(f"{name} uid", wanted.uid, user.uid)
+    yield from _differ(f"{name} group", wanted.group, primary[0] if primary else None)
+    if wanted.groups is not None:
+        yield from _differ(f"{name} groups", set(wanted.groups), accounts.groups_of(user.name))
+    for field in ("home", "shell", "comment", "is_locked"):
+        yield from _differ(f"{name} {field}", vars(wanted)[field], _user_field(user, field))
+    for field, days in zip(AGING, user.aging, strict=True):
+        yield from _differ(f"{name} {field}", vars(wanted)[field], -1 if days is None else days)
+
+
+def _user_field(user: User, field: str) -> str | bool:
+    if field == "comment":
+        return user.comment.rstrip(",")  # adduser ends it with commas
+    known: dict[str, str | bool] = {"home": user.home, "shell": user.shell}
+    return known.get(field, user.is_locked)
+
+
+def _group_differences(wanted: GroupState, accounts: Accounts) -> Iterator[str]:
+    group = accounts.groups.get(wanted.name)
+    if group is None:
+        yield f"group {wanted.name} is missing"
+        return
+    name = f"group {wanted.name}'s"
+    yield from _differ(f"{name} gid", wanted.gid, group.gid)
+    for field, got in (("members", group.members), ("administrators", group.administrators)):
+        names = vars(wanted)[field]
+        yield from _differ(f"{name} {field}", None if names is None else set(names), got)
+
+
+def _file_differences(wanted: FileState, files: FrozenFiles, accounts: Accounts) -> Iterator[str]:
+    stat = files.stat(wanted.path)
+    kind = "absent" if stat is None else stat.kind
+    yield from _differ(f"{wanted.path}", wanted.kind, kind)
+    if stat is None or kind != wanted.kind:
+        return
+    if wanted.mode is not None:
+        yield from _differ(f"mode of {wanted.path}", oct(wanted.mode), oct(stat.mode))
+    yield from _differ(f"target of {wanted.path}", wanted.target, stat.target)
+    yield from _owner_differences(wanted, stat, accounts)
+    if wanted.mtime_s is not None and abs(stat.mtime - wanted.mtime_s) > _MTIME_SLACK_S:
+        yield f"modification time of {wanted.path} must be {wanted.mtime_s}, is {stat.mtime}"
+    if wanted.content is not None:
+        wanted_content = wanted.content
+        data = files.read(wanted.path, len(wanted_content.encode()) * 2 + _MAX_EXTRA_BYTES)
+        content = (data or b"").decode("utf-8", "replace")
+        normal = _NORMAL_FORMS[wanted.match]
+        if normal(content) != normal(wanted_content):
+            yield f"content of {wanted.path} must be {wanted_content!r:.200}, is {content!r:.200}"
+
+
+def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) -> Iterator[str]:
+    uids = {name: user.uid for name, user in accounts.users.items()} | {"root": 0}
+    gids = {name: group.gid for name, group in accounts.groups.items()} | {"root": 0}
+    for what, name, ids, got in (
+        ("owner", wanted.owner, uids, stat.uid),
+        ("group", wanted.group, gids, stat.gid),
+    ):
+        if name is not None and ids.get(name) != got:
+            yield f"{what} of {wanted.path} must be {name}, is number {got}"
+
+
+def _script_lines(text: str) -> list[str]:
+    lines = (line.strip().rstrip(";").strip() for line in text.split("\n"))
+    return [" ".join(line.split()) for line in lines if line and not line.startswith("#")]
+
+
+_NORMAL_FORMS: dict[Match, Callable[[str], object]] = {
+    "text": lambda text: text.rstrip("\n"),
+    "lines": lambda text: sorted(filter(None, (line.strip() for line in text.split("\n")))),
+    "script": _script_lines,
+}

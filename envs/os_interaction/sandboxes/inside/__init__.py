@@ -1,0 +1,1 @@
+"""What runs inside a sandbox: the standard library only."""

@@ -1,0 +1,1 @@
+"""The suite's doors to the machine: other programs and docker."""

@@ -1,0 +1,53 @@
+"""Rows of data sets on the Hugging Face hub, through the `datasets` package."""
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from agentpeft.envs.core.errors import DataError, SettingsError
+from agentpeft.envs.tasks.records import Record
+
+_CHECK_TIMEOUT_S = 5.0
+_OFFLINE = "HF_HUB_OFFLINE"
+
+
+def load_hub_rows(dataset: str, config: str, split: str) -> Iterator[Record]:
+    """Returns a split's rows, from the local cache where there is no network.
+
+    A hub that does not answer within 5 s counts as no network and sets `HF_HUB_OFFLINE` (the
+    package reads it when it is first imported; its own retries take half a minute).
+    Raises: SettingsError without the package, DataError where the rows cannot be had.
+    """
+    if find_spec("datasets") is None:
+        raise SettingsError(f"{dataset} needs the datasets package (pip install datasets)")
+    if not is_hub_reachable():
+        os.environ[_OFFLINE] = "1"
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(dataset, config, split=split)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        if os.environ.get(_OFFLINE):
+            reason = f"no network (or {_OFFLINE} is set), and no copy in the cache"
+        raise DataError(f"{dataset} split {split!r} cannot be loaded: {reason}") from None
+    return (
+        Record(f"{dataset} {split} row {index}", str(index), dict(row))
+        for index, row in enumerate(rows)
+    )
+
+
+def is_hub_reachable() -> bool:
+    """Returns whether the hub answers within 5 s, and may be asked (`HF_HUB_OFFLINE`)."""
+    if os.environ.get(_OFFLINE):
+        return False
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(endpoint, timeout=_CHECK_TIMEOUT_S).close()  # noqa: S310 (the user's)
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True

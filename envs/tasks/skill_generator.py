@@ -1,0 +1,178 @@
+"""Tasks by skills: generators of unlimited ones, each remade from its id, and those of files."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Self, TypeVar, get_args
+
+import numpy as np
+
+from agentpeft.envs.core.errors import (
+    SettingsError,
+    UnknownTaskError,
+    check_count,
+    check_flag,
+    did_you_mean,
+    shown,
+)
+from agentpeft.envs.tasks.splits import Split, check_split
+from agentpeft.envs.tasks.taskset import SingleSkillSource, SkillMode, Taskset, TaskSource, TaskT
+
+_MAX_DRAWS = 10
+
+
+@dataclass(frozen=True)
+class GeneratorOptions:
+    """Limits of generated tasks; None is no limit of its own.
+
+    `max_phrasings`: ways to say each thing, plainest first. `split`: each word is for training or
+    for testing, by its hash. `invent`: words are made up, so that a small model learns to copy
+    rather than to know a few hundred words by heart.
+    """
+
+    max_phrasings: int | None = None
+    split: Split | None = None
+    invent: bool = False
+    _limits: ClassVar[dict[str, tuple[str, int]]] = {"max_phrasings": ("", 1)}
+    """Of each limit: its mark in an id, and its least value."""
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError."""
+        check_split(self.split)
+        for name, (_, least) in self._limits.items():
+            if vars(self)[name] is not None:
+                check_count(name, vars(self)[name], least)
+        check_flag("invent", self.invent)
+
+    @classmethod
+    def of_id(cls, text: str) -> Self | None:
+        """Returns the options of an id's middle part; None if it is none's."""
+        marks = [f"(?:;{mark}([1-9]\\d*))?" for mark, _ in cls._limits.values() if mark]
+        match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
+        if match is None:
+            return None
+        first, part, *others, invent = match.groups()
+        split: Split | None = "test" if part == "test" else "train" if part else None
+        numbers = [None if number in (None, "all") else int(number) for number in (first, *others)]
+        limits = dict(zip(cls._limits, numbers, strict=True))
+        try:
+            return cls(split=split, invent=invent is not None, **limits)
+        except SettingsError:
+            return None
+
+    def __str__(self) -> str:
+        """Returns the middle part of a task's id: "all", "1;test;c4;r8;i"."""
+        first, *others = ((mark, vars(self)[name]) for name, (mark, _) in self._limits.items())
+        parts = [str(first[1] or "all"), self.split]
+        parts += [f"{mark}{limit}" for mark, limit in others if limit]
+        return ";".join(filter(None, [*parts, "i" if self.invent else None]))
+
+
+OptionsT = TypeVar("OptionsT", bound=GeneratorOptions)
+
+
+def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names once each, in the order of `known`. Raises: SettingsError."""
+    wanted = set(names)
+    for name in sorted(wanted.difference(known)):
+        raise SettingsError(f"unknown skill {shown(name)}{did_you_mean(name, known)}")
+    return tuple(skill for skill in known if skill in wanted)
+
+
+def read_skills(
+    skills: Sequence[str] | str | None, skill_mode: str, known: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns the skills that settings name; None is all. Raises: SettingsError."""
+    if skill_mode not in get_args(SkillMode):
+        raise SettingsError(f"skill_mode must be 'single' or 'all', got {shown(skill_mode)}")
+    names = [skills] if isinstance(skills, str) else known if skills is None else skills
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"skills are names, got {shown(skills)}")
+    if not names:
+        raise SettingsError("skills must name at least one skill, or be None for all")
+    return sort_skills(names, known)
+
+
+def choose_tasks(
+    load: Callable[[], Taskset[TaskT]],
+    skills: Sequence[str] | None,
+    skill_mode: str,
+    generated: Mapping[str, object],
+) -> TaskSource[TaskT]:
+    """Returns a file's tasks that have the skills; with "single" one is drawn for each task.
+
+    Raises: SettingsError if there is one of the settings that only generated tasks have.
+    """
+    for name, value in generated.items():
+        if value not in (None, False):
+            raise SettingsError(f"{name}={shown(value)} is for generated tasks; data has its own")
+    tasks = load()
+    if skills is None:
+        return tasks
+    return SingleSkillSource(tasks, skills) if skill_mode == "single" else tasks.filter(skills)
+
+
+class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
+    """Draws skills and a number; these with the options are a task's id, which remakes it."""
+
+    known_skills: ClassVar[Sequence[str]]
+
+    def __init__(
+        self,
+        skills: Sequence[str] | None,
+        skill_mode: str,
+        num_skills: int | None,
+        options: OptionsT,
+    ) -> None:
+        """Raises: SettingsError."""
+        self.skills = read_skills(skills, skill_mode, self.known_skills)
+        if num_skills is not None:
+            check_count("num_skills", num_skills)
+        if skill_mode == "single" and num_skills not in (None, 1):
+            raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
+        wanted = 1 if skill_mode == "single" else num_skills
+        self.num_skills = len(self.skills) if wanted is None else wanted
+        self.options = options
+        if not 1 <= self.num_skills <= len(self.skills):
+            raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
+
+    @abstractmethod
+    def make(self, task_id: str, skills: tuple[str, ...], options: OptionsT) -> TaskT | None:
+        """Returns the task of an id; None where no attempt gave a proper one."""
+
+    def draw(self, rng: np.random.Generator) -> TaskT:
+        """Returns a new task; the same `rng` state gives the same task.
+
+        Raises: SettingsError where so many skills come together that none is found.
+        """
+        for _ in range(_MAX_DRAWS):
+            skills = self._pick_skills(rng)
+            task_id = f"{'+'.join(skills)}/{self.options}/{rng.integers(2**31)}"
+            task = self.make(task_id, skills, self.options)
+            if task is not None:
+                return task
+        raise SettingsError(f"no task was found that has {', '.join(skills)}; ask for fewer")
+
+    def get(self, task_id: str) -> TaskT:
+        """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
+        names, _, rest = task_id.partition("/")
+        text, _, number = rest.partition("/")
+        options = type(self.options).of_id(text)
+        skills = tuple(names.split("+"))
+        is_known = self._fit(skills) and number.isdecimal() and str(int(number)) == number
+        task = self.make(task_id, skills, options) if is_known and options else None
+        if task is None:
+            raise UnknownTaskError(
+                f"{task_id!r} is no generated task's id (skill+skill/options/number)"
+            )
+        return task
+
+    def _fit(self, skills: tuple[str, ...]) -> bool:
+        """Returns whether an id may name these skills."""
+        return skills == tuple(skill for skill in self.known_skills if skill in skills)
+
+    def _pick_skills(self, rng: np.random.Generator) -> tuple[str, ...]:
+        """Returns `num_skills` of the skills."""
+        chosen = rng.choice(len(self.skills), self.num_skills, replace=False)
+        return sort_skills((self.skills[index] for index in chosen), self.known_skills)

@@ -1,0 +1,24 @@
+"""Held-out halves of endless generators: what is for training and what is for testing."""
+
+from typing import Literal, TypeAlias, get_args
+from zlib import crc32
+
+from agentpeft.envs.core.errors import SettingsError, shown
+
+Split: TypeAlias = Literal["train", "test"]
+_TEST_PERCENT = 25
+
+
+def split_of(text: str) -> Split:
+    """Returns where a text belongs, always the same: about one in four in "test".
+
+    >>> split_of("1+2"), split_of("3+4")
+    ('train', 'test')
+    """
+    return "test" if crc32(text.encode()) % 100 < _TEST_PERCENT else "train"
+
+
+def check_split(split: str | None) -> None:
+    """Raises: SettingsError if it is neither "train", "test" nor None."""
+    if split is not None and split not in get_args(Split):
+        raise SettingsError(f"split must be 'train', 'test' or None, got {shown(split)}")

@@ -1,0 +1,106 @@
+"""Ordered series of task sources: a curriculum, a lifelong sequence."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
+
+
+@dataclass(frozen=True)
+class Stage(Generic[TaskT]):
+    """`num_tasks` tasks of one source. A `Taskset` is gone through in shuffled rounds."""
+
+    name: str
+    source: TaskSource[TaskT]
+    num_tasks: int
+
+
+def stages_by_skills(
+    make: Callable[[int], TaskSource[TaskT]], tasks_per_stage: int, max_skills: int
+) -> list[Stage[TaskT]]:
+    """Returns stages of 1, 2, … `max_skills` skills a task; `make` gives the source of a number."""
+    return [
+        Stage(f"{number} skill{'s' if number > 1 else ''}", make(number), tasks_per_stage)
+        for number in range(1, max_skills + 1)
+    ]
+
+
+class TaskStream(Generic[TaskT]):
+    """Iterates over the stages' tasks; its position is saved as a small mapping.
+
+    A task depends on (seed, stage, index) alone, so a restored stream goes on with the same tasks.
+    """
+
+    def __init__(self, stages: Sequence[Stage[TaskT]], seed: int = 0) -> None:
+        """Raises: SettingsError on no stages or a stage without tasks."""
+        if not stages:
+            raise SettingsError("a task stream needs at least one stage")
+        for stage in stages:
+            if stage.num_tasks < 1:
+                raise SettingsError(f"stage {stage.name!r} needs num_tasks >= 1")
+        self.stages = tuple(stages)
+        self.seed = seed
+        self.position = 0
+        self._round: tuple[tuple[int, int], Taskset[TaskT]] | None = None
+
+    def __len__(self) -> int:
+        """Returns the number of tasks in all stages."""
+        return sum(stage.num_tasks for stage in self.stages)
+
+    def __iter__(self) -> Iterator[TaskT]:
+        """Iterates from the present position."""
+        return self
+
+    def __next__(self) -> TaskT:
+        """Returns the next task. Raises: StopIteration at the end."""
+        if self.position >= len(self):
+            raise StopIteration
+        self.position += 1
+        return self.task_at(self.position - 1)
+
+    def task_at(self, position: int) -> TaskT:
+        """Returns the task at a position, wherever the stream stands. Raises: IndexError."""
+        return self._task(*self._locate(position))
+
+    @property
+    def stage(self) -> Stage[TaskT]:
+        """The stage of the next task (of the last task at the end)."""
+        return self.stages[self._locate(min(self.position, len(self) - 1))[0]]
+
+    def state_dict(self) -> dict[str, int]:
+        """Returns what `load_state_dict` needs, JSON-able."""
+        return {"seed": self.seed, "position": self.position, "num_tasks": len(self)}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Moves to a saved position. Raises: SettingsError if it is another stream's."""
+        own = self.state_dict()
+        for key in ("seed", "num_tasks"):
+            if state.get(key) != own[key]:
+                raise SettingsError(
+                    f"saved position is of a stream with {key}={state.get(key)}, not {own[key]}"
+                )
+        if not 0 <= state.get("position", -1) <= len(self):
+            raise SettingsError(f"saved position {state.get('position')} is outside this stream")
+        self.position = state["position"]
+
+    def _locate(self, position: int) -> tuple[int, int]:
+        for stage_index, stage in enumerate(self.stages):
+            if position < stage.num_tasks:
+                return stage_index, position
+            position -= stage.num_tasks
+        raise IndexError(position)
+
+    def _task(self, stage_index: int, index: int) -> TaskT:
+        source = self.stages[stage_index].source
+        if not isinstance(source, Taskset):
+            return source.draw(np.random.default_rng([self.seed, stage_index, index]))
+        round_index, offset = divmod(index, len(source))
+        key = (stage_index, round_index)
+        if self._round is None or self._round[0] != key:
+            round_seed = int(np.random.default_rng([self.seed, *key]).integers(2**31))
+            self._round = (key, source.shuffle(round_seed))
+        return self._round[1][offset]

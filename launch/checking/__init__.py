@@ -1,0 +1,1 @@
+"""Checks of the machine and of the learning code."""

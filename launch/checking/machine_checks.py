@@ -1,0 +1,330 @@
+"""What a run needs of the machine: one check a subject, each with what to do about its faults."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distributions, requires
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from safetensors import SafetensorError, safe_open
+
+from agentpeft.envs import DataError, EnvFault, SettingsError
+from agentpeft.envs.tasks.hub import is_hub_reachable
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.settings.config import Settings
+
+_WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
+_SWITCHES = {
+    "user/max_user_namespaces": "0",
+    "kernel/unprivileged_userns_clone": "0",
+    "kernel/apparmor_restrict_unprivileged_userns": "1",
+}
+"""What the kernel says where unprivileged user namespaces are off."""
+_OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
+"""The first driver of each CUDA. Source: NVIDIA, "CUDA Compatibility", minor versions."""
+_HEAD_PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
+"""What `ray start --head` takes unless it is told otherwise."""
+_HTTP2_SETTINGS = b"\x04"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _HTTP2_SETTINGS + b"\0" * 5
+"""What a client says first, and the type of the frame that either side begins with (RFC 9113)."""
+_SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check says: all is well without a `remedy`; a fault keeps the config from running."""
+
+    name: str
+    text: str
+    remedy: str = ""
+    is_fault: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is looked at: a config's settings, where packages are, and the system's own files."""
+
+    settings: Settings
+    search: list[str] = field(default_factory=lambda: list(sys.path))
+    proc: Path = Path("/proc")
+    shared_memory: Path = Path("/dev/shm")  # noqa: S108 (it is only measured)
+    output: Path = Path()
+    min_free_mib: int = 512
+    address: str | None = None
+    """The Ray cluster to join; None: RAY_ADDRESS, or none."""
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions by name."""
+        found = distributions(path=self.search)
+        return {canonicalize_name(d.name): d.version for d in found if d.name}
+
+
+Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
+
+
+def check_packages(machine: Machine) -> Iterator[Finding]:
+    """Versions that the config needs, and wheels that do not go together."""
+    has = machine.packages
+    extras = ["train", "vllm"] if str(machine.settings.env_runners.engine) == "vllm" else ["train"]
+    try:
+        needed = [Requirement(text) for text in requires("agentpeft") or ()]
+    except PackageNotFoundError:
+        needed = []  # used from its folder
+    for need in needed:
+        name, marker = canonicalize_name(need.name), need.marker
+        version = has.get(name) or has.get(f"{name}-cpu")  # vLLM's build for CPUs
+        if marker is not None and not any(marker.evaluate({"extra": each}) for each in extras):
+            continue
+        if version is None or not need.specifier.contains(version, prereleases=True):
+            text = f"{need.name} {version or 'is missing'}, needed is {need.specifier or 'any'}"
+            at_least = [part for part in need.specifier if part.operator.startswith(">")]
+            is_old = version is None or not all(part.contains(version) for part in at_least)
+            remedy = f"pip install 'agentpeft[{','.join(extras)}]'"
+            remedy += " (without a GPU: make vllm)" if name == "vllm" else ""
+            yield Finding("packages", text, remedy, is_old)
+    for other in _WHEELS_OF_TORCH:
+        pair = has.get("torch", ""), has.get(other, "")
+        if all(pair) and ("+cpu" in pair[0]) != ("+cpu" in pair[1]):
+            text = f"{other} {pair[1]} beside torch {pair[0]}: transformers cannot be imported"
+            yield Finding("packages", text, f"pip uninstall {other}", True)
+    versions = ", ".join(f"{name} {has.get(name, '-')}" for name in _SHOWN)
+    yield Finding("packages", f"Python {sys.version.split()[0]}, {versions}")
+
+
+def check_gpu(machine: Machine) -> Iterator[Finding]:
+    """CUDA's torch and a driver, if the config asks for GPUs."""
+    settings = machine.settings
+    runners, learners = settings.env_runners, settings.learners
+    asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
+    asked += learners.num_gpus_per_learner * learners.num_learners
+    files = [Path(folder) / "torch" / "version.py" for folder in machine.search]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
+    cuda = re.search(r"^cuda\b.*'([\d.]+)'", texts[0] if texts else "", re.M)
+    without = "or set learners.num_gpus_per_learner=0 env_runners.num_gpus_per_env_runner=0"
+    if asked and cuda is None:
+        text = "the config asks for a GPU, and this torch is built without CUDA"
+        yield Finding("gpu", text, f"install PyTorch's CUDA build, {without}", True)
+    elif asked and cuda is not None and (text := _driver_fault(machine, cuda[1], asked)):
+        yield Finding("gpu", text, f"mend that, {without}", True)
+    else:
+        yield Finding("gpu", f"asked for: {asked:g}; torch's CUDA: {cuda[1] if cuda else 'none'}")
+
+
+def _driver_fault(machine: Machine, cuda: str, asked: float) -> str:
+    """Returns what is wrong with the driver, or with the number of GPUs of this machine alone."""
+    driver = machine.proc / "driver" / "nvidia"
+    if not (driver / "version").is_file():
+        return "the config asks for a GPU, and no NVIDIA driver is loaded"
+    found = re.search(r"\s(\d{3})\.\d", (driver / "version").read_text(encoding="utf-8"))
+    oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0], 0)
+    if found and int(found[1]) < oldest:
+        return f"the NVIDIA driver is {found[1]}, and torch's CUDA {cuda} needs {oldest} or later"
+    gpus = driver / "gpus"
+    num_gpus = len(list(gpus.iterdir())) if gpus.is_dir() else asked
+    if num_gpus < asked and not os.environ.get("RAY_ADDRESS"):
+        return f"the config asks for {asked:g} GPUs, and there are {num_gpus:g}"
+    return ""
+
+
+def check_disk(machine: Machine) -> Iterator[Finding]:
+    """Room for checkpoints and for Ray's objects."""
+    found = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
+    free = {path: shutil.disk_usage(path).free >> 20 for path in (found, machine.shared_memory)}
+    if free[found] < machine.min_free_mib:
+        text = f"{free[found]} MiB free in {found}, for checkpoints {machine.min_free_mib} at least"
+        yield Finding("disk", text, "make room, or set output.dir", True)
+    uses_ray = machine.settings.env_runners.num_env_runners > 0
+    if uses_ray and free[machine.shared_memory] < machine.min_free_mib:
+        text = f"{free[machine.shared_memory]} MiB free in {machine.shared_memory}: Ray gets slow"
+        yield Finding("shared memory", text, "give more (docker run --shm-size=2g)")
+    yield Finding("disk", ", ".join(f"{path}: {mib} MiB free" for path, mib in free.items()))
+
+
+def check_ray(machine: Machine) -> Iterator[Finding]:
+    """A cluster that answers, and an authentication that can work."""
+    if machine.settings.env_runners.num_env_runners == 0:
+        yield Finding("ray", "not used: env_runners.num_env_runners is 0")
+        return
+    address = machine.address or os.environ.get("RAY_ADDRESS", "")
+    source = f"--address {address}" if machine.address else f"RAY_ADDRESS={address}"
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    if mode not in ("", "token", "disabled"):
+        text = f"RAY_AUTH_MODE is {mode!r}"
+        yield Finding("ray", text, "set it to token or disabled, or unset it", True)
+    if mode == "token" and address and not _has_ray_token():
+        text = "RAY_AUTH_MODE is token, and there is none"
+        yield Finding("ray", text, "ray get-auth-token --generate, the same on all nodes", True)
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if address not in ("", "auto", "local") and not port.isdigit():
+        text = f"{source} has no port"
+        yield Finding("ray", text, f"name one, as in {address}:6379, or leave it out", True)
+    taken = [] if address else [port for port in _HEAD_PORTS if _answers("127.0.0.1", port)]
+    if taken:
+        text = f"in use: {', '.join(map(str, taken))}, which `ray start --head` would take"
+        options = " ".join(_HEAD_PORTS[port] for port in taken)
+        yield Finding("ray ports", text, f"join that cluster by RAY_ADDRESS, or give it {options}")
+    if port.isdigit() and not _is_grpc_server(host, int(port)):
+        text = f"no cluster answers at {source}"
+        yield Finding("ray", text, "start it, or leave it out for a local one", True)
+    yield Finding("ray", f"address {address or 'local'}, authentication {mode or 'unset'}")
+
+
+def _has_ray_token() -> bool:
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).is_file()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except (OSError, OverflowError):  # nobody there, no such host, no such port
+        return False
+    return True
+
+
+def _is_grpc_server(host: str, port: int) -> bool:
+    """Returns whether HTTP/2 is spoken there, as by a cluster's head; with TLS, if it listens.
+
+    A client that joins what listens and says nothing would wait for minutes.
+    """
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return _answers(host, port)
+    try:
+        with socket.create_connection((host, port), timeout=3.0) as connection:
+            connection.sendall(_HTTP2_PREFACE)
+            return connection.recv(9)[3:4] == _HTTP2_SETTINGS
+    except (OSError, OverflowError):
+        return False
+
+
+def check_model(machine: Machine) -> Iterator[Finding]:
+    """A local model or adapter is whole; one of the hub is in the cache, or may be fetched."""
+    name, adapter = machine.settings.model.name, machine.settings.model.adapter
+    if adapter is not None and (problem := _find_adapter_problem(Path(adapter).expanduser())):
+        remedy = "name an adapter's folder in PEFT's format (a run's is checkpoints/…/adapter)"
+        yield Finding("model", f"model.adapter {adapter!r} {problem}", remedy, True)
+    if name == "tiny":
+        yield Finding("model", "built in")
+        return
+    folder = Path(name.partition(":")[2] or name).expanduser()
+    if not (folder.exists() or name.startswith(("/", ".", "~"))):
+        yield _find_on_hub(name.partition(":")[2] or name)
+        return
+    wanted = {"weights": "*.safetensors"}
+    if not (folder / ADAPTER_CONFIG).is_file():
+        wanted |= {"config": "config.json", "tokenizer": "tokenizer*"}
+    missing = [part for part, pattern in wanted.items() if not any(folder.glob(pattern))]
+    if missing:
+        text = f"model.name {name!r} has no {' nor '.join(missing)}"
+        yield Finding("model", text, "name a hub id, or the folder of a whole model", True)
+    else:
+        yield Finding("model", name)
+
+
+def _find_adapter_problem(folder: Path) -> str:
+    """Returns what keeps an adapter from being loaded, as far as its files' beginnings tell."""
+    if not folder.is_dir():
+        return "is no folder"
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if not (folder / name).is_file():
+            return f"has no {name}"
+    try:
+        kind = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("peft_type")
+        with safe_open(folder / ADAPTER_WEIGHTS, "np") as weights:
+            num_weights = len(weights.keys())
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        return f"cannot be read ({' '.join(str(error).split()):.200})"
+    if kind != "LORA" or not num_weights:
+        return f"is no LoRA adapter (peft_type {kind!r}, {num_weights} weights)"
+    return ""
+
+
+def _find_on_hub(name: str) -> Finding:
+    """Returns whether a hub's model is in the cache, or may be fetched."""
+    remedy = f"fetch it where there is a network (hf download {name}), or name a folder"
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return Finding("model", f"{name}, from the cache")
+    except HFValidationError:
+        return Finding("model", f"model.name {name!r} is no folder, nor a hub id", remedy, True)
+    if is_hub_reachable():
+        return Finding("model", f"{name}, from the hub")
+    reason = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "no hub answers"
+    return Finding("model", f"{name} is not in the cache, and {reason}", remedy, True)
+
+
+def check_bubblewrap(machine: Machine) -> Iterator[Finding]:
+    """Bubblewrap and user namespaces, which shell tasks without docker need."""
+    is_wanted = machine.settings.environment.kwargs.get("sandbox") == "bubblewrap"
+    if shutil.which("bwrap") is None:
+        yield Finding("bubblewrap", "not installed", "apt-get install bubblewrap", is_wanted)
+    for name, value in _SWITCHES.items():
+        path = machine.proc / "sys" / name
+        if path.is_file() and path.read_text(encoding="utf-8").strip() == value:
+            text, knob = f"{name} is {value}", name.replace("/", ".")
+            yield Finding("user namespaces", text, f"sysctl {knob}, to allow them", is_wanted)
+
+
+def check_environment(machine: Machine) -> Iterator[Finding]:
+    """Every environment of the config begins an episode: data, server, daemon and image are there.
+
+    So a container that it needs is started, and stopped.
+    """
+    from agentpeft.launch.data.task_files import missing_task_file
+    from agentpeft.policies.rollout.env_pool import EnvPool
+
+    settings = machine.settings
+    sections: dict[str, dict[str, Any]] = {"environment": {}}
+    sections |= {n: dict(settings)[n].env_kwargs for n in ("warm_start", "evaluation")}
+    for section, changes in sections.items():
+        kwargs = {**settings.environment.kwargs, **changes}
+        if path := missing_task_file(settings.environment.id, kwargs):
+            yield Finding(section, f"{path} will be made")
+            continue
+        try:
+            pool = EnvPool(settings.environment.id, kwargs, (settings.seed,))
+            pool.discard(pool.begin(0, pool.task_at(0))[0])
+        except (DataError, EnvFault, SettingsError, OSError) as error:
+            text = " ".join(str(error).split())
+            yield Finding(section, text, f"mend it, or change {section}'s settings", True)
+        else:
+            yield Finding(
+                section, f"{settings.environment.id} {kwargs.get('database', '')}".strip()
+            )
+
+
+QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
+"""Those that take less than a second together."""
+ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
+
+
+def try_environments(settings: Settings) -> None:
+    """Makes the environments of training and evaluation once, before anything is written.
+
+    Raises: SettingsError, DataError or EnvFault: what making one of them raises.
+    """
+    from agentpeft.policies.rollout.env_pool import EnvPool
+
+    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
+    for changes in ({}, settings.evaluation.env_kwargs):
+        kwargs = {**environment.kwargs, **changes}
+        EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
+
+
+def find_faults(machine: Machine) -> None:
+    """Raises: SettingsError with the first fault that a quick look finds."""
+    for check in QUICK:
+        for finding in check(machine):
+            if finding.is_fault:
+                raise SettingsError(f"{finding.name}: {finding.text}; {finding.remedy}")

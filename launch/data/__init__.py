@@ -1,0 +1,1 @@
+"""Task files: making, converting and validating them."""

@@ -1,0 +1,106 @@
+"""Plays every gold solution of a task file through an environment and says which fail, and why."""
+
+import inspect
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from agentpeft.envs import ENV_IDS, DataError, Outcome, SettingsError, Task, Taskset, TextEnv
+from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs.db_bench.env import DBBenchEnv
+from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.os_interaction.env import OSInteractionEnv
+from agentpeft.envs.registration import find_spec
+
+
+def validate(args: Namespace) -> int:
+    """Plays every gold solution; the last line on standard output is JSON."""
+    if not args.path.exists():
+        raise DataError(f"{args.path}: no such file")
+    settings = {"data": str(args.path)}
+    given = {"database": args.database, "sandbox": args.sandbox, "scripts": args.scripts}
+    settings |= {name: str(value) for name, value in given.items() if value is not None}
+    with closing(_make_env(args.env, settings)) as env:
+        if not isinstance(env.task_source, Taskset):
+            raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
+        failed = []
+        for task in env.task_source:
+            problem = _find_problem(env, task)
+            if problem:
+                failed.append(task.task_id)
+                print(f"{task.task_id}: {problem}")
+            elif note := _check_md5(env, task):
+                print(f"{task.task_id}: {note}")
+        num_tasks = len(env.task_source)
+    print(json.dumps({"tasks": num_tasks, "succeeded": num_tasks - len(failed), "failed": failed}))
+    return 1 if failed else 0
+
+
+def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, **settings).unwrapped
+    except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound):
+        hint = did_you_mean(env_id, ENV_IDS)
+        raise SettingsError(f"unknown environment {env_id!r}{hint}") from None
+    except (gymnasium.error.Error, ImportError) as error:
+        raise SettingsError(f"{env_id}: {error}") from None
+    except (TypeError, SettingsError) as error:
+        problem = error if _takes_data(env_id) else "it has no setting 'data', so it reads no files"
+        raise SettingsError(f"{env_id}: {problem}") from None
+    if not isinstance(env, TextEnv):
+        raise SettingsError(f"{env_id} is not a text environment")
+    return env
+
+
+def _takes_data(env_id: str) -> bool:
+    entry_point = find_spec(env_id).entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return creator is None or "data" in inspect.signature(creator).parameters
+
+
+def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
+    """Returns why a task's gold solution does not succeed; None if it does."""
+    try:
+        return _play_gold(env, task) or _check_label(env, task)
+    except DataError as error:
+        return str(error)
+
+
+def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
+    observation = ""
+    env.reset(options={"task": task})
+    for action in env.oracle_actions(task):
+        observation = env.step(action)[0] or observation
+        if env.outcome is not Outcome.ONGOING:
+            break
+    if env.outcome is Outcome.SUCCESS:
+        return None
+    if isinstance(env, OSInteractionEnv) and env.mistake:
+        return f"the gold solution ends in {env.outcome.value}: {env.mistake}"
+    return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
+
+
+def _check_label(env: TextEnv[Task], task: Task) -> str | None:
+    """Returns how the label differs from what the gold SQL gives, where there are both."""
+    if not isinstance(env, DBBenchEnv) or not isinstance(task, DBBenchTask):
+        return None
+    if task.label is None or task.gold_sql is None:
+        return None
+    rows = env.grader.gold_label(replace(task, label=None))
+    if env.grader.is_right_answer(task, str(list(rows))):
+        return None
+    return f"the gold SQL gives {list(rows)!r:.200}, the label is {list(task.label)!r:.200}"
+
+
+def _check_md5(env: TextEnv[Task], task: Task) -> str | None:
+    """Returns a note where a changed table's hash is not the one that the data give."""
+    if not isinstance(env, DBBenchEnv) or not isinstance(task, DBBenchTask) or task.md5 is None:
+        return None
+    md5 = env.grader.gold_md5(task)
+    return None if md5 == task.md5 else f"note: its md5 is {task.md5}, the gold SQL gives {md5}"

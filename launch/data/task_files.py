@@ -1,0 +1,104 @@
+"""Task files that a run names and that are missing are made on the way."""
+
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.registration import name_of
+from agentpeft.envs.tasks.splits import Split
+from agentpeft.launch import prepare_data
+from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+_Maker = Callable[[Path, Mapping[str, Any], int], None]
+_NUM_TASKS = 2000
+_SEEDS = {"environment": 0, "warm_start": 1, "evaluation": 2}
+"""Each section's tasks are drawn with a seed of its own, so that none is seen twice."""
+
+
+def with_task_files(settings: Settings) -> Settings:
+    """Returns the settings with absolute paths of task files, all of which are there.
+
+    Raises: SettingsError where one cannot be made.
+    """
+    changed: dict[str, Any] = {}
+    for name, seed in _SEEDS.items():
+        section = dict(settings)[name]
+        key = "kwargs" if name == "environment" else "env_kwargs"
+        own = dict(section)[key]
+        if (path := _task_path(own)) is None:
+            continue
+        if not path.exists():
+            _make(path, settings.environment.id, {**settings.environment.kwargs, **own}, seed)
+        changed[name] = section.model_copy(update={key: {**own, "data": str(path)}})
+    return settings.model_copy(update=changed)
+
+
+def _task_path(kwargs: Mapping[str, Any]) -> Path | None:
+    data = kwargs.get("data")
+    is_path = isinstance(data, str) and data != "hub"
+    return Path(data).expanduser().absolute() if is_path and data else None
+
+
+def missing_task_file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
+    """Returns an environment's task file where it is missing and would be made."""
+    path = _task_path(kwargs)
+    is_missing = path is not None and not path.exists()
+    return path if is_missing and name_of(env_id) in _MAKERS else None
+
+
+def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
+    maker = _MAKERS.get(name_of(env_id))
+    if maker is None:
+        raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with redirect_stdout(sys.stderr):
+            maker(path, kwargs, seed)
+    except OSError as error:
+        raise SettingsError(f"cannot make task file {path}: {error.strerror}") from None
+    logger.info("%s was missing: made %d generated tasks, seed %d", path, _NUM_TASKS, seed)
+
+
+def _make_entries(env_id: str, path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
+    prepare_data.generate(
+        Namespace(
+            env=env_id,
+            output=path,
+            num_tasks=_NUM_TASKS,
+            seed=seed,
+            skills=kwargs.get("skills"),
+            skill_mode=kwargs.get("skill_mode", "single"),
+            num_skills=None,
+            max_phrasings=None,
+            split=_split_of(seed),
+        )
+    )
+
+
+def _split_of(seed: int) -> Split:
+    """Returns the half of the generator's tasks that a section has."""
+    return "test" if seed == _SEEDS["evaluation"] else "train"
+
+
+def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
+    """Writes one JSONL file, or a folder with both splits, of templates' word problems."""
+    if path.suffix == ".jsonl":
+        prepare_data.write_word_problems(path, _NUM_TASKS, seed, _split_of(seed))
+        return
+    path.mkdir()
+    for each in get_args(Split):
+        prepare_data.write_word_problems(path / f"{each}.jsonl", _NUM_TASKS, seed, each)
+
+
+_MAKERS: dict[str, _Maker] = {
+    "AgentPEFT/DBBench-v0": partial(_make_entries, "AgentPEFT/DBBench-v0"),
+    "AgentPEFT/OSInteraction-v0": partial(_make_entries, "AgentPEFT/OSInteraction-v0"),
+    "AgentPEFT/GSM8K-v0": _make_gsm8k,
+}

@@ -1,0 +1,1 @@
+"""Who is evaluated, and the files that an evaluation leaves."""

@@ -1,0 +1,164 @@
+"""What an evaluation leaves: its settings, every episode, results; and how it goes on from them."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.launch.evaluating.players import Contestant, Methods
+from agentpeft.launch.reporting.run_data import read_rows, write_file
+from agentpeft.policies.checkpoints import append_episodes
+from agentpeft.policies.evaluation import compute_success_metrics, wilson_interval
+from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
+
+_DECISIVE = {
+    "environment": ("id", "kwargs"),
+    "evaluation": ("samples_per_task", "env_kwargs"),
+    "env_runners": ("max_new_tokens", "max_context_tokens", "temperature"),
+    "model": tuple(sorted(CHAT_SETTINGS)),
+}
+"""Which settings must be the same for episodes to be of one evaluation."""
+_COUNT = re.compile(r"\d+_\w+")
+_OVERALL = re.compile(r"num_episodes|success_rate.*|avg_t.*|pass_at/.*")
+
+
+class EvaluationFiles:
+    """A folder with `evaluation.json` (what is played), `sessions/` and `results.json`."""
+
+    def __init__(self, folder: Path, settings: Settings, methods: Methods) -> None:
+        """Touches nothing yet."""
+        self._folder, self._settings = folder, settings
+        dump = settings.model_dump(mode="json")
+        own = {f"{part}.{n}": dump[part][n] for part, names in _DECISIVE.items() for n in names}
+        self._played = {"seed": settings.seed, **own, **asdict(methods)}
+        self._records: dict[Contestant, list[EpisodeRecord]] = {}
+
+    def begin(self, contestants: Sequence[Contestant]) -> None:
+        """Makes the folder, or takes up what it holds; further contestants may be new.
+
+        Raises: SettingsError where it holds an evaluation of other tasks, methods or policies.
+        """
+        path = self._folder / "evaluation.json"
+        own = {each.name: [each.kind, each.target] for each in contestants}
+        saved: dict[str, Any] = {"played": self._played, "policies": {}}
+        if path.is_file():
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        was, now = saved["played"] | saved["policies"], self._played | saved["policies"] | own
+        for name in was:
+            if was[name] != now.get(name):
+                raise SettingsError(
+                    f"{self._folder} is of {name} = {was[name]!r}, this is of {now.get(name)!r}: "
+                    "give another --output"
+                )
+        policies = saved["policies"] | own
+        (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
+        _write_json(path, {"played": self._played, "policies": policies})
+        everyone = [Contestant(name, *each) for name, each in policies.items()]
+        self._records = {each: self._read(each) for each in everyone}
+
+    def missing(self, contestant: Contestant) -> list[int]:
+        """Returns the positions of tasks that are yet to be played."""
+        played = {record.group_id for record in self._records[contestant]}
+        return [p for p in range(self._settings.evaluation.num_tasks) if p not in played]
+
+    def records(self, contestant: Contestant) -> list[EpisodeRecord]:
+        """Returns a contestant's episodes in the order of play."""
+        return self._records[contestant]
+
+    def append(self, contestant: Contestant, records: Sequence[EpisodeRecord]) -> None:
+        """Keeps whole groups of episodes."""
+        append_episodes(self._path(contestant), 0, records)
+        self._records[contestant] += records
+
+    def write_results(self) -> dict[str, Any]:
+        """Writes `results.json` anew, and returns its summary.
+
+        That is the overall figures of each policy, and how often merged ones did as unmerged.
+        """
+        policies, overall = {}, {}
+        for each, records in self._records.items():
+            metrics = compute_success_metrics(records)
+            policies[each.name] = {
+                "kind": each.kind,
+                "target": each.target,
+                "metrics": metrics,
+                "by_skill": _by(records, lambda record: record.skills),
+                "by_difficulty": _by(records, lambda record: [difficulty_of(record.skills)]),
+            }
+            overall[each.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
+        shared = {"agreement": self._agreement()}
+        _write_json(
+            self._folder / "results.json",
+            {"played": self._played, "policies": policies, **shared},
+        )
+        return {"policies": overall, **shared}
+
+    def _agreement(self) -> dict[str, float]:
+        """Returns by merged adapter the share of episodes that ended as the unmerged one's."""
+        found = {}
+        for merged, own in self._records.items():
+            other = next((c for c in self._records if c.is_unmerged(merged)), None)
+            if own and other is not None:
+                outcomes = {(r.group_id, r.sample): r.outcome for r in self._records[other]}
+                agree = [outcomes.get((r.group_id, r.sample)) is r.outcome for r in own]
+                found[merged.name] = fmean(agree)
+        return found
+
+    def _path(self, contestant: Contestant) -> Path:
+        return self._folder / "sessions" / f"{contestant.file_name}.jsonl"
+
+    def _read(self, contestant: Contestant) -> list[EpisodeRecord]:
+        """Returns the tasks that are whole; what was cut off in the middle is played again."""
+        path, own = self._path(contestant), self._settings.evaluation
+        groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
+        for row in read_rows(path):
+            groups[row["group_id"]].append(to_record(row))
+        whole = [
+            r for group in groups.values() if len(group) == own.samples_per_task for r in group
+        ]
+        lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in whole]
+        write_file(path, "".join(lines).encode())
+        return [record for record in whole if record.group_id < own.num_tasks]
+
+
+def to_record(row: dict[str, Any]) -> EpisodeRecord:
+    """Returns an episode from a line of a sessions file."""
+    own = {name: value for name, value in row.items() if name != "iteration"}
+    own |= {"outcome": Outcome(own["outcome"]), "skills": tuple(own["skills"])}
+    own["messages"] = tuple((role, text) for role, text in own["messages"])
+    return EpisodeRecord(**own)
+
+
+def difficulty_of(skills: Sequence[str]) -> str:
+    """Returns the skill that counts something, else how many skills there are.
+
+    >>> difficulty_of(["addition", "3_digits"]), difficulty_of(["insert", "where"])
+    ('3_digits', '2_skills')
+    """
+    return next(filter(_COUNT.fullmatch, skills), f"{len(skills)}_skills")
+
+
+def _by(
+    records: Iterable[EpisodeRecord], keys: Callable[[EpisodeRecord], Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Returns number, success rate and its 95 % interval of the episodes with each key."""
+    wins: defaultdict[str, list[bool]] = defaultdict(list)
+    for record in records:
+        for key in keys(record):
+            wins[key].append(record.outcome is Outcome.SUCCESS)
+    found = {}
+    for key, own in sorted(wins.items()):
+        low, high = wilson_interval(sum(own), len(own))
+        numbers = {"num_episodes": len(own), "success_rate": fmean(own)}
+        found[key] = numbers | {"success_rate_low": low, "success_rate_high": high}
+    return found
+
+
+def _write_json(path: Path, content: object) -> None:
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())

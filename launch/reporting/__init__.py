@@ -1,0 +1,1 @@
+"""A run's files as figures, tables and pages."""

@@ -1,0 +1,1 @@
+"""The course of one training run: its folder, signals, Ray session and metrics."""

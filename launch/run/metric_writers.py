@@ -1,0 +1,200 @@
+"""Where metrics go: the console, `metrics.jsonl`, TensorBoard, Weights & Biases."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.checkpoints import naming_file
+from agentpeft.policies.settings.config import Settings
+
+METRICS_FILE = "metrics.jsonl"
+CONSOLE_FIELDS = {
+    "loss": "train/policy_loss",
+    "accuracy": "train/accuracy",
+    "reward": "train/avg_reward",
+    "lr": "train/lr",
+}
+
+
+class MetricWriter(Protocol):
+    """Takes the metrics of one iteration; step 0 is before the first."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows or keeps them. Raises: OSError."""
+        ...
+
+    def close(self) -> None:
+        """Writes what is pending."""
+        ...
+
+
+class JsonlWriter:
+    """Appends one object per iteration to `metrics.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file when there is something to write."""
+        self.path = path
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Appends a line; what is no finite number is written as null."""
+        line = {name: _finite(value) for name, value in {**metrics, "train/step": step}.items()}
+        with naming_file(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        """Does nothing: every line is on its way."""
+
+
+class TensorBoardWriter:
+    """Writes event files beside the metrics."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens an event file in `folder`."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._folder = folder
+        with naming_file(folder):
+            self._writer = SummaryWriter(str(folder))
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds one scalar for each metric that is a finite number."""
+        with naming_file(self._folder):
+            for name, value in metrics.items():
+                if math.isfinite(value):
+                    self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Closes the event file."""
+        with naming_file(self._folder):
+            self._writer.close()
+
+
+class WandbWriter:
+    """Sends metrics to Weights & Biases, or keeps them for `wandb sync` when offline."""
+
+    def __init__(self, settings: Settings, run_dir: Path) -> None:
+        """Raises: SettingsError where wandb is not installed."""
+        try:
+            import wandb
+        except ImportError:
+            raise SettingsError(
+                f"output.wandb = {settings.output.wandb!r} needs wandb: pip install wandb"
+            ) from None
+        self._run = wandb.init(
+            project=settings.experiment,
+            name=run_dir.name,
+            dir=str(run_dir / "logs"),
+            mode=settings.output.wandb,
+            config=settings.model_dump(),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the metrics of one step."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+class LineConsole:
+    """Prints one JSON line per iteration: for logs, where no terminal is."""
+
+    def __init__(self, output: TextIO) -> None:
+        """Prints to `output`."""
+        self._output = output
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Prints the console's fields, and the success rate where it was measured."""
+        line: dict[str, float | None] = {"step": step}
+        names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate"}
+        line |= {f: _finite(metrics[name]) for f, name in names.items() if name in metrics}
+        print(json.dumps(line), file=self._output, flush=True)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class ProgressConsole:
+    """A progress bar with the console's fields, on a terminal."""
+
+    def __init__(self, num_iterations: int, output: TextIO) -> None:
+        """Starts the bar on `output`."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        fields = [TextColumn(f"{field} {{task.fields[{field}]}}") for field in CONSOLE_FIELDS]
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(20),
+            *fields,
+            Remaining(),
+            console=Console(file=output),
+        )
+        blank = dict.fromkeys(CONSOLE_FIELDS, "-")
+        self._progress.start()
+        self._task = self._progress.add_task("train", total=num_iterations, **blank)  # type: ignore[arg-type]
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Moves the bar; evaluations stay on the screen above it."""
+        shown = {f: f"{metrics[n]:.4g}" for f, n in CONSOLE_FIELDS.items() if n in metrics}
+        self._progress.update(self._task, completed=step, **shown)  # type: ignore[arg-type]
+        if "eval/success_rate" in metrics:
+            rate = metrics["eval/success_rate"]
+            self._progress.console.print(f"step {step}: success rate {rate:.1%}")
+
+    def close(self) -> None:
+        """Leaves the last state of the bar on the screen."""
+        self._progress.stop()
+
+
+@contextmanager
+def open_writers(
+    settings: Settings,
+    run_dir: Path,
+    more: Sequence[MetricWriter] = (),
+    output: TextIO | None = None,
+) -> Iterator[list[MetricWriter]]:
+    """Yields all writers that the settings ask for, and closes them. Raises: SettingsError.
+
+    The console's is on `output` (None: standard output).
+    """
+    output = output or sys.stdout
+    with ExitStack() as stack:
+        writers: list[MetricWriter] = []
+
+        def add(writer: MetricWriter) -> None:
+            stack.callback(writer.close)
+            writers.append(writer)
+
+        add(JsonlWriter(run_dir / METRICS_FILE))
+        if settings.output.tensorboard:
+            add(TensorBoardWriter(run_dir / "logs"))
+        if settings.output.wandb != "off":
+            add(WandbWriter(settings, run_dir))
+        for writer in more:
+            add(writer)
+        if output.isatty():
+            add(ProgressConsole(settings.training.num_iterations, output))
+        else:
+            add(LineConsole(output))
+        yield writers
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, float | None]]:
+    """Returns the lines of a run's `metrics.jsonl`; none where there is no file."""
+    path = run_dir / METRICS_FILE
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,103 @@
+"""The temporary folder of a run's own Ray: it goes when the run does, with what still runs in it.
+
+The kernel ends those that the driver has started with it, but not what those have started: Ray's
+agents outlive a killed driver by a minute. So a process of ours, this file run as a script, waits
+for the driver's end, gives Ray some seconds, ends what is left and deletes the folder. Where it is
+killed too, the next run deletes the folder.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+_PREFIX = "agentpeft-ray-"
+_LONGEST = f"/{_PREFIX}12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+_MAX_SOCKET_PATH = 107
+"""Bytes in the path of a Unix socket; Ray does not start with a longer one."""
+_GRACE_S = 5.0
+
+
+@contextmanager
+def ray_folder(logs: Path) -> Iterator[Path]:
+    """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
+    from agentpeft.policies.workers.temporary_folders import temporary_folder
+    from agentpeft.policies.workers.time_limits import is_hanging
+
+    with temporary_folder(_choose_parent(), _PREFIX) as folder:
+        # Of a session of its own: what a terminal tells its foreground is not for it
+        sweeper = subprocess.Popen(  # noqa: S603 (our own file)
+            [sys.executable, "-I", __file__, str(folder), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield folder
+        except Exception:
+            _copy_logs(folder, logs)
+            raise
+        finally:
+            # Ray that hangs would end this process with a status of its own, once it is killed:
+            # the sweeper then waits for this process's end, which closes its standard input too
+            if not is_hanging():
+                sweeper.communicate()
+
+
+def _choose_parent() -> Path:
+    """Returns where Ray's sockets have room for their paths."""
+    named = [os.environ.get(name) for name in ("RAY_TMPDIR", "TMPDIR")]
+    parents = [Path(name).resolve() for name in (*named, "/tmp") if name]  # noqa: S108 (as Ray does)
+    for parent in parents:
+        if parent.is_dir() and len(os.fsencode(f"{parent}{_LONGEST}")) <= _MAX_SOCKET_PATH:
+            break
+    return parent
+
+
+def _copy_logs(folder: Path, logs: Path) -> None:
+    for own in folder.glob("session_2*/logs"):
+        with suppress(OSError, shutil.Error):
+            shutil.copytree(own, logs, dirs_exist_ok=True)
+            logger.info("Ray's logs of this run are in %s", logs)
+
+
+def _processes_in(folder: str, driver: int) -> Iterator[int]:
+    """Yields Ray's processes that have a file of the folder open, without the driver."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == driver:
+            continue
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            is_ray = command.startswith(b"ray::") or b"/ray/" in command
+            if is_ray and any(_leads_into(folder, file) for file in (process / "fd").iterdir()):
+                yield int(process.name)
+
+
+def _leads_into(folder: str, file: Path) -> bool:
+    try:
+        return str(file.readlink()).startswith(f"{folder}/")
+    except OSError:  # closed meanwhile
+        return False
+
+
+def _sweep(folder: str, driver: int) -> None:
+    sys.stdin.buffer.read()
+    deadline_s = time.monotonic() + _GRACE_S
+    while any(_processes_in(folder, driver)) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    for pid in _processes_in(folder, driver):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _sweep(sys.argv[1], int(sys.argv[2]))

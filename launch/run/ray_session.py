@@ -1,0 +1,179 @@
+"""Starting or joining Ray, and what else needs Ray in `launch`: gauges and its errors.
+
+Ray is never stopped here, except what was started here.
+"""
+
+import atexit
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.metrics import Gauge
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch.run.ray_folder import ray_folder
+from agentpeft.policies.errors import RayHangsError, TrainingError
+from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
+
+__all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"]
+
+logger = logging.getLogger(__name__)
+ROOT = Path(__file__).resolve().parents[2]
+_SHUTDOWN_S = 20.0
+_COPIES = "working_dir_files"
+"""The folder in which Ray keeps its temporary copies of uploaded working directories."""
+
+
+@contextmanager
+def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
+    """Joins the cluster at `address` (None: RAY_ADDRESS), or starts one of this machine's own.
+
+    Workers find the package as this process does: installed, or in the folders of the working
+    directory. Of a cluster of the run's own nothing is left, but where the run fails its logs in
+    `run_dir`. Raises: SettingsError where no cluster answers, RayHangsError, TrainingError where
+    Ray does not start.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    logging.getLogger("ray._private.worker").addFilter(_is_not_about_signals)
+    with ExitStack() as stack:
+        folder = None
+        if address == "local":  # whose GCS does not come back, once it is gone
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
+            folder = stack.enter_context(ray_folder(run_dir / "logs" / "ray"))
+        stack.callback(_shut_down)
+        try:
+            within(RAY_START_S, "starting Ray", partial(_start, address, folder), stays=True)
+        except TrainingError:
+            raise
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SettingsError(f"cannot use Ray at {address!r}: {reason}") from error
+        logger.info("%s Ray (%s)", "started" if address == "local" else "joined", address)
+        yield
+
+
+def _start(address: str, folder: Path | None) -> None:
+    """`folder` is for Ray's own files; None where a cluster is joined."""
+    try:
+        with _hang_up_blocked():
+            ray.init(
+                address=address,
+                runtime_env=_runtime_env(address),
+                include_dashboard=False if address == "local" else None,
+                logging_level=logging.WARNING,
+                _temp_dir=None if folder is None else str(folder),
+            )
+    except Exception as error:  # Ray has no other for a node that is too slow
+        if address == "local" and "timed out" in str(error).lower():
+            raise TrainingError(f"Ray did not start: {say_cause(error)}") from error
+        raise
+
+
+@contextmanager
+def _hang_up_blocked() -> Iterator[None]:
+    """Within it, this thread starts processes that a terminal's hang-up does not end.
+
+    It reaches all processes of the foreground, and the run needs Ray's to save what it has learnt.
+    Here it is delivered after the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _shut_down() -> None:
+    """Ends Ray's part of this process, and the Ray that it started; a Ray that hangs is left."""
+    await_interrupted(_SHUTDOWN_S)
+    try:
+        within(_SHUTDOWN_S, "shutting down", ray.shutdown)
+    except RayHangsError:
+        atexit.unregister(ray.shutdown)
+        what = "what was started here ends with this process"
+        logger.warning("Ray does not shut down within %g s; %s", _SHUTDOWN_S, what)
+
+
+def _is_not_about_signals(record: logging.LogRecord) -> bool:
+    """Returns False for Ray's warning that it has left our signals' handlers alone."""
+    return "SIGTERM handler is not set" not in record.getMessage()
+
+
+def _runtime_env(address: str) -> dict[str, object]:
+    """Returns what lets workers import the rooms; nothing where the package is installed.
+
+    Other machines of a cluster that was joined get the folders, unless a job brings them.
+    """
+    if sys.modules["agentpeft"].__spec__ is not None:
+        return {}
+    env: dict[str, object] = {"worker_process_setup_hook": _worker_hook(str(ROOT))}
+    if address != "local" and not is_in_ray_copy(ROOT):
+        env["working_dir"] = str(ROOT)
+    return env
+
+
+def _worker_hook(root: str) -> Callable[[], None]:
+    """Returns the entry point's bootstrap for workers; a closure, since Ray ships it by value."""
+
+    def make_rooms_importable() -> None:
+        import sys
+        from pathlib import Path
+        from types import ModuleType
+
+        folders = [folder for folder in (str(Path.cwd()), *sys.path, root) if folder]
+        found = [
+            folder for folder in folders if (Path(folder) / "policies/settings/config.py").is_file()
+        ]
+        namespace = ModuleType("agentpeft")
+        namespace.__path__ = found[:1]
+        sys.modules["agentpeft"] = namespace
+
+    return make_rooms_importable
+
+
+def is_in_ray_copy(path: Path) -> bool:
+    """Returns whether `path` lies in Ray's temporary copy of a working directory."""
+    return _COPIES in path.parts
+
+
+def say_cause(error: BaseException) -> str:
+    """Returns a line of an error: of a remote one the last, what was raised there, else the first.
+
+    Ray's own errors end with advice.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-isinstance(error, RayTaskError)] if lines else type(error).__name__
+
+
+class RayGauges:
+    """Shows metrics as gauges `agentpeft_…` of the cluster's metrics endpoint."""
+
+    def __init__(self, experiment: str) -> None:
+        """`experiment` tags every gauge."""
+        self._tags = {"experiment": experiment}
+        self._gauges: dict[str, Gauge] = {}
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Sets a gauge for each metric; those of outcomes and skills are left to the files."""
+        for name, value in {**metrics, "train/step": step}.items():
+            if name.count("/") == 1:
+                self._gauge(name).set(value, tags=self._tags)
+
+    def _gauge(self, name: str) -> Gauge:
+        if name not in self._gauges:
+            own = f"agentpeft_{name.replace('/', '_')}"
+            self._gauges[name] = Gauge(own, description=name, tag_keys=("experiment",))
+        return self._gauges[name]
+
+    def close(self) -> None:
+        """Does nothing: gauges end with the session."""

@@ -1,0 +1,137 @@
+"""How much memory a run needs, from the model's config alone: an estimate, within a factor of 2."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from agentpeft.envs.tasks.hub import is_hub_reachable
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.models.load import choose_dtype, choose_serving
+from agentpeft.policies.models.tiny import make_tiny_config
+from agentpeft.policies.settings.config import Settings
+
+_MIB = 2**20
+_PER_HIDDEN, _PER_INTERMEDIATE = 10, 4
+"""Values that a layer keeps of each token for its backward pass, of its two widths."""
+_NORM_BYTES = 16
+"""What two norms over bfloat16 keep besides per hidden unit: input and output in float32, twice."""
+_OUTPUTS = {"lm_head", "embed_out"}
+
+
+def estimate_memory(settings: Settings) -> dict[str, float]:
+    """Returns MiB by what needs them; "learner" and "env_runner" are each process's sums.
+
+    The optimizer's are the gradient, AdamW's two moments, and the sum over several learners.
+
+    Raises: OSError or ValueError where the model's config cannot be read.
+    """
+    config = read_model_config(settings)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    num_base = sum(weight.numel() for weight in model.parameters())
+    rank = settings.lora.rank
+    num_trained = num_base
+    if settings.lora.use_lora:
+        layers = _adapted_layers(model, settings)
+        num_trained = sum(rank * (each.in_features + each.out_features) for each in layers)
+    gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    dtype, runner_dtype = (choose_dtype(settings.model, device) for device in devices)
+    size = dtype.itemsize
+    parts = {
+        "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
+        "adapter": num_trained * 4.0,
+        "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
+        "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
+        "kv_cache": _kv_cache_bytes(config, settings) * runner_dtype.itemsize,
+        "activations": _activation_bytes(config, settings, size),
+    }
+    mib = {name: number / _MIB for name, number in parts.items()}
+    is_vllm, kv_cache_gib = settings.env_runners.engine == "vllm", settings.env_runners.kv_cache_gib
+    if is_vllm and (kv_cache_gib or gpus[1] == 0):
+        mib["kv_cache"] = 1024 * (kv_cache_gib or 1.0)
+    mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
+    # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
+    is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
+    weights = (2 if is_copied else 1) * mib["base_weights"]
+    mib["env_runner"] = weights + mib["adapter"] + mib["kv_cache"]
+    return mib
+
+
+def read_model_config(settings: Settings) -> PreTrainedConfig:
+    """Returns the model's config, of an adapter its base's.
+
+    Raises: OSError, ValueError, KeyError.
+    """
+    name = settings.model.name
+    if name == "tiny":
+        return make_tiny_config(settings.tiny)
+    adapter = Path(name).expanduser() / ADAPTER_CONFIG
+    if adapter.is_file():
+        name = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    is_local = Path(name).expanduser().is_dir() or not is_hub_reachable()
+    config: PreTrainedConfig = AutoConfig.from_pretrained(name, local_files_only=is_local)
+    return config
+
+
+def _adapted_layers(model: nn.Module, settings: Settings) -> Iterator[nn.Linear]:
+    targets = settings.lora.target_modules
+    for name, module in model.named_modules():
+        leaf = name.rpartition(".")[2]
+        is_chosen = leaf not in _OUTPUTS if targets == "all-linear" else leaf in targets
+        if isinstance(module, nn.Linear) and is_chosen:
+            yield module
+
+
+def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
+    """Returns how many values the key/value cache of all concurrent episodes has at most."""
+    shape: dict[str, int] = config.to_dict()
+    num_heads, hidden = shape["num_attention_heads"], shape["hidden_size"]
+    head_size = shape.get("head_dim") or hidden // num_heads
+    width = (shape.get("num_key_value_heads") or num_heads) * head_size
+    limit = settings.env_runners.max_context_tokens or shape["max_position_embeddings"]
+    num_tokens = min(limit, shape["max_position_embeddings"])
+    episodes = settings.env_runners.max_concurrent_episodes
+    return 2.0 * shape["num_hidden_layers"] * width * num_tokens * episodes
+
+
+def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -> float:
+    """Returns what a step over a full micro-batch takes, all of whose tokens were sampled.
+
+    At its peak there are four float32 arrays of the logits' size: the logits, what sums their
+    exponentials, and two parts of their gradient; an entropy bonus keeps two more. Over 16-bit
+    weights the output layer's are there in float32, twice.
+    """
+    shape: dict[str, int] = config.to_dict()
+    tokens, num_layers = settings.learners.max_tokens_per_micro_batch, shape["num_hidden_layers"]
+    hidden, vocabulary = shape["hidden_size"], shape["vocab_size"]
+    intermediate = shape.get("intermediate_size") or 4 * hidden
+    layer = (_PER_HIDDEN * hidden + _PER_INTERMEDIATE * intermediate) * size
+    layer += _NORM_BYTES * hidden if size == 2 else 0
+    layers = num_layers * layer
+    if settings.learners.gradient_checkpointing:  # the layers' inputs, and one layer made anew
+        layers = num_layers * hidden * size + layer
+    num_copies = 6 if algorithm_of(settings.training).entropy_coeff > 0 else 4
+    logits = num_copies * vocabulary * 4
+    head = 2 * vocabulary * hidden * 4 if size == 2 else 0
+    return float(tokens * (layers + logits) + head)
+
+
+def describe_memory(settings: Settings) -> list[str]:
+    """Returns the estimate in lines; one line with the reason where there is none."""
+    try:
+        mib = estimate_memory(settings)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        return [f"memory: no estimate, {settings.model.name!r} has no readable config ({reason})"]
+    parts = [f"  {name:<13} {value:>10,.1f} MiB" for name, value in mib.items()]
+    learners, runners = settings.learners.num_learners, settings.env_runners.num_env_runners
+    return [
+        f"memory, at most, in each process (learners: {learners}, env runners: {runners}):",
+        *parts,
+    ]

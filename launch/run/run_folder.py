@@ -1,0 +1,228 @@
+"""Which settings a run has, and the folder that holds what it writes."""
+
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.launch.run.ray_session import is_in_ray_copy
+from agentpeft.policies.checkpoints import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    STATE_FILE,
+    latest_checkpoint,
+    list_checkpoints,
+    naming_file,
+    read_checkpoint,
+    read_config,
+    read_state,
+    write_config,
+)
+from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+
+logger = logging.getLogger(__name__)
+CONFIGS = Path(__file__).parents[1] / "configs"
+OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
+_LOCK_FILE = "run.lock"
+MAY_CHANGE = (
+    *("training.num_iterations", "training.lr", "training.critic_lr"),
+    "training.lr_schedule",
+    *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
+    *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
+    *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
+    *("training.dynamic_sampling", "env_runners.", "learners.", "evaluation."),
+    *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
+    *("output.tensorboard", "output.wandb", "output.episodes"),
+)
+"""The settings that a run may go on with other values of; a dot at the end is a whole section.
+
+The others say what a checkpoint holds, or which tasks its position stands for.
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The settings of a run, and what it goes on from; both paths are None for a new one."""
+
+    settings: Settings
+    run_dir: Path | None = None
+    checkpoint: Path | None = None
+
+
+def read_start(config: str, overrides: Sequence[str]) -> Start:
+    """Returns a new run's settings, of a config's name or path. Raises: SettingsError."""
+    path = Path(config)
+    if path.suffix != ".toml":
+        names = sorted(found.stem for found in CONFIGS.glob("*.toml"))
+        if config not in names:
+            raise SettingsError(f"unknown config {config!r}{did_you_mean(config, names)}")
+        path = CONFIGS / f"{config}.toml"
+    return Start(Settings.from_toml(path, overrides))
+
+
+def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
+    """Returns how a run goes on, from its folder or one checkpoint's, with settings changed.
+
+    Nothing is written. Raises: SettingsError (no run; a file of settings that was edited; a
+    setting that may not change), CheckpointError.
+    """
+    own = any((folder / name).is_file() for name in (STATE_FILE, MANIFEST_FILE))
+    is_checkpoint = own or folder.name.startswith("checkpoint-")
+    run_dir = folder.resolve().parents[1] if is_checkpoint else folder.resolve()
+    if not (run_dir / CONFIG_FILE).is_file():
+        raise SettingsError(f"--resume {folder}: no run there (no {CONFIG_FILE})")
+    for override in overrides:
+        name = override.partition("=")[0].strip()
+        if not _may_change(name):
+            raise SettingsError(
+                f"--resume may not change {name!r}; it may change {', '.join(MAY_CHANGE)}"
+            )
+    before = read_config(run_dir)
+    if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):
+        raise SettingsError(f"--resume {folder}: the run has no checkpoint, so begin a new one")
+    checkpoint = folder.resolve() if is_checkpoint else latest_checkpoint(run_dir / "checkpoints")
+    state = read_state(read_checkpoint(checkpoint))
+    _check_same(before, state["settings"], checkpoint)
+    settings = Settings(**with_overrides(before.model_dump(), overrides))
+    if settings.training.num_iterations < state["iteration"]:
+        raise SettingsError(
+            f"training.num_iterations {settings.training.num_iterations} is below what "
+            f"{checkpoint.name} has done ({state['iteration']}): go on from an older checkpoint"
+        )
+    return Start(settings, run_dir, checkpoint)
+
+
+def _may_change(name: str) -> bool:
+    sections = tuple(known for known in MAY_CHANGE if known.endswith("."))
+    return name in MAY_CHANGE or name.startswith(sections)
+
+
+def _find_differences(
+    before: dict[str, Any], after: dict[str, Any]
+) -> Iterator[tuple[str, object, object]]:
+    """Yields the dotted name of each setting that two dumps differ in, and both values."""
+    for name in setting_names():
+        section, _, key = name.rpartition(".")
+        old, new = (
+            (side.get(section, {}) if section else side).get(key) for side in (before, after)
+        )
+        if old != new:
+            yield name, old, new
+
+
+def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
+    """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
+    for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
+        if not _may_change(name) and name != "output.dir":
+            raise SettingsError(
+                f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"
+            )
+
+
+def change_settings(start: Start) -> None:
+    """Writes the settings of a run that goes on with others, and logs each change."""
+    assert start.run_dir  # noqa: S101 (it goes on, so it has one)
+    before = read_config(start.run_dir)
+    changes = list(_find_differences(before.model_dump(), start.settings.model_dump()))
+    for name, old, new in changes:
+        logger.info("goes on with %s = %r (was %r)", name, new, old)
+    if changes:
+        write_config(start.run_dir, start.settings)
+
+
+@contextmanager
+def lock_run(run_dir: Path) -> Iterator[None]:
+    """Holds a run's folder, so that no other process writes into it; a killed one lets go.
+
+    Other machines are kept out only where their shared file system locks (NFS 4 does).
+    Raises: SettingsError while another process runs it.
+    """
+    with (run_dir / _LOCK_FILE).open("a+b", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().decode().strip() or "another process"
+            raise SettingsError(f"{run_dir} is being trained already, by {holder}") from None
+        with naming_file(run_dir / _LOCK_FILE):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
+
+
+def make_run_dir(settings: Settings) -> Path:
+    """Makes `dir`/<experiment>/<timestamp> with its folders and `config.toml`.
+
+    Raises: SettingsError where nothing can be written.
+    """
+    base = output_base(Path(settings.output.dir)) / settings.experiment
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        run_dir = _make_new(base, stamp)
+        for name in ("checkpoints", "sessions", "logs"):
+            (run_dir / name).mkdir()
+        write_config(run_dir, settings)
+    except OSError as error:
+        raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
+    return run_dir
+
+
+def output_base(path: Path) -> Path:
+    """Returns where a relative `output.dir` lies.
+
+    Below AGENTPEFT_OUTPUT_DIR; without it the present folder, or the home folder where the present
+    one is Ray's temporary copy of it, in which nothing would be found again.
+    Raises: SettingsError for what is no path.
+    """
+    if "\0" in str(path):
+        raise SettingsError(f"output.dir {str(path)!r} is no path: it has a NUL character")
+    try:
+        path = path.expanduser()
+    except RuntimeError:
+        raise SettingsError(f"output.dir {str(path)!r}: there is no such user") from None
+    base = Path.home() if is_in_ray_copy(Path.cwd()) else Path.cwd()
+    base = Path(os.environ.get(OUTPUT_VARIABLE) or base)
+    if base != Path.cwd() and not path.is_absolute():
+        logger.info("output.dir %s lies in %s (%s changes that)", path, base, OUTPUT_VARIABLE)
+    return (base / path).absolute()
+
+
+def _make_new(base: Path, stamp: str) -> Path:
+    for number in range(1, 1000):
+        run_dir = base / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            run_dir.mkdir(parents=True)
+        except FileExistsError:
+            if not base.is_dir():
+                raise
+            continue
+        return run_dir
+    raise FileExistsError(17, f"too many runs of {stamp}", str(base))
+
+
+@contextmanager
+def log_to(run_dir: Path) -> Iterator[None]:
+    """Appends the package's log lines to `logs/train.log` inside the block."""
+    package = logging.getLogger("agentpeft")
+    handler = logging.FileHandler(run_dir / "logs" / "train.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        handler.close()
+
+
+def shown(path: Path) -> str:
+    """Returns a path as a reader of the present folder would write it."""
+    cwd = Path.cwd()
+    return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)

@@ -1,0 +1,161 @@
+"""The course of a run: evaluate, iterate, save, evaluate again."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
+from agentpeft.launch.run.ray_session import RayGauges, ray_session
+from agentpeft.launch.run.run_folder import Start, shown
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.checkpoints import checkpoint_path
+
+logger = logging.getLogger(__name__)
+Metrics: TypeAlias = Mapping[str, float]
+PARTS = ("sample", "learn", "broadcast")
+
+
+class RunLoop:
+    """Drives an `Algorithm` to `num_iterations`, and stops where it is safe when asked to."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        run: Start,
+        writers: Sequence[MetricWriter],
+        signals: StopSignals,
+    ) -> None:
+        """Restores the checkpoint that `run` names. Raises: CheckpointError."""
+        self._algorithm = algorithm
+        self._settings, self._run_dir = run.settings, algorithm.run_dir
+        self._writers, self._signals = writers, signals
+        self._start_s = time.monotonic()
+        self._saved_step: int | None = None
+        if run.checkpoint is not None:
+            algorithm.restore_from_path(run.checkpoint)
+            self._saved_step = algorithm.iteration
+            earlier = read_metrics(self._run_dir)
+            self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
+            logger.info("%s: goes on after it", shown(run.checkpoint))
+
+    def run(self) -> dict[str, Any]:
+        """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
+        before = after = self._before()
+        num_iterations = self._settings.training.num_iterations
+        while self._algorithm.iteration < num_iterations:
+            self._iterate(is_last=self._algorithm.iteration + 1 >= num_iterations)
+        self._save()
+        if self._algorithm.iteration > 0:
+            with self._signals.immediately():
+                after = self._evaluate()
+            self._write(after)
+        return self._summary(before, after)
+
+    def _before(self) -> Metrics:
+        """Returns the evaluation before all learning, which a resumed run has made already."""
+        for line in read_metrics(self._run_dir) if self._algorithm.iteration else []:
+            if line["train/step"] == 0:
+                return {name: value for name, value in line.items() if value is not None}
+        with self._signals.immediately():
+            before = self._evaluate()
+        self._write(before)
+        return before
+
+    def _iterate(self, is_last: bool) -> None:
+        """Runs one iteration whole. Raises: Stopped after it, and after a checkpoint."""
+        metrics = self._algorithm.train()
+        step, settings = self._algorithm.iteration, self._settings
+        interval = settings.evaluation.interval
+        if interval and step % interval == 0 and not is_last:
+            metrics |= self._evaluate()
+        self._write(metrics)
+        interval = settings.output.checkpoint_interval
+        if self._signals.is_stopping or (interval and step % interval == 0):
+            self._save()
+        self._signals.check()
+
+    def _evaluate(self) -> dict[str, float]:
+        if self._settings.evaluation.num_tasks == 0:
+            return {}
+        return {f"eval/{name}": value for name, value in self._algorithm.evaluate().items()}
+
+    def _write(self, metrics: Metrics) -> None:
+        for writer in self._writers:
+            writer.write(self._algorithm.iteration, metrics)
+
+    def _save(self) -> None:
+        """Saves what has been learnt since the last checkpoint, if anything."""
+        if self._algorithm.iteration != self._saved_step:
+            path = self._algorithm.save_to_path()
+            self._saved_step = self._algorithm.iteration
+            logger.info("saved %s", shown(path))
+
+    def _summary(self, before: Metrics, after: Metrics) -> dict[str, Any]:
+        lines = read_metrics(self._run_dir)
+        seconds = {part: sum(line.get(f"time/{part}_s") or 0.0 for line in lines) for part in PARTS}
+        seconds["total"] = time.monotonic() - self._start_s
+        checkpoint = checkpoint_path(self._run_dir / "checkpoints", self._algorithm.iteration)
+        return {
+            "before": _evaluated(before),
+            "after": _evaluated(after),
+            "adapter": shown(checkpoint / "adapter"),
+            "seconds": {part: round(value, 3) for part, value in seconds.items()},
+        }
+
+
+def _evaluated(metrics: Metrics) -> dict[str, float | None]:
+    """Returns the overall figures of an evaluation; a success rate of None was not measured."""
+    found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
+    return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
+
+
+def _make_tiny(run: Start) -> None:
+    """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
+    if run.settings.model.name != "tiny":
+        return
+    from agentpeft.policies.models.warm_start import load_tiny
+
+    start_s = time.monotonic()
+    line = ""
+
+    def say(step: int, loss: float, success: float) -> None:
+        nonlocal line
+        seconds = time.monotonic() - start_s
+        line = f"step {step}, loss {loss:.3f}, {success:.0%} of the episodes right, {seconds:.0f} s"
+        if step % 50 == 0:
+            logger.info("warm start: %s", line)
+
+    load_tiny(run.settings, say)
+    if line:
+        logger.info("warm start: done at %s", line)
+
+
+def run_session(
+    run: Start,
+    run_dir: Path,
+    address: str | None,
+    signals: StopSignals,
+    output: TextIO | None = None,
+) -> dict[str, Any]:
+    """Starts or joins Ray where there are runners to place, trains, and returns the summary.
+
+    A line per iteration goes to `output` (None: standard output). Raises: Stopped, after a
+    checkpoint of what was learnt.
+    """
+    with ExitStack() as stack:
+        writers: list[MetricWriter] = []
+        with signals.immediately():
+            if run.settings.env_runners.num_env_runners > 0:
+                stack.callback(signals.take_back)  # Ray resets SIGTERM as it ends …
+                stack.enter_context(ray_session(address, run_dir))
+                signals.take_back()  # … and has a handler of its own as it starts
+                writers.append(RayGauges(run.settings.experiment))
+            _make_tiny(run)
+            writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
+            algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
+            loop = RunLoop(algorithm, run, writers, signals)
+        return loop.run()

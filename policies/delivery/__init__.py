@@ -1,0 +1,1 @@
+"""Adapter versions, and the proof that a runner serves the one that was sent."""

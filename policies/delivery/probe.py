@@ -1,0 +1,147 @@
+"""What proves that a runner serves the adapter that was sent.
+
+A hash tells what arrived, not what is served. So learner and engine say how likely a fixed set of
+token sequences is: they must agree, and once the adapter changes something, the engine must be
+where the adapter is, not where the base is. It proves nothing of prompts of other kinds.
+
+In bfloat16 a small step moves these log-probabilities far less than rounding does (1e-4 against
+4e-3, at a learning rate of 1e-5), so the engine also says how much of the adapter's change the
+weights that it serves hold: that is exact, however small the step.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+
+NUM_CONTINUED = 4
+"""How many greedy tokens an engine adds to each sequence."""
+MIN_EFFECT = 0.1
+"""In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""
+MIN_CANARY = 0.5
+TEXTS = (
+    "What is 17 + 25? Show your working, then give the answer on a line of its own.\n42",
+    "Action: Operation\n```sql\nSELECT name, SUM(price) FROM orders WHERE id > 3 GROUP BY name;```",
+    "[('Anna', 12.5), ('Ben', 7)]\nAction: Answer\nFinal Answer: [('Anna', 12.5)]",
+    "Act: bash\n```bash\nfind /var/log -name '*.log' -mtime -7 | wc -l\n```\nThe output is: 14",
+    "A train leaves at 9:40 and arrives at 13:05. How many minutes does the journey take?",
+    "The quick brown fox jumps over the lazy dog, and then it runs back to the woods.",
+)
+"""Prompts and actions of the suite's kinds, and prose."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the learner says of the sequences: (N,), all their tokens but the first in a row.
+
+    `base_logprobs` are the same without the adapter; None where all weights are trained. `limit`
+    is how far an engine may be from it, `min_served_effect` how much of the adapter's change its
+    weights must hold.
+    """
+
+    sequences: tuple[Ids, ...]
+    logprobs: Floats
+    base_logprobs: Floats | None
+    limit: float
+    min_served_effect: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an engine says of the same sequences: (N,).
+
+    `sampling_difference` is the mean |difference| between the log-probabilities with which it
+    continued them and those that it then gives to the same tokens. `served_effect`: the engine's.
+    """
+
+    logprobs: Floats
+    sampling_difference: float
+    served_effect: float
+
+
+async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:
+    """Returns what an engine serves, by scoring and by sampling. Raises: EngineError."""
+    requests = [
+        GenerationRequest(f"probe-{index:04d}", ids, (index,), 0.0, NUM_CONTINUED)
+        for index, ids in enumerate(sequences)
+    ]
+    names = [request.session for request in requests]
+    try:
+        async with asyncio.timeout(timeout_s):
+            engine.update_sessions(opened=names)
+            try:
+                continued = await asyncio.gather(*map(engine.generate, requests))
+            finally:
+                engine.update_sessions(closed=names)
+            whole = [
+                np.concatenate([ids, completion.token_ids])
+                for ids, completion in zip(sequences, continued, strict=True)
+            ]
+            scores = await engine.score(whole)
+    except TimeoutError:
+        raise EngineError(f"the engine gave no proof within {timeout_s:g} s") from None
+    parts = [np.split(s, [len(ids) - 1]) for s, ids in zip(scores, sequences, strict=True)]
+    given, again = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    sampled = np.concatenate([completion.logprobs for completion in continued])
+    return Proof(given, _mean_difference(again, sampled), engine.served_effect)
+
+
+def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:
+    """Returns how far learner and engine are apart, and what the adapter changes in each.
+
+    `canary` is the share of the adapter's effect that the engine shows: 1 serves the adapter, 0
+    the base. It is left out where the effect is too small to tell; `served_effect` is where the
+    adapter changes nothing.
+
+    Example:
+        >>> base, adapter = np.zeros(2, np.float32), np.float32([1, -1])
+        >>> probe, proof = Probe((), adapter, base, 1e-3, 0.9), Proof(base, 0.0, math.nan)
+        >>> metrics = compute_delivery_metrics(probe, proof)
+        >>> metrics["probe_mean"], metrics["engine_effect"], metrics["canary"]
+        (1.0, 0.0, 0.0)
+    """
+    metrics = {
+        "probe_mean": _mean_difference(probe.logprobs, proof.logprobs),
+        "probe_max": float(np.abs(probe.logprobs - proof.logprobs).max()),
+        "sampling_mean": proof.sampling_difference,
+    }
+    if math.isfinite(proof.served_effect):
+        metrics["served_effect"] = proof.served_effect
+    if probe.base_logprobs is None:
+        return metrics
+    effect = probe.logprobs - probe.base_logprobs
+    shown = proof.logprobs - probe.base_logprobs
+    metrics["learner_effect"] = float(np.abs(effect).mean())
+    metrics["engine_effect"] = float(np.abs(shown).mean())
+    if metrics["learner_effect"] > MIN_EFFECT * probe.limit:
+        metrics["canary"] = float(shown @ effect / (effect @ effect))
+    return metrics
+
+
+def find_problem(metrics: Mapping[str, float], probe: Probe) -> str | None:
+    """Returns what `compute_delivery_metrics` tells against a delivery, if anything."""
+    for name, meaning in _MEANINGS.items():
+        if not metrics[name] <= probe.limit:
+            return f"{name} is {metrics[name]:.2g} (limit {probe.limit:g}): {meaning}"
+    effect, least = metrics.get("served_effect", math.inf), probe.min_served_effect
+    if not effect >= least:
+        return f"served_effect is {effect:.2f} (limit {least:g}): rounding takes the rest away"
+    if metrics.get("canary", 1.0) < MIN_CANARY:
+        return f"canary is {metrics['canary']:.2f}: the engine answers as if it had no adapter"
+    return None
+
+
+_MEANINGS = {
+    "probe_mean": "learner and engine differ in the log-probabilities of fixed tokens",
+    "sampling_mean": "the engine samples from other weights, keys or values than it scores with",
+}
+
+
+def _mean_difference(one: Floats, other: Floats) -> float:
+    return float(np.abs(one - other).mean()) if len(one) else 0.0

@@ -1,0 +1,154 @@
+"""An adapter's weights as an engine serves them: fused into the base's, or in layers of their own.
+
+Fused weights of 16 bits are rounded at random, by a pattern that stays the same, so that they are
+right on average. Rounded to the nearest, nearly all of a first step would be lost: at a learning
+rate of 1e-5 it changes a weight by less than a tenth of its last digit. For engines, so without
+peft.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+import torch
+
+from agentpeft.policies.delivery.version import LORA_A, LORA_B
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import AdapterVersion
+
+_PREFIX = "base_model.model."
+
+
+@dataclass
+class ServedEffect:
+    """Sums over all weights that an adapter changes, of (change served * change sent) and sent^2.
+
+    The change sent is what the learner has, in float32: scaling * B A.
+    """
+
+    served: float = 0.0
+    sent: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The part of the change that is served: 1 all, 0 none; NaN where nothing changes."""
+        return self.served / self.sent if self.sent else math.nan
+
+    def add(self, served: torch.Tensor, sent: torch.Tensor) -> None:
+        """Counts a weight's change as it is served, and as it was sent."""
+        self.served += float((served * sent).sum(dtype=torch.float64))
+        self.sent += float(sent.square().sum(dtype=torch.float64))
+
+
+def merged_state(
+    base_state: Mapping[str, torch.Tensor], adapter: AdapterVersion
+) -> tuple[dict[str, torch.Tensor], ServedEffect]:
+    """Returns the weights that an adapter changes, W + scaling * B A, by the base's names.
+
+    Computed in float32, then of the base's type. Raises: EngineError where names or shapes do not
+    fit.
+    """
+    check_fits({name: tuple(weight.shape) for name, weight in base_state.items()}, adapter)
+    effect = ServedEffect()
+    names = target_names(adapter)
+    return {n: merged_weight(base_state[n], n, adapter, effect) for n in names}, effect
+
+
+def slot_state(
+    state: Mapping[str, torch.Tensor], adapter: AdapterVersion, scaling: float
+) -> tuple[dict[str, torch.Tensor], ServedEffect]:
+    """Returns an adapter's weights by the names that they have in a model with PEFT's layers.
+
+    `scaling` is the layers' own. Raises: EngineError where names, shapes or scaling do not fit.
+    """
+    slots = {_slot_name(name): weight for name, weight in adapter.weights.items()}
+    for name, weight in slots.items():
+        shape = tuple(state[name].shape) if name in state else None
+        if shape != weight.shape or scaling != adapter.scaling:
+            own = f"{weight.shape}, scaled by {adapter.scaling:g}"
+            raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {own}")
+    held = {n: torch.tensor(w).to(state[_slot_name(n)]) for n, w in adapter.weights.items()}
+    return {_slot_name(name): weight for name, weight in held.items()}, slot_effect(held, adapter)
+
+
+def slot_effect(held: Mapping[str, torch.Tensor], adapter: AdapterVersion) -> ServedEffect:
+    """Returns the effect of A and B as layers of their own hold them, by the adapter's names.
+
+    <B' A', B A> is the sum of the elements of (B^T B') * (A A'^T): of rank * rank, never of W.
+    """
+    effect = ServedEffect()
+    for name in target_names(adapter):
+        pair = [torch.tensor(adapter.weights[each]).double() for each in _pair(name)]
+        served = [held[each].double().cpu() for each in _pair(name)]
+        (down, up), factor = pair, adapter.scaling**2
+        effect.served += factor * float(((up.T @ served[1]) * (down @ served[0].T)).sum())
+        effect.sent += factor * float(((up.T @ up) * (down @ down.T)).sum())
+    return effect
+
+
+def _slot_name(name: str) -> str:
+    return name.removeprefix(_PREFIX).removesuffix(".weight") + ".default.weight"
+
+
+def target_names(adapter: AdapterVersion) -> Iterator[str]:
+    """Yields the base's names for the weights that an adapter changes."""
+    for name in adapter.weights:
+        if name.endswith(LORA_A):
+            yield f"{name.removeprefix(_PREFIX).removesuffix(LORA_A)}.weight"
+        elif not name.endswith(LORA_B):
+            yield name
+
+
+def merged_weight(
+    base: torch.Tensor, name: str, adapter: AdapterVersion, effect: ServedEffect
+) -> torch.Tensor:
+    """Returns a weight with its change, of the base's type and on its device; adds to `effect`."""
+    before = base.float()
+    if name in adapter.weights:
+        after = torch.tensor(adapter.weights[name]).to(before)
+        sent = after - before
+    else:
+        down, up = (torch.tensor(adapter.weights[each]).to(before) for each in _pair(name))
+        sent = (up @ down).mul_(adapter.scaling)
+        after = before + sent
+    merged = _rounded(after, base.dtype, name)
+    effect.add(merged.float() - before, sent)
+    return merged
+
+
+def _rounded(weight: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """Returns a float32 weight in another type, in bfloat16 up or down as chance and its rest say.
+
+    What bfloat16 can say stays as it is. The chances follow from the name alone, so a weight
+    that grows from version to version changes once, when it is due.
+    """
+    if dtype != torch.bfloat16:
+        return weight.to(dtype)
+    chance = torch.Generator(weight.device).manual_seed(crc32(name.encode()))
+    bits = weight.view(torch.int32)  # of which bfloat16 keeps the upper half
+    rest = torch.empty_like(bits).random_(1 << 16, generator=chance)
+    return bits.add(rest).bitwise_and(-(1 << 16)).view(torch.float32).to(dtype)
+
+
+def check_fits(shapes: Mapping[str, tuple[int, ...]], adapter: AdapterVersion) -> None:
+    """Raises: EngineError where an adapter's names or shapes are not those of the base."""
+    for name in target_names(adapter):
+        want = _updated_shape(name, adapter)
+        if shapes.get(name) != want:
+            raise EngineError(f"{adapter.name}: {name} is {shapes.get(name)}, not {want}")
+
+
+def _updated_shape(name: str, adapter: AdapterVersion) -> tuple[int, ...]:
+    if name in adapter.weights:
+        return adapter.weights[name].shape
+    down, up = (adapter.weights.get(each) for each in _pair(name))
+    if down is None or up is None or up.shape[-1] != down.shape[0]:
+        got = [None if each is None else each.shape for each in (down, up)]
+        raise EngineError(f"{adapter.name}: A and B of {name} do not fit together: {got}")
+    return up.shape[0], down.shape[1]
+
+
+def _pair(name: str) -> tuple[str, str]:
+    module = _PREFIX + name.removesuffix(".weight")
+    return module + LORA_A, module + LORA_B

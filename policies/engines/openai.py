@@ -1,0 +1,125 @@
+"""`OpenAIEngine`: plays through any OpenAI-compatible endpoint, for evaluation (needs `openai`).
+
+Such a model's tokens are not known here, so a conversation is kept as text, by `TextChat`. Nothing
+can be learnt from what it samples: there are no log-probabilities.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import numpy as np
+from openai import APIError, AsyncOpenAI, BadRequestError
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+    StopReason,
+)
+from agentpeft.policies.rollout.chat import TextChat
+
+_MAX_RETRIES = 5
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to ask, and for which model.
+
+    `options` are further fields of every request, such as `{"top_p": 0.9}`.
+    """
+
+    url: str
+    model: str
+    api_key: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+class OpenAIEngine:
+    """Asks `/chat/completions` for every turn; the client tries again after what may pass.
+
+    `num_tokens` is what an episode's turns cost by the endpoint's own tokenizer; voters
+    (`session#1`) count together.
+    """
+
+    num_versions = 1
+    served_effect = math.nan
+
+    def __init__(self, endpoint: Endpoint, chat: TextChat) -> None:
+        """Connects with the first request."""
+        self._endpoint, self._chat = endpoint, chat
+        self.num_tokens: dict[str, int] = {}
+        self._client = AsyncOpenAI(
+            base_url=endpoint.url, api_key=endpoint.api_key, max_retries=_MAX_RETRIES
+        )
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Begins to count; a closed session's count stays."""
+        del closed
+        self.num_tokens.update(dict.fromkeys(map(_episode, opened), 0))
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Samples one turn; a conversation longer than the model's context has no more tokens.
+
+        Raises: EngineError where the endpoint refuses or does not answer.
+        """
+        try:
+            answer = await self._ask(request)
+        except APIError as error:
+            if isinstance(error, BadRequestError) and "context" in str(error).lower():
+                return _complete(np.empty(0, np.int64), StopReason.CONTEXT_FULL)
+            raise EngineError(f"endpoint {self._endpoint.url}: {error}") from None
+        if answer.usage is not None:
+            self.num_tokens[_episode(request.session)] += answer.usage.completion_tokens
+        ids = self._chat.encode_action(answer.choices[0].message.content or "")
+        if answer.choices[0].finish_reason == "length":
+            return _complete(ids[:-1], StopReason.MAX_NEW_TOKENS)
+        return _complete(ids, StopReason.STOP_TOKEN)
+
+    async def _ask(self, request: GenerationRequest) -> ChatCompletion:
+        body: dict[str, object] = dict(self._endpoint.options)
+        if "max_completion_tokens" not in body:  # what reasoning models want in its place
+            body["max_tokens"] = request.max_new_tokens
+        seed = sha256(repr(request.seed).encode()).digest()[:4]
+        system = self._chat.system_prompt
+        messages: list[ChatCompletionMessageParam] = (
+            [{"role": "system", "content": system}] if system else []
+        )
+        messages += [
+            {"role": "assistant", "content": text}
+            if index % 2
+            else {"role": "user", "content": text}
+            for index, text in enumerate(self._chat.split(request.prompt_ids))
+        ]
+        return await self._client.chat.completions.create(
+            model=self._endpoint.model,
+            messages=messages,
+            temperature=request.temperature,
+            seed=int.from_bytes(seed, "big") >> 1,
+            extra_body=body,
+        )
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Raises: EngineError: a server's adapters are models of its own."""
+        raise EngineError(f"{adapter.name} cannot be sent to the endpoint {self._endpoint.url}")
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Raises: EngineError: an endpoint does not say what it serves."""
+        raise EngineError(f"{self._endpoint.url} cannot score {len(sequences)} sequences")
+
+    def close(self) -> None:
+        """Does nothing: connections end with the event loop that they belong to."""
+
+
+def _episode(session: str) -> str:
+    return session.partition("#")[0]
+
+
+def _complete(ids: Ids, reason: StopReason) -> Completion:
+    return Completion(ids, np.zeros(len(ids), np.float32), reason, 0)

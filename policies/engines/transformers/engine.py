@@ -1,0 +1,303 @@
+"""`TransformersEngine`: continuous batching over a Hugging Face model, in a thread of its own."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.fusing import ServedEffect, merged_state
+from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, Ended, Job, Row
+from agentpeft.policies.engines.transformers.slots import check_attention
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.learning.scoring import score_sequences
+from agentpeft.policies.messages import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+    StopReason,
+)
+
+QUIET_S = 0.0005
+"""An idle engine begins when no request has come for so long."""
+MAX_STEPS_WAITED = 4
+"""For how many steps a few requests wait for others to be prefilled with."""
+State = Mapping[str, torch.Tensor]
+Fuse = Callable[[State, AdapterVersion], tuple[dict[str, torch.Tensor], ServedEffect]]
+Result = tuple[Job, Completion | EngineError]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is to do.
+
+    `max_concurrent`: requests decoded together; others wait. `max_context_tokens`: None is what
+    the model was made for. `needs_adapter`: without one nothing is served. `deterministic`: a
+    batch begins when every open session has asked, and serves them in order of their names.
+    """
+
+    max_concurrent: int = 256
+    max_context_tokens: int | None = None
+    needs_adapter: bool = True
+    deterministic: bool = False
+
+
+class TransformersEngine:
+    """Samples with keys and values cached by session, and the adapter fused into the weights.
+
+    The model belongs to the engine from then on. Sampling is the engine's own: of the model's
+    generation_config nothing is used.
+    """
+
+    num_versions = 1
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        stop_token_ids: Iterable[int],
+        settings: EngineSettings = EngineSettings(),
+        fuse: Fuse = merged_state,
+    ) -> None:
+        """`fuse` maps the base's weights and an adapter to those that it changes, and their effect.
+
+        Raises: SettingsError where the model's attention does not fit.
+        """
+        check_attention(model)
+        model.train(False)
+        self._model = model
+        self._settings = settings
+        self._stop_token_ids = frozenset(stop_token_ids)
+        limit = int(model.config.get_text_config().max_position_embeddings)
+        self._max_context_tokens = min(settings.max_context_tokens or limit, limit)
+        self._batch = Batch(model, settings.max_concurrent, self._max_context_tokens)
+        self._fuse = fuse
+        self._pristine: dict[str, torch.Tensor] = {}
+        self.served_effect = math.nan
+        self._version = None if settings.needs_adapter else 0
+        self._rows: dict[str, Row] = {}
+        self._jobs: dict[str, Job] = {}
+        """By session, until answered; `_pending` and `_wave` are those that have not begun."""
+        self._pending: dict[str, Job] = {}
+        self._wave: list[Job] = []
+        self._dropped: list[tuple[Row, bool]] = []
+        self._steps_waited = 0
+        self._is_idle = False
+        self._fault: str | None = None
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Announces and forgets sessions; what a closed one asked for fails."""
+        with self._wake:
+            for session in closed:
+                row = self._rows.pop(session, None)
+                if row is not None:
+                    self._drop(row, is_closed=True)
+            self._rows.update({name: Row(name) for name in opened if name not in self._rows})
+            self._wake.notify_all()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Samples one turn.
+
+        Raises: EngineError where the session is not open or has asked already, where an adapter
+        is needed and none was loaded, and where the engine is closed or failed.
+        """
+        with self._wake:
+            row = self._check(request)
+            job = _make_job(request, row, self._max_context_tokens - len(request.prompt_ids))
+            if len(job.uniforms) == 0:
+                return self._complete(job, NO_IDS, job.uniforms)
+            self._jobs[request.session] = self._pending[request.session] = job
+            if len(self._pending) == 1 or self._has_all():
+                self._wake.notify_all()
+        try:
+            return await job.future
+        finally:
+            if job.future.cancelled():
+                with self._wake:
+                    self._drop(row, is_closed=False)
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Fuses an adapter into the base's weights, and drops all keys and values.
+
+        Raises: EngineError where it does not fit, or requests are under way.
+        """
+        with self._wake:
+            self._await_idle(is_loading=True)
+            self._replace_weights(adapter)
+            self._batch.clear()
+            self._version = adapter.version
+            return ack_of(adapter)
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Returns log-probabilities (T - 1,). Raises: EngineError, as `generate` does."""
+        with self._wake:
+            self._await_idle()
+            size = self._model.config.get_text_config().vocab_size
+            return score_sequences(self._model, size, sequences)
+
+    def close(self) -> None:
+        """Ends the thread; requests under way fail."""
+        with self._wake:
+            self._fault = self._fault or "the engine is closed"
+            self._wake.notify_all()
+        self._thread.join()
+        self._batch.close()
+
+    def _check(self, request: GenerationRequest) -> Row:
+        self._check_alive()
+        row = self._rows.get(request.session)
+        if row is None or request.session in self._jobs or len(request.prompt_ids) == 0:
+            reason = "is not open" if row is None else "has a request under way, or no prompt"
+            raise EngineError(f"session {request.session!r} {reason}")
+        return row
+
+    def _check_alive(self, is_loading: bool = False) -> None:
+        if self._fault or (self._version is None and not is_loading):
+            none = "no adapter was loaded, and the base alone is not to be served"
+            raise EngineError(self._fault or none)
+
+    def _await_idle(self, is_loading: bool = False) -> None:
+        if self._jobs:
+            raise EngineError("weights are neither loaded nor scored while requests are under way")
+        self._wake.wait_for(lambda: self._fault or (self._is_idle and not self._dropped))
+        self._check_alive(is_loading)
+
+    def _replace_weights(self, adapter: AdapterVersion) -> None:
+        state = self._model.state_dict()
+        merged, effect = self._fuse({**state, **self._pristine}, adapter)
+        with torch.no_grad():
+            for name in merged.keys() - self._pristine.keys():
+                self._pristine[name] = state[name].clone()
+            for name, pristine in self._pristine.items():
+                state[name].copy_(merged.get(name, pristine))
+        self.served_effect = effect.share
+
+    def _drop(self, row: Row, is_closed: bool) -> None:
+        """Forgets what a row asked for; the thread does the rest."""
+        job = self._jobs.pop(row.session, None)
+        self._pending.pop(row.session, None)
+        self._dropped.append((row, is_closed))
+        if job is not None:
+            self._wave = [waiting for waiting in self._wave if waiting is not job]
+            _settle([(job, EngineError(f"session {row.session!r} was closed"))])
+        self._wake.notify_all()
+
+    def _has_all(self) -> bool:
+        return len(self._pending) == len(self._rows)
+
+    @torch.inference_mode()
+    def _work(self) -> None:
+        try:
+            while self._fault is None:
+                self._serve()
+        except BaseException as error:
+            self._fault = f"the engine failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            with self._wake:
+                _settle([(job, EngineError(self._fault)) for job in self._jobs.values()])
+                self._jobs.clear()
+                self._wake.notify_all()
+
+    def _serve(self) -> None:
+        """Waits for work, takes new requests in, samples a token for each of those under way."""
+        batch, stops = self._batch, self._stop_token_ids
+        with self._wake:
+            self._is_idle = batch.num_active == 0
+            self._wake.notify_all()
+            self._wake.wait_for(self._has_work)
+            self._is_idle = False
+            for row, is_closed in self._dropped:
+                (batch.release if is_closed else batch.cancel)(row)
+            self._dropped.clear()
+            jobs = self._take(self._settings.max_concurrent - batch.num_active)
+        if jobs:
+            self._deliver(batch.admit(jobs, stops))
+        if batch.num_active:
+            self._deliver(batch.step(stops))
+
+    def _has_work(self) -> bool:
+        if self._fault or self._dropped or self._wave or self._batch.num_active:
+            return True
+        has_all = not self._settings.deterministic or self._has_all()
+        return bool(self._pending) and has_all
+
+    def _take(self, room: int) -> list[Job]:
+        """Returns the jobs that begin now, at most `room`."""
+        if self._settings.deterministic:
+            if not self._wave and self._has_all():
+                self._wave = [self._pending.pop(session) for session in sorted(self._pending)]
+            room = 0 if self._batch.num_active else room
+            taken, self._wave = self._wave[:room], self._wave[room:]
+            return taken
+        if self._should_wait(room):
+            return []
+        return [self._pending.pop(session) for session in list(self._pending)[:room]]
+
+    def _should_wait(self, room: int) -> bool:
+        """Whether few requests wait for more: they are run through the model together."""
+        num_pending, num_active = 0, self._batch.num_active
+        while not num_active and len(self._pending) > num_pending:
+            num_pending = len(self._pending)
+            self._wake.wait_for(self._has_all, QUIET_S)
+        is_few = min(len(self._pending), room) * 8 < num_active
+        self._steps_waited = (self._steps_waited + 1) % MAX_STEPS_WAITED if is_few else 0
+        return self._steps_waited > 0
+
+    def _deliver(self, ended: list[Ended]) -> None:
+        results: list[Result] = []
+        with self._wake:
+            for job, ids, logprobs in ended:
+                if self._jobs.get(job.row.session) is job:
+                    del self._jobs[job.row.session]
+                    is_sound = np.isfinite(logprobs).all()
+                    failure = EngineError("the model's log-probabilities are not finite")
+                    results.append(
+                        (job, self._complete(job, ids, logprobs) if is_sound else failure)
+                    )
+        _settle(results)
+
+    def _complete(self, job: Job, ids: Ids, logprobs: Floats) -> Completion:
+        is_stopped = len(ids) > 0 and int(ids[-1]) in self._stop_token_ids
+        reason = StopReason.STOP_TOKEN if is_stopped else job.stop_reason
+        return Completion(ids, logprobs, reason, self._version or 0)
+
+
+def _make_job(request: GenerationRequest, row: Row, room: int) -> Job:
+    limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
+    if room < limit:
+        limit, reason = max(room, 0), StopReason.CONTEXT_FULL
+    uniforms = np.random.default_rng(request.seed).random(limit, np.float32)
+    future = asyncio.get_running_loop().create_future()
+    prompt, prefix = request.prompt_ids, request.prefix
+    return Job(row, prompt, uniforms, request.temperature, prefix, reason, future)
+
+
+def _settle(results: Sequence[Result]) -> None:
+    """Answers those who wait, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Result]] = {}
+    for job, result in results:
+        by_loop.setdefault(job.future.get_loop(), []).append((job, result))
+    for loop, own in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_set_results, own)
+
+
+def _set_results(results: Sequence[Result]) -> None:
+    for job, result in results:
+        if job.future.done():
+            continue
+        if isinstance(result, EngineError):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

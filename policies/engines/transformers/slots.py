@@ -1,0 +1,124 @@
+"""The key/value cache of many sequences at once: a row ("slot") each, columns are positions."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Cache, PreTrainedModel
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.messages import Ids
+
+COLUMN_STEP = 64
+
+
+class SlotCache(Cache):
+    """Keys and values of shape (layers, 2, slots, positions, heads, head width), grown on demand.
+
+    `begin` says where a forward pass's tokens go; the pass then writes and reads in `update`.
+    The rows of one pass are neighbours, so that reading them copies nothing.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(layers=[])
+        config = model.config.get_text_config().to_dict()
+        num_heads = config["num_attention_heads"]
+        width = config.get("head_dim") or config["hidden_size"] // num_heads
+        heads = config.get("num_key_value_heads") or num_heads
+        # Zeros: what was never written is masked, but 0 * NaN would not be 0.
+        shape = (config["num_hidden_layers"], 2, 0, 0, heads, width)
+        self._store = torch.zeros(shape, dtype=model.dtype, device=model.device)
+
+    @torch.inference_mode()  # most of the memory was taken in it
+    def clear(self) -> None:
+        """Overwrites all keys and values; new memory instead would be slow to come by."""
+        self._store.zero_()
+
+    def begin(self, first: int, positions: Ids) -> None:
+        """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding."""
+        self._rows = slice(first, first + len(positions))
+        self._width = int(positions.max()) + 1
+        self._reserve(self._rows.stop, self._width)
+        num_columns = self._store.shape[3]
+        targets = positions + np.arange(first, self._rows.stop)[:, None] * num_columns
+        kept = np.flatnonzero(positions >= 0)
+        self._targets = torch.from_numpy(targets.ravel()[kept]).to(self._store.device)
+        self._kept = torch.from_numpy(kept).to(self._store.device)
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes keys and values (B, heads, T, width); returns those of whole rows."""
+        layer = self._store[layer_idx]
+        for store, states in zip(layer, (key_states, value_states), strict=True):
+            tokens = states.transpose(1, 2).flatten(0, 1)
+            tokens = tokens if len(tokens) == len(self._kept) else tokens[self._kept]
+            store.flatten(0, 1).index_copy_(0, self._targets, tokens)
+        keys, values = layer[:, self._rows, : self._width].transpose(2, 3)
+        return keys, values
+
+    def mask(self, positions: torch.Tensor) -> torch.Tensor:
+        """Returns what to add to attention scores: (B, 1, T, columns in use), 0 or -inf."""
+        columns = torch.arange(self._width, device=positions.device)
+        mask = self._store.new_zeros((*positions.shape, self._width))
+        return mask.masked_fill_(columns > positions[..., None], -torch.inf)[:, None]
+
+    def move(self, targets: list[int], sources: list[int], num_columns: int) -> None:
+        """Gives the target slots the first columns of the source slots."""
+        if targets and num_columns:
+            self._reserve(max(targets) + 1, num_columns)
+            store, device = self._store[:, :, :, :num_columns], self._store.device
+            moved = store.index_select(2, torch.tensor(sources, device=device))
+            store.index_copy_(2, torch.tensor(targets, device=device), moved)
+
+    def _reserve(self, num_slots: int, num_columns: int) -> None:
+        """Makes room for so many slots and columns, in steps; never shrinks."""
+        old = self._store
+        slots, columns = old.shape[2:4]
+        if num_slots <= slots and num_columns <= columns:
+            return
+        slots = max(slots, num_slots + (num_slots // 4 if num_slots > slots else 0))
+        columns = max(columns, -(-num_columns // COLUMN_STEP) * COLUMN_STEP)
+        self._store = old.new_zeros((*old.shape[:2], slots, columns, *old.shape[4:]))
+        self._store[:, :, : old.shape[2], : old.shape[3]] = old
+
+
+def check_attention(model: PreTrainedModel) -> None:
+    """Raises: SettingsError where the engine cannot keep the model's keys and values."""
+    config = model.config.get_text_config().to_dict()
+    is_full = set(config.get("layer_types") or ()) <= {"full_attention"}
+    is_windowed = bool(config.get("sliding_window")) and config.get("use_sliding_window", True)
+    is_other = model._is_stateful or any(map(config.get, ("kv_lora_rank", "layers_block_type")))
+    if not is_full or is_windowed or is_other:
+        raise SettingsError(
+            "the transformers engine serves models with full attention in every layer (Llama, "
+            f"Qwen2, Qwen3, ...), got {type(model).__name__} with windowed or recurrent ones"
+        )
+    if model.config._attn_implementation not in ("sdpa", "eager"):
+        raise SettingsError(
+            "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
+            f"{model.config._attn_implementation!r}"
+        )
+
+
+def next_token_logits(
+    model: PreTrainedModel, cache: SlotCache, first: int, ids: Ids, positions: Ids
+) -> torch.Tensor:
+    """Runs tokens (B, T), padded on the left, through rows `first`...; returns logits (B, V)."""
+    cache.begin(first, positions)
+    places = torch.from_numpy(positions).to(model.device).clamp_(min=0)
+    output = model(
+        input_ids=torch.from_numpy(ids).to(model.device),
+        attention_mask=cache.mask(places),
+        position_ids=places,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits: torch.Tensor = output.logits[:, -1].float()
+    return logits

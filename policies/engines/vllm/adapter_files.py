@@ -1,0 +1,51 @@
+"""An adapter version as a folder in PEFT's format, which also says of which version it is."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS, LORA_A
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import AdapterVersion
+
+
+def lora_rank(adapter: AdapterVersion) -> int | None:
+    """Returns the adapter's rank; None for a version of all weights."""
+    ranks = [len(weight) for name, weight in adapter.weights.items() if name.endswith(LORA_A)]
+    return max(ranks, default=None)
+
+
+def write_adapter(adapter: AdapterVersion, folder: Path) -> None:
+    """Writes an adapter (or all weights, which then have no PEFT config) into a folder."""
+    fields = {name: str(vars(adapter)[name]) for name in ("version", "name", "sha256", "scaling")}
+    weights = {name: np.ascontiguousarray(weight) for name, weight in adapter.weights.items()}
+    save_file(weights, folder / ADAPTER_WEIGHTS, {"format": "pt", **fields})
+    rank = lora_rank(adapter)
+    if rank is None:
+        return
+    modules = {
+        name.removesuffix(LORA_A).rpartition(".")[2] for name in weights if name.endswith(LORA_A)
+    }
+    config = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": adapter.scaling * rank,
+        "target_modules": sorted(modules),
+    }
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config), encoding="utf-8")
+
+
+def read_adapter(folder: Path) -> AdapterVersion:
+    """Returns what `write_adapter` wrote; the hash is the one noted. Raises: EngineError."""
+    try:
+        with safe_open(folder / ADAPTER_WEIGHTS, "numpy") as file:
+            noted = file.metadata()
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return AdapterVersion(
+            int(noted["version"]), noted["name"], noted["sha256"], float(noted["scaling"]), weights
+        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise EngineError(f"the adapter in {folder} cannot be read: {error}") from None

@@ -1,0 +1,145 @@
+"""What a vLLM engine is to serve and with what means: `VllmSettings`, from a run's settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.models.load import choose_device, choose_dtype, choose_serving
+from agentpeft.policies.settings.config import Settings
+
+MAX_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM has LoRA slots for."""
+Serving = Literal["native", "fused"]
+_GIB = 1 << 30
+_CPU_CACHE_BYTES = _GIB
+_BLOCK_TOKENS = 128
+_PREFILL_TOKENS = 8192
+_CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Those that vLLM 0.32's attention kernels for CPUs take."""
+_RECEIVER = "agentpeft.policies.engines.vllm.worker.AdapterReceiver"
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """What an engine serves, and with what means.
+
+    `serving`: "native" runs LoRA's own kernels beside the base's, "fused" changes the weights.
+    `gpu_share` 0 computes on the CPU. `kv_cache_bytes` None: what is left of the GPU's share.
+    Without an adapter nothing is served if `needs_adapter`; "native" serves `num_adapters` at once.
+    """
+
+    serving: Serving
+    dtype: Literal["float32", "bfloat16"]
+    max_context_tokens: int
+    max_concurrent: int = 256
+    max_rank: int = 16
+    kv_cache_bytes: int | None = _CPU_CACHE_BYTES
+    gpu_share: float = 0.0
+    num_threads: int = 2
+    needs_adapter: bool = True
+    num_adapters: int = 1
+
+    def engine_args(self, folder: Path) -> dict[str, Any]:
+        """Returns the arguments of vLLM's `AsyncEngineArgs`.
+
+        Raises: SettingsError on a rank that vLLM has no slot for.
+        """
+        args: dict[str, Any] = {
+            "model": str(folder),
+            "skip_tokenizer_init": True,
+            "dtype": self.dtype,
+            "hf_overrides": {"head_dtype": "float32"},  # as `FloatHead` does
+            "max_model_len": self.max_context_tokens,
+            "max_num_seqs": self.max_concurrent,
+            "kv_cache_memory_bytes": self.kv_cache_bytes,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",
+            "enforce_eager": not self.gpu_share,  # compiling for CPUs takes minutes
+            "distributed_executor_backend": "uni",
+            "worker_extension_cls": _RECEIVER,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+        }
+        if self.gpu_share:
+            args["gpu_memory_utilization"] = 0.9 * self.gpu_share
+        else:
+            # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
+            args["enable_chunked_prefill"] = False
+            args["max_num_batched_tokens"] = max(_PREFILL_TOKENS, self.max_context_tokens)
+        if self.serving == "native":
+            slot = next((rank for rank in MAX_RANKS if rank >= self.max_rank), None)
+            if slot is None:
+                raise SettingsError(
+                    f"vLLM has LoRA slots for ranks up to {MAX_RANKS[-1]}, got {self.max_rank}: "
+                    "set env_runners.serving = 'fused'"
+                )
+            args |= {"enable_lora": True, "max_loras": self.num_adapters, "max_lora_rank": slot}
+        return args
+
+
+def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
+    """Returns what a run's settings mean for a saved model.
+
+    Raises: SettingsError where the memory for keys and values is less than a conversation needs,
+    or more than there is, or the model's heads do not fit.
+    """
+    own = settings.env_runners
+    device = choose_device(own.num_gpus_per_env_runner)
+    dtype = choose_dtype(settings.model, device)
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    limit = int(shape.max_position_embeddings)
+    given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
+    serving = choose_serving(settings, dtype)
+    result = VllmSettings(
+        serving=serving,
+        dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
+        max_context_tokens=min(own.max_context_tokens or limit, limit),
+        max_concurrent=own.max_concurrent_episodes,
+        max_rank=settings.lora.rank,
+        kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
+        gpu_share=own.num_gpus_per_env_runner,
+        num_threads=own.num_threads,
+        num_adapters=1 + settings.max_adapter_lag if serving == "native" else 1,
+    )
+    _check_shape(result, shape.to_dict())
+    return result
+
+
+def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
+    if settings.kv_cache_bytes is None:
+        return
+    num_heads = shape["num_attention_heads"]
+    head_size = shape.get("head_dim") or shape["hidden_size"] // num_heads
+    if settings.gpu_share == 0 and head_size not in _CPU_HEAD_SIZES:
+        raise SettingsError(
+            f"vLLM on a CPU takes heads of {', '.join(map(str, _CPU_HEAD_SIZES))} numbers, the "
+            f"model's have {head_size} (the tiny model's: tiny.hidden_size / tiny.num_heads)"
+        )
+    width = head_size * (shape.get("num_key_value_heads") or num_heads)
+    size = 4 if settings.dtype == "float32" else 2
+    token_bytes = 2 * shape["num_hidden_layers"] * width * size
+    num_blocks = -(-settings.max_context_tokens // _BLOCK_TOKENS) + 1  # one is never given away
+    needed = num_blocks * _BLOCK_TOKENS * token_bytes
+    if settings.kv_cache_bytes < needed:
+        raise SettingsError(
+            f"env_runners.kv_cache_gib {settings.kv_cache_bytes / _GIB:g} is less than one "
+            f"conversation of {settings.max_context_tokens} tokens needs ({needed / _GIB:.2g}): "
+            "raise it, or lower env_runners.max_context_tokens"
+        )
+    free = _free_bytes()
+    if settings.gpu_share == 0 and settings.kv_cache_bytes > free:
+        raise SettingsError(
+            f"env_runners.kv_cache_gib {settings.kv_cache_bytes / _GIB:g} is more than the "
+            f"{free / _GIB:.2g} GiB of memory that are free: lower it, or take fewer env runners"
+        )
+
+
+def _free_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    fields = dict(line.split(":") for line in lines)
+    return int(fields["MemAvailable"].split()[0]) << 10

@@ -1,0 +1,71 @@
+"""Starting a vLLM engine: its process, its cores, and what vLLM reads from the environment."""
+
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.engines.vllm.cores import CoreClaim
+from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
+from agentpeft.policies.models.load import find_base
+from agentpeft.policies.models.policy_base import stop_tokens_of
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.owned_process import owned_children
+
+VARIABLES = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU, else: a third process
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+"""What vLLM's process has in its environment, unless the user has set it."""
+
+
+def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
+    """Returns how the settings' model reads and writes, and the engine that serves it.
+
+    The weights are loaded in vLLM's process alone. Raises: SettingsError.
+    """
+    check_vllm()
+    folder, tokenizer = find_base(settings)
+    stops = stop_tokens_of(_read_generation_config(folder))
+    chat = ChatFormat(tokenizer, settings.model, stops)
+    return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
+
+
+def _read_generation_config(folder: Path) -> GenerationConfig | None:
+    has_one = (folder / GENERATION_CONFIG_NAME).is_file()
+    return GenerationConfig.from_pretrained(folder) if has_one else None
+
+
+def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSettings) -> Engine:
+    """Returns an engine over a saved model; its process ends with this one, however that ends.
+
+    On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
+    """
+    variables = {name: os.environ.get(name, value) for name, value in VARIABLES.items()}
+    variables["OMP_NUM_THREADS"] = str(settings.num_threads)
+    claim = CoreClaim(0 if settings.gpu_share else settings.num_threads)
+    try:
+        with owned_children(variables, claim.cores):
+            from agentpeft.policies.engines.vllm.engine import VllmEngine
+
+            return VllmEngine(folder, stop_token_ids, settings, claim)
+    except BaseException:
+        claim.close()
+        raise
+
+
+def check_vllm() -> None:
+    """Raises: SettingsError where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise SettingsError(
+            "env_runners.engine = 'vllm' needs vLLM: with a GPU pip install 'agentpeft[vllm]', "
+            "without one make vllm"
+        )

@@ -1,0 +1,97 @@
+"""What vLLM's worker can do besides: `AdapterReceiver`, called by `collective_rpc` in its process.
+
+vLLM mixes the class into its own worker class, by its name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.fusing import (
+    ServedEffect,
+    check_fits,
+    merged_weight,
+    slot_effect,
+    target_names,
+)
+from agentpeft.policies.engines.vllm.adapter_files import read_adapter
+from agentpeft.policies.engines.vllm.checkpoint_files import CheckpointFiles
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import AdapterVersion
+
+tqdm.set_lock(RLock())  # its own is a file in shared memory, which SIGKILL would leave there
+Answer = dict[str, str | int | float]
+"""A receipt's fields with the `served_effect`, or an `error`, which vLLM would hand on as text."""
+
+
+class AdapterReceiver:
+    """Receives adapters, and fuses them into the weights that are served."""
+
+    model_config: Any
+    model_runner: Any
+    reload_weights: Callable[..., None]
+    device: torch.device
+    _fused_names: frozenset[str] = frozenset()
+
+    def receive_adapter(self, folder: str, is_fused: bool) -> Answer:
+        """Returns a receipt of what the folder holds once it is checked, and fused if asked to.
+
+        The effect is of the weights; in slots they are of the base's type.
+        """
+        try:
+            adapter = read_adapter(Path(folder))
+            base = CheckpointFiles(Path(self.model_config.model), self.model_config.dtype, "cpu")
+            check_fits(base.shapes(), adapter)
+            effect = self._fuse(base, adapter) if is_fused else self._find_effect(adapter)
+        except EngineError as error:
+            return {"error": str(error)}
+        return {**vars(ack_of(adapter)), "served_effect": effect.share}
+
+    def _find_effect(self, adapter: AdapterVersion) -> ServedEffect:
+        dtype = self.model_config.dtype
+        return slot_effect(
+            {n: torch.tensor(w, dtype=dtype) for n, w in adapter.weights.items()}, adapter
+        )
+
+    def _fuse(self, base: CheckpointFiles, adapter: AdapterVersion) -> ServedEffect:
+        """Loads whole layers anew: what the last adapter changed, and what this one changes."""
+        changed = frozenset(target_names(adapter))
+        packed = self.model_runner.get_model().packed_modules_mapping
+        names = _whole_layers(changed | self._fused_names, base, packed)
+        # Whatever happens now, all of these may differ from the base
+        self._fused_names |= changed
+        effect = ServedEffect()
+        self.reload_weights(weights_iterator=self._load(names, base, adapter, effect))
+        self._fused_names = changed
+        return effect
+
+    def _load(
+        self,
+        names: Iterable[str],
+        base: CheckpointFiles,
+        adapter: AdapterVersion,
+        effect: ServedEffect,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        changed = set(target_names(adapter))
+        for name in names:
+            weight = base[name].to(self.device)
+            if name in changed:
+                weight = merged_weight(weight, name, adapter, effect)
+            yield name, weight
+
+
+def _whole_layers(
+    names: Iterable[str], base: Iterable[str], packed: Mapping[str, list[str]]
+) -> list[str]:
+    """Returns `names` with all that shares a layer in vLLM: biases, and q, k and v together."""
+    layers = set()
+    for name in names:
+        parent, _, leaf = name.rpartition(".")[0].rpartition(".")
+        parts = next((group for group in packed.values() if leaf in group), [leaf])
+        layers |= {f"{parent}.{part}".lstrip(".") for part in parts}
+    return [name for name in base if name.rpartition(".")[0] in layers]

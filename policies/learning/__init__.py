@@ -1,0 +1,1 @@
+"""From groups of episodes to better adapter weights."""

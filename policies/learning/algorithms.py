@@ -1,0 +1,67 @@
+"""The algorithms: each is an advantage estimator times a policy loss, with its defaults.
+
+A new one takes about a dozen lines. Write its estimator in `advantages.py` (groups of turn rewards
+in, groups of turn advantages out) or its loss in `losses.py` (log-probabilities, old ones,
+advantages, clip range in; one loss per token out), unless there is one that fits; then name it in
+`config.AlgorithmName` and add a line to `ALGORITHMS`:
+
+    def sign_of_centred(groups, baseline):
+        means = [compute_returns(group).mean() for group in groups]
+        return [[np.full(len(r), np.sign(r.sum() - mean), np.float32) for r in group]
+                for group, mean in zip(groups, means, strict=True)]
+
+    "sign": AlgorithmSpec(sign_of_centred, policy_gradient, "token"),
+
+The tests parametrized over `ALGORITHMS` then cover it.
+"""
+
+from dataclasses import dataclass, replace
+
+from agentpeft.policies.learning import advantages, losses
+from agentpeft.policies.settings.config import CriticKind, Normalization, TrainingSettings
+
+_CLIP = losses.ClipRange(0.2, 0.2)
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """What an algorithm is made of, and its defaults; settings that are not None override them."""
+
+    advantage: advantages.Advantage
+    policy_loss: losses.PolicyLoss
+    normalization: Normalization
+    num_epochs: int = 1
+    clip: losses.ClipRange = _CLIP
+    entropy_coeff: float = 0.0
+    critic: CriticKind | None = None
+    is_supervised: bool = False
+
+
+_PG, _CLIPPED = losses.policy_gradient, losses.clipped_ratio
+ALGORITHMS: dict[str, AlgorithmSpec] = {
+    "reinforce": AlgorithmSpec(advantages.moving_baseline, _PG, "token"),
+    "rloo": AlgorithmSpec(advantages.leave_one_out, _PG, "token"),
+    "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, "token"),
+    "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
+    "raft": AlgorithmSpec(advantages.best_of_group, _PG, "sequence"),
+    "ppo": AlgorithmSpec(advantages.whitened, _CLIPPED, "token", num_epochs=2, entropy_coeff=0.01),
+    "a2c": AlgorithmSpec(advantages.moving_baseline, _PG, "token", critic="shared"),
+    "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
+}
+
+
+def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
+    """Returns the named algorithm with the overrides of the settings."""
+    spec = ALGORITHMS[training.algorithm]
+    low = spec.clip.low if training.clip_range is None else training.clip_range
+    high = low if training.clip_range is not None else spec.clip.high
+    high = high if training.clip_range_high is None else training.clip_range_high
+    entropy = training.entropy_coeff
+    return replace(
+        spec,
+        normalization=training.loss_normalization or spec.normalization,
+        num_epochs=training.num_epochs or spec.num_epochs,
+        clip=losses.ClipRange(low, high),
+        entropy_coeff=spec.entropy_coeff if entropy is None else entropy,
+        critic=training.critic or spec.critic,
+    )

@@ -1,0 +1,136 @@
+"""A critic: the return that is still to come, predicted where each turn begins.
+
+A turn's value is read off the last token before its first sampled one. That token predicts the
+sampled one, so its state is at hand. In columns a value stands with each sampled token, and the
+column `turn_starts` is 1 with those that count, the first of each turn.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.learning.advantages import compute_gae, find_turn_starts, turns_to_tokens
+from agentpeft.policies.learning.batches import MicroBatch, Sample
+from agentpeft.policies.messages import Floats
+from agentpeft.policies.models.lora import LoraPolicy, Policy
+from agentpeft.policies.settings.config import CriticKind, TrainingSettings
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass: what is read off it, and the context in which its adapter runs.
+
+    The backward pass belongs into the context too: checkpointing computes states anew there.
+    """
+
+    has_logits: bool
+    has_values: bool
+    adapter: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @property
+    def columns(self) -> list[str]:
+        """What it gives for each sampled token."""
+        return ["logprobs"] * self.has_logits + ["values"] * self.has_values
+
+
+_ADAPTER = "critic"
+POLICY_PASS = Pass(has_logits=True, has_values=False)
+
+
+class Critic:
+    """A linear head, zero at first, on the states that the model's output layer reads.
+
+    "shared": the states of the policy's own pass; the value loss then trains the policy's adapter
+    too. "separate": those of a pass with an adapter of its own on the same frozen base. None: no
+    values, and nothing to train.
+    """
+
+    def __init__(self, kind: CriticKind | None, policy: Policy, seed: int) -> None:
+        """Adds an adapter to the policy's model, if it is separate. Raises: SettingsError."""
+        self.passes: list[Pass] = [POLICY_PASS]
+        self._weights: dict[str, nn.Parameter] = {}
+        output = cast(nn.Linear, policy.base.model.get_output_embeddings())  # type: ignore[no-untyped-call]
+        width, device = output.weight.shape[1], output.weight.device
+        self._head = nn.utils.skip_init(nn.Linear, width, 1, device=device)  # type: ignore[no-untyped-call]
+        for name, weight in self._head.named_parameters():
+            nn.init.zeros_(weight)
+            self._weights |= {f"value_head.{name}": weight} if kind else {}
+        if kind == "shared":
+            self.passes = [Pass(has_logits=True, has_values=True)]
+        elif kind == "separate":
+            if not isinstance(policy, LoraPolicy):
+                raise SettingsError("training.critic 'separate' is an adapter: set lora.use_lora")
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                self._weights |= policy.add_adapter(_ADAPTER)
+            own = Pass(has_logits=False, has_values=True, adapter=partial(policy.running, _ADAPTER))
+            self.passes = [POLICY_PASS, own]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Returns what is trained, always in the same order."""
+        return list(self._weights.values())
+
+    def values(self, states: Tensor, batch: MicroBatch) -> Tensor:
+        """Returns the values (N,), float32, from the states (U, H) of the needed positions."""
+        values: Tensor = self._head(states.float())[batch.slots, 0]
+        return values
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the weights, by name."""
+        return {name: weight.detach().clone() for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over weights. Raises: CheckpointError on those of another critic."""
+        if state.keys() != self._weights.keys():
+            counts = f"{len(state)} weights, this run's {len(self._weights)}"
+            raise CheckpointError(f"the checkpoint's critic (training.critic) has {counts}")
+        for name, weight in self._weights.items():
+            weight.copy_(state[name])
+
+
+def with_targets(
+    samples: Sequence[Sample], rewards: Sequence[Floats], training: TrainingSettings
+) -> tuple[list[Sample], list[Floats]]:
+    """Returns the samples with what a critic learns from, and their turns' advantages by GAE.
+
+    `rewards`: the turns' (turns,) of each sample, which has the column `old_values`. New columns:
+    `turn_starts`, and `value_targets`: advantage plus value of the token's turn.
+    """
+    found, advantages = [], []
+    for sample, own in zip(samples, rewards, strict=True):
+        starts = find_turn_starts(sample.trajectory)
+        values = sample.columns["old_values"][starts]
+        advantages.append(compute_gae(own, values, training.gamma, training.lambda_))
+        columns = {
+            "turn_starts": starts.astype(np.float32),
+            "value_targets": turns_to_tokens(advantages[-1] + values, sample.trajectory),
+        }
+        found.append(replace(sample, columns={**sample.columns, **columns}))
+    return found, advantages
+
+
+def compute_critic_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Returns the mean of the turns' values before the update, and how well they told the targets.
+
+    The explained variance is 1 - var(target - value) / var(target): 1 at best, 0 for a constant,
+    not a number where all targets are equal. Without a critic, nothing.
+    """
+    if not samples or "value_targets" not in samples[0].columns:
+        return {}
+    names = ("turn_starts", "old_values", "value_targets")
+    starts, values, targets = (np.concatenate([s.columns[n] for s in samples]) for n in names)
+    values, targets = values[starts > 0], targets[starts > 0]
+    unexplained = np.var(targets - values) / np.var(targets) if np.ptp(targets) else np.nan
+    return {
+        "train/value_mean": float(values.mean()),
+        "train/explained_variance": float(1 - unexplained),
+    }

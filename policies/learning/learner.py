@@ -1,0 +1,266 @@
+"""The learner: groups of episodes in, better adapter weights out.
+
+An update turns groups into advantages, cuts them into minibatches, these into micro-batches, and
+takes one optimizer step for each minibatch. How it is cut into micro-batches changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.learning.advantages import by_turn, turns_to_tokens
+from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.critic import (
+    POLICY_PASS,
+    Critic,
+    Pass,
+    compute_critic_metrics,
+    with_targets,
+)
+from agentpeft.policies.learning.model_runner import ModelRunner
+from agentpeft.policies.learning.objective import (
+    Objective,
+    Totals,
+    compute_episode_metrics,
+    compute_rewards,
+)
+from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.schedules import compute_lr
+from agentpeft.policies.learning.token_records import choose_extremes
+from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Floats
+from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.settings.config import Settings, TrainingSettings
+
+_ALONE = Peers()
+
+
+class Learner:
+    """Updates a LoRA policy's trainable weights and hands them out in versions.
+
+    `version` counts updates from 0, skipped ones too: a version names one moment of the run.
+    `baseline` is the moving average of the batches' mean returns; None before the first.
+    """
+
+    def __init__(self, settings: Settings, policy: Policy, peers: Peers = _ALONE) -> None:
+        """Trains the policy's trainable parameters, in place, together with its peers."""
+        self.settings, self.policy, self.peers = settings, policy, peers
+        self.version = 0
+        self.baseline: float | None = None
+        self._extremes: list[tuple[EpisodeGroup, Sample]] = []
+        self._spec = algorithm_of(settings.training)
+        self._objective = Objective(settings, self._spec)
+        self._critic = Critic(self._spec.critic, policy, settings.seed)
+        self.received: Sequence[EpisodeGroup] = ()
+        self._runner = ModelRunner(settings, policy, self._critic)
+        self._parameters = self._runner.parameters
+        decay = settings.training.weight_decay
+        parts = [policy.trainable_parameters(), self._critic.parameters()]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": part} for part in parts if part], weight_decay=decay, fused=True
+        )
+        self._num_updates = self._num_oom_retries = 0
+        self._num_skipped = self._num_skipped_in_a_row = 0
+        self._warm_start: Learner | None = None
+
+    def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+        """Learns from the groups once and returns the metrics, by their names.
+
+        Groups of equal returns are dropped under `dynamic_sampling`; with none left, or where a
+        loss or gradient is not finite, nothing is learnt, which is counted.
+
+        Raises: TrainingError after too many non-finite steps in a row.
+        """
+        totals = Totals()
+        lr = self._set_lr()
+        self._set_mode()
+        kept = [group for group in groups if not self._is_dropped(group)]
+        samples = self._make_samples(groups, kept) if kept else []
+        norms: list[float] = []
+        for epoch in range(self._spec.num_epochs):
+            for minibatch in self._minibatches(samples, epoch):
+                norms += self._step(minibatch, totals)
+        self._num_skipped += not norms
+        self._num_updates += 1
+        self.version += 1
+        self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
+        self.peers.check_equal(self._parameters)
+        self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
+        return {
+            **totals.metrics(),
+            **compute_episode_metrics(groups),
+            **compute_critic_metrics(samples),
+            "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
+            "train/lr": lr,
+            "train/baseline": self.baseline or 0.0,
+            "train/num_dropped_groups": len(groups) - len(kept),
+            "train/num_skipped_updates": self._num_skipped,
+            "train/num_oom_retries": self._num_oom_retries,
+        }
+
+    def sft_update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+        """Takes a supervised step on oracle episodes, before RL, with an optimizer of its own."""
+        if self._warm_start is None:
+            training = TrainingSettings(algorithm="sft", lr=self.settings.warm_start.lr)
+            settings = self.settings.model_copy(update={"training": training})
+            self._warm_start = Learner(settings, self.policy, self.peers)
+        metrics = self._warm_start.update(groups)
+        self.version += 1
+        return metrics
+
+    def adapter(self) -> AdapterVersion:
+        """Returns the weights as they are now, as version `version`."""
+        weights, scaling = self.policy.adapter_weights(), self.policy.scaling
+        return make_version(self.version, self.settings.experiment, weights, scaling)
+
+    def score_extremes(self) -> list[tuple[EpisodeGroup, Sample]]:
+        """Returns what pulled hardest at the last update, with the column `updated_logprobs`."""
+        groups, samples = [g for g, _ in self._extremes], [s for _, s in self._extremes]
+        found = self._runner.score(samples, POLICY_PASS)  # of this learner alone
+        return list(zip(groups, _with_columns(samples, found, "updated"), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""
+        return {
+            "critic": self._critic.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "version": self.version,
+            "baseline": self.baseline,
+            "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
+            "oom": (self._num_oom_retries, *self._runner.state()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where `state_dict` was taken; the weights are loaded into the policy apart."""
+        self._critic.load_state_dict(state.get("critic", {}))
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.version, self.baseline = state["version"], state["baseline"]
+        self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
+        self._num_oom_retries, *budget = state["oom"]
+        self._runner.load_state(*budget)
+
+    def _is_dropped(self, group: EpisodeGroup) -> bool:
+        returns = [t.episode_return for t in group.trajectories]
+        return self.settings.training.dynamic_sampling and min(returns) == max(returns)
+
+    @property
+    def _reuses_samples(self) -> bool:
+        return self._spec.num_epochs * self.settings.training.num_minibatches > 1
+
+    def _make_samples(
+        self, groups: Sequence[EpisodeGroup], kept: Sequence[EpisodeGroup]
+    ) -> list[Sample]:
+        """Returns a sample of each trajectory with sampled tokens, with its advantages."""
+        training = self.settings.training
+        samples = [
+            Sample(i, t, {"sampling_logprobs": t.sampling_logprobs[t.loss_mask]})
+            for i, group in enumerate(kept)
+            for t in group.trajectories
+        ]
+        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
+        for way in self._critic.passes:
+            if way.has_values or self._reuses_samples or kl_in_rewards:
+                samples = self._with_scores(samples, "old", way)
+        if training.kl_coeff > 0:
+            with self.policy.reference():
+                samples = self._with_scores(samples, "reference")
+        rewards = compute_rewards(samples, training)
+        mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
+        self.baseline = mean if self.baseline is None else self.baseline
+        if self._spec.critic is None:
+            numbered = iter(rewards)
+            grouped = [[next(numbered) for _ in group.trajectories] for group in kept]
+            advantages = list(chain(*self._spec.advantage(grouped, self.baseline)))
+        else:
+            samples, by_gae = with_targets(samples, rewards, training)
+            advantages = by_turn(self._spec.advantage, by_gae)
+        momentum = training.baseline_momentum
+        self.baseline = momentum * self.baseline + (1 - momentum) * mean
+        return [
+            replace(s, columns={**s.columns, "advantages": turns_to_tokens(a, s.trajectory)})
+            for s, a in zip(samples, advantages, strict=True)
+            if s.trajectory.loss_mask.any()
+        ]
+
+    def _with_scores(
+        self, samples: Sequence[Sample], prefix: str, way: Pass = POLICY_PASS
+    ) -> list[Sample]:
+        """Returns the samples with what a pass with the present weights gives, in columns."""
+        shares = self.peers.shares(samples)
+        own = self._runner.score(shares[self.peers.rank], way)
+        found: dict[int, dict[str, Floats]] = {}
+        for share, columns in zip(shares, self.peers.gather(own), strict=True):
+            found |= {id(s): c for s, c in zip(share, columns, strict=True)}
+        return _with_columns(samples, [found[id(s)] for s in samples], prefix)
+
+    def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
+        """Returns the samples of whole groups in random, repeatable parts."""
+        groups = sorted({sample.group for sample in samples})
+        num_parts = min(self.settings.training.num_minibatches, len(groups))
+        rng = np.random.default_rng((self.settings.seed, self.version, epoch))
+        groups = rng.permutation(groups).tolist() if num_parts > 1 else groups
+        parts = [set(groups[i::num_parts]) for i in range(num_parts)]
+        return [[s for s in samples if s.group in part] for part in parts]
+
+    def _step(self, minibatch: Sequence[Sample], totals: Totals) -> list[float]:
+        """Takes one optimizer step; returns the gradient's norm, if it was taken."""
+        samples = self._objective.weigh(minibatch)
+        if not samples:
+            return []
+        share = self.peers.shares(samples)[self.peers.rank]
+        own = self._runner.accumulate(share, self._objective)
+        self.peers.sum_gradients(self._parameters)
+        whole = Totals()
+        for part in self.peers.gather(own):
+            whole.add(part)
+        limit = self.settings.training.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
+        if not (np.isfinite(whole.loss) and np.isfinite(norm)):
+            self._skip(whole.loss, norm)
+            return []
+        self._optimizer.step()
+        self._num_skipped_in_a_row = 0
+        totals.add(whole)
+        return [norm]
+
+    def _set_lr(self) -> float:
+        """Returns the policy's learning rate for this update; the critic's follows its schedule."""
+        training = self.settings.training
+        lr = compute_lr(training, self._num_updates)
+        policy, *critic = self._optimizer.param_groups
+        policy["lr"] = lr
+        for parameters in critic:
+            parameters["lr"] = lr * (training.critic_lr or training.lr) / training.lr
+        return lr
+
+    def _skip(self, loss: float, norm: float) -> None:
+        self._num_skipped_in_a_row += 1
+        limit = self.settings.fault_tolerance.max_skipped_updates
+        if self._num_skipped_in_a_row > limit:
+            raise TrainingError(
+                f"{self._num_skipped_in_a_row} steps in a row had no finite gradient (loss {loss}, "
+                f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
+            )
+
+    def _set_mode(self) -> None:
+        """Dropout is for imitation alone; checkpointing works in training mode only."""
+        checkpointing = self.settings.learners.gradient_checkpointing
+        self.policy.model.train(self._spec.is_supervised or checkpointing)
+        if self.settings.lora.dropout > 0:
+            own = (self.settings.seed, self.version, self.peers.rank)
+            torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
+
+
+def _with_columns(
+    samples: Sequence[Sample], columns: Sequence[Mapping[str, Floats]], prefix: str
+) -> list[Sample]:
+    return [
+        replace(s, columns={**s.columns, **{f"{prefix}_{n}": v for n, v in own.items()}})
+        for s, own in zip(samples, columns, strict=True)
+    ]

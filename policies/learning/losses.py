@@ -1,0 +1,110 @@
+"""Losses per sampled token: pure functions of flat tensors (N,), without padding or masks.
+
+What a token weighs in the loss is settled before, over the whole (mini)batch, by
+`compute_token_weights`: so the loss of a micro-batch is a plain weighted sum, and the sums of all
+micro-batches add up to the loss of the batch however it was cut.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentpeft.policies.messages import Floats
+from agentpeft.policies.settings.config import Normalization
+
+
+class ClipRange(NamedTuple):
+    """The ratio is kept in [1 - low, 1 + high]; high > low is DAPO's clip-higher."""
+
+    low: float
+    high: float
+
+
+PolicyLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor, ClipRange], Tensor]
+
+
+def policy_gradient(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: ClipRange
+) -> Tensor:
+    """Returns -logprob * advantage (REINFORCE); with advantages of 1, the cross entropy."""
+    del old_logprobs, clip
+    return -logprobs * advantages
+
+
+def clipped_ratio(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: ClipRange
+) -> Tensor:
+    """Returns PPO's pessimistic objective, negated: ratio 1.5, advantage 1, clip .2 -> -1.2.
+
+    Source: Schulman et al. 2017, eq. 7; Yu et al. 2025 (DAPO), eq. 10.
+    """
+    ratio = (logprobs - old_logprobs).exp()
+    clipped = ratio.clamp(1 - clip.low, 1 + clip.high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def is_clipped(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: ClipRange
+) -> Tensor:
+    """Returns whether a token's objective is cut off by the clip, and so has no gradient."""
+    ratio = (logprobs - old_logprobs).exp()
+    above = (ratio > 1 + clip.high) & (advantages > 0)
+    return above | ((ratio < 1 - clip.low) & (advantages < 0))
+
+
+def squared_error(
+    values: Tensor, old_values: Tensor, targets: Tensor, clip_range: float | None
+) -> Tensor:
+    """Returns (value - target)^2; clipped, where it is larger, that of a value near the old one.
+
+    Value 1, old value 0, target 1, clip range .2: that of .2 -> .64. None does not clip.
+    Source: OpenAI Baselines' PPO2; Stable-Baselines3 (clip_range_vf), which takes that of .2 alone.
+    """
+    error = (values - targets).square()
+    if clip_range is None:
+        return error
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.maximum(error, (clipped - targets).square())
+
+
+def compute_kl(
+    logprobs: Tensor, reference_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> Tensor:
+    """Returns Schulman's estimate of KL(policy, reference) at each sampled token.
+
+    k1 has no useful gradient as a loss (its expectation is zero): it is for rewards.
+    Source: joschu.net/blog/kl-approx.html.
+    """
+    delta = reference_logprobs - logprobs
+    if estimator == "k1":
+        return -delta
+    return delta.square() / 2 if estimator == "k2" else torch.expm1(delta) - delta
+
+
+def importance_weights(old_logprobs: Tensor, sampling_logprobs: Tensor, cap: float) -> Tensor:
+    """Returns min(learner / engine probability, cap): truncated importance sampling.
+
+    Source: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL".
+    """
+    return (old_logprobs - sampling_logprobs).exp().clamp(max=cap)
+
+
+def compute_token_weights(
+    normalization: Normalization, lengths: Sequence[int], constant: int
+) -> list[Floats]:
+    """Returns the weight in the loss of each sampled token of sequences of these lengths.
+
+    token: 1 / all tokens (DAPO). sequence: 1 / (its length * sequences) (GRPO). constant:
+    1 / (constant * sequences) (Dr. GRPO). Lengths [1, 3], by token: [[.25], [.25, .25, .25]].
+    """
+    total, count = sum(lengths), sum(length > 0 for length in lengths)
+    scales = {
+        "token": [total] * len(lengths),
+        "sequence": [count * length for length in lengths],
+        "constant": [count * constant] * len(lengths),
+    }
+    pairs = zip(lengths, scales[normalization], strict=True)
+    return [np.full(length, 1 / max(scale, 1), np.float32) for length, scale in pairs]

@@ -1,0 +1,141 @@
+"""Several learners that take one step together: shares of the samples, sums of the gradients.
+
+All learners get all groups and settle advantages, weights and minibatches alike; each runs its
+share of a minibatch forwards and backwards. Then, once for each optimizer step, gradients and
+totals are summed over the learners, and all take the same step from the same weights.
+
+Not by DistributedDataParallel: its hooks want as many backward passes in every learner, one
+forward pass for each. Here a share may be empty, memory settles how finely it is cut, and a shared
+prompt runs apart from its continuations. What it would hide, the sum of a LoRA's gradients,
+takes 2 ms of processor time beside an update's 5 s (`benchmarks/several_learners.py`'s shapes).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from agentpeft.policies.errors import TrainingError, WorkerLostError
+from agentpeft.policies.learning.batches import Sample
+
+_MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
+"""For learners that cannot be reached, or hang: of a dead one the others, and Ray, hear at once."""
+_T = TypeVar("_T")
+
+
+def open_store(host: str) -> TCPStore:
+    """Returns what learners meet at, on a free port of this machine, whose address is `host`."""
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING_TIMEOUT)
+
+
+def cut_into_shares(samples: Sequence[Sample], num_shares: int) -> list[list[Sample]]:
+    """Returns parts of about as many tokens, groups uncut: their prompts run once.
+
+    The largest group goes first, each to the part that has least; a part may stay empty. Groups
+    of 5, 4 and 2 tokens in two parts: [5], [4, 2].
+    """
+    if num_shares == 1:
+        return [list(samples)]
+    groups: dict[int, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, []).append(sample)
+    shares: list[list[Sample]] = [[] for _ in range(num_shares)]
+    num_tokens = [0] * num_shares
+    for group in sorted(groups.values(), key=_num_tokens, reverse=True):
+        least = num_tokens.index(min(num_tokens))
+        shares[least] += group
+        num_tokens[least] += _num_tokens(group)
+    return shares
+
+
+def _num_tokens(group: Sequence[Sample]) -> int:
+    answers = sum(len(sample.trajectory.token_ids) for sample in group)
+    return answers + len(group[0].trajectory.prompt_ids)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The learners of a run, as learner `rank` sees them; one alone has no process group.
+
+    Every method but `shares` waits for all: each learner must call the same ones in the same
+    order. They raise WorkerLostError where a learner is gone.
+    """
+
+    rank: int = 0
+    num_learners: int = 1
+
+    @classmethod
+    def join(cls, place: tuple[str, int], rank: int, num_learners: int, is_gpu: bool) -> "Peers":
+        """Meets the others at the store at `place`, host and port."""
+        peers = cls(rank, num_learners)
+        with peers._together():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
+                store=TCPStore(*place, is_master=False, timeout=_MEETING_TIMEOUT),
+                rank=rank,
+                world_size=num_learners,
+                timeout=_TIMEOUT,
+            )
+        return peers
+
+    def shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """Returns each learner's share, by rank."""
+        return cut_into_shares(samples, self.num_learners)
+
+    def gather(self, own: _T) -> list[_T]:
+        """Returns what each learner has, by rank."""
+        found = [own] * self.num_learners
+        if self.num_learners > 1:
+            with self._together():
+                dist.all_gather_object(found, own)
+        return found
+
+    def of_first(self, make: Callable[[], _T]) -> _T:
+        """Returns what learner 0 makes; the others do not make it."""
+        made = [make() if self.rank == 0 else None]
+        if self.num_learners > 1:
+            with self._together():
+                dist.broadcast_object_list(made, 0)
+        return made[0]  # type: ignore[return-value]
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Makes each parameter's gradient that of all learners; none counts as zero."""
+        if self.num_learners == 1:
+            return
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        with self._together():
+            dist.all_reduce(flat)
+        parts = flat.split([grad.numel() for grad in grads])  # type: ignore[no-untyped-call]
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def check_equal(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Raises: TrainingError unless all learners have the same weights, to the bit."""
+        if self.num_learners == 1:
+            return
+        bits = [p.detach().view(torch.int32).sum(dtype=torch.int64) for p in parameters]
+        first, *others = self.gather(torch.stack(bits).tolist())
+        for rank, sums in enumerate(others, 1):
+            if sums != first:
+                raise TrainingError(
+                    f"learner {rank} has other weights than learner 0 after the same update: run "
+                    "all of them on machines of one kind, or set learners.num_learners = 1"
+                )
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise WorkerLostError(
+                f"learner {self.rank} has lost the other learners: one of them is gone, hangs or "
+                f"cannot be reached ({reason})"
+            ) from None

@@ -1,0 +1,1 @@
+"""Base models and the LoRA adapters on them."""

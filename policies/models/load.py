@@ -1,0 +1,216 @@
+"""Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.tasks.hub import is_hub_reachable
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.models.float_head import use_float_head
+from agentpeft.policies.models.policy_base import PolicyBase, Progress
+from agentpeft.policies.models.warm_start import load_tiny
+from agentpeft.policies.settings.config import ModelSettings, Settings
+
+__all__ = [
+    "PolicyBase",
+    "Progress",
+    "choose_device",
+    "choose_dtype",
+    "choose_serving",
+    "find_base",
+    "load_base",
+    "uses_autocast",
+]
+
+_MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
+_NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
+_PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+
+
+def load_base(
+    settings: Settings, num_gpus: float = 0.0, progress: Progress | None = None
+) -> PolicyBase:
+    """Returns the base of `settings.model` on a GPU if `num_gpus` > 0, in evaluation mode.
+
+    The tiny model is made, and warm-started, where it is not in the cache. A name `module:rest`
+    imports `module` first, as to register one's own classes with `AutoModelForCausalLM`. Nothing
+    is fetched for local folders. Raises: SettingsError, in one line.
+    """
+    device = choose_device(num_gpus)
+    model = settings.model
+    if model.name == "tiny":
+        base = load_tiny(settings, progress)
+        base.model.to(device=device, dtype=choose_dtype(model, device))  # type: ignore[call-arg]
+        use_float_head(base.model)
+        return replace(base, adapter_path=model.adapter)
+    name = _import_own_classes(model.name)
+    folder = Path(name).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        return _load(_base_of_adapter(folder), model, device, adapter_path=str(folder.resolve()))
+    return _load(name, model, device, adapter_path=model.adapter)
+
+
+def choose_device(num_gpus: float) -> torch.device:
+    """Returns where to compute. Raises: SettingsError if a GPU is asked for where none is."""
+    if num_gpus > 0 and not torch.cuda.is_available():
+        raise SettingsError(
+            f"a GPU is asked for ({num_gpus:g}) and torch {torch.__version__} sees none: set "
+            "learners.num_gpus_per_learner and env_runners.num_gpus_per_env_runner to 0"
+        )
+    return torch.device("cuda" if num_gpus > 0 else "cpu")
+
+
+def choose_dtype(model: ModelSettings, device: torch.device) -> torch.dtype:
+    """Returns the type of the base's weights."""
+    is_bfloat16 = model.dtype == "bfloat16" or (model.dtype == "auto" and device.type == "cuda")
+    return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def choose_serving(settings: Settings, dtype: torch.dtype) -> Literal["native", "fused"]:
+    """Returns how adapters are served over a base of this type."""
+    asked = settings.env_runners.serving
+    if asked != "auto":
+        return asked
+    return "native" if dtype == torch.bfloat16 and settings.lora.use_lora else "fused"
+
+
+def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) -> bool:
+    """Returns whether updates compute in bfloat16; a small model on a CPU is bound by overhead."""
+    if settings.learners.autocast != "auto":
+        return settings.learners.autocast == "bfloat16"
+    num_parameters = sum(p.numel() for p in model.parameters())
+    return device.type != "cpu" or num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
+
+
+def _import_own_classes(name: str) -> str:
+    module, colon, rest = name.partition(":")
+    if not colon or Path(name).expanduser().exists():
+        return name
+    try:
+        import_user_module(module)
+    except SettingsError as error:
+        raise SettingsError(f"model.name {name!r}: {error}") from error
+    return rest
+
+
+def _base_of_adapter(folder: Path) -> str:
+    try:
+        name = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingsError(f"{folder / ADAPTER_CONFIG} names no base model: {error!r}") from None
+    if _is_path(str(name)) and not Path(name).is_dir():
+        raise SettingsError(
+            f"the adapter {folder} was trained on the base {name}, which is not there; start from "
+            "the base's own name, with --resume-from for the adapter"
+        )
+    return str(name)
+
+
+def _is_path(name: str) -> bool:
+    """Returns whether a name cannot be a hub id ("name" or "owner/name")."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
+
+
+def _load(
+    name: str, model: ModelSettings, device: torch.device, adapter_path: str | None = None
+) -> PolicyBase:
+    options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": True}
+    if model.load_in_4bit:
+        options["quantization_config"] = _four_bit(device)
+        options["device_map"] = {"": device}
+    folder = _find_folder(name)
+    try:
+        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
+        tokenizer = _load_tokenizer(folder)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+    if not model.load_in_4bit:
+        network.to(device)  # type: ignore[arg-type]
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    use_float_head(network)
+    source = str(folder) if _is_path(name) else name
+    return PolicyBase(network.train(False), tokenizer, source, adapter_path)
+
+
+def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
+    """Returns the base's folder and its tokenizer, without loading weights.
+
+    But for the tiny model, which is made where it is not in the cache. Raises: SettingsError.
+    """
+    if settings.model.name == "tiny":
+        base = load_tiny(settings)
+        return Path(base.name), base.tokenizer
+    name = _import_own_classes(settings.model.name)
+    if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
+        name = _base_of_adapter(Path(name).expanduser())
+    folder = _find_folder(name)
+    try:
+        return folder, _load_tokenizer(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+
+
+def _find_folder(name: str) -> Path:
+    folder = Path(name).expanduser().resolve() if _is_path(name) else _fetch(name)
+    if not (folder / "config.json").is_file():
+        raise SettingsError(f"model.name {name!r} is no folder of a model (no config.json)")
+    return folder
+
+
+def _fetch(name: str) -> Path:
+    """Returns the folder of a hub model: what is in the cache where there is no network."""
+    is_online = is_hub_reachable()
+    try:
+        return Path(
+            snapshot_download(name, local_files_only=not is_online, ignore_patterns=_NOT_NEEDED)
+        )
+    except (OSError, ValueError) as error:
+        lacks = _first_line(error) if is_online else "there is no network, nor a copy in the cache"
+        raise SettingsError(
+            f"model {name!r} is no folder, and cannot be had from the Hugging Face hub: {lacks} "
+            "(built in: 'tiny')"
+        ) from None
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer; one that names no class of its own exactly as it was saved.
+
+    `AutoTokenizer` would give every Qwen2 model Qwen2's own normalisation.
+    """
+    config = get_tokenizer_config(folder, local_files_only=True)
+    plain = config.get("tokenizer_class") in _PLAIN_TOKENIZERS
+    loader = PreTrainedTokenizerFast if plain else AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(folder, local_files_only=True)
+    return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _four_bit(device: torch.device) -> BitsAndBytesConfig:
+    if device.type != "cuda" or find_spec("bitsandbytes") is None:
+        lacks = "a GPU" if device.type != "cuda" else "bitsandbytes (pip install bitsandbytes)"
+        raise SettingsError(f"model.load_in_4bit needs {lacks}; set it to false")
+    return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )

@@ -1,0 +1,324 @@
+"""What is trained of a policy: a LoRA adapter (the only door to `peft`), or all weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from peft.tuners.lora import Linear as LoraLinear
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.messages import Floats
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.settings.config import LoraSettings
+
+_TRAINED, _REFERENCE = "default", "reference"
+_COMPARED_OR_INERT = {
+    *("r", "lora_alpha", "target_modules", "base_model_name_or_path", "revision"),
+    *("task_type", "peft_type", "auto_mapping", "peft_version", "inference_mode"),
+    *("lora_dropout", "loftq_config", "eva_config", "corda_config", "megatron_config"),
+    *("megatron_core", "runtime_config"),
+}
+"""What of PEFT's `LoraConfig` is compared by its value, or does nothing once there are weights."""
+
+
+class RoundedOnceLinear(LoraLinear):
+    """A LoRA layer that rounds its bfloat16 output once, the adapter's part included.
+
+    PEFT adds that part to an output that is rounded already, which drops whatever is less than half
+    of the output's last digit: nearly all of a first step at a learning rate of 1e-5. Here the
+    matrix product starts from the adapter's part, in the accumulator's float32; a bias is added
+    after it. Switched off it computes likewise, so that an adapter of zeros changes nothing. In
+    float32, PEFT's own sum is as good.
+    """
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Returns the outputs (..., out) of inputs (..., in)."""
+        device, base = x.device.type, cast(nn.Linear, self.base_layer)
+        is_cast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_cast else base.weight.dtype
+        if dtype != torch.bfloat16 or self.merged:
+            output: torch.Tensor = super().forward(x, *args, **kwargs)
+            return output
+        rows, change = x.flatten(0, -2), torch.zeros((), device=x.device)
+        names = () if self.disable_adapters else self.lora_A.keys() & self.active_adapters
+        for name in names:
+            down, up = self.lora_A[name], self.lora_B[name]
+            given = rows.to(cast(nn.Linear, down).weight.dtype)
+            change = change + up(down(self.lora_dropout[name](given))) * self.scaling[name]
+        output = torch.addmm(change.to(dtype), rows.to(dtype), base.weight.to(dtype).T)
+        output = output if base.bias is None else output + base.bias.to(dtype)
+        return output.view(*x.shape[:-1], -1)
+
+
+class _Trained:
+    """Named parameters that are trained, delivered and loaded."""
+
+    def __init__(self, base: PolicyBase, parameters: dict[str, nn.Parameter]) -> None:
+        self.base, self._parameters = base, parameters
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns the trained parameters, always in the same order."""
+        return list(self._parameters.values())
+
+    def adapter_weights(self) -> dict[str, Floats]:
+        """Returns a float32 copy of what is trained, by the names that it is saved under."""
+        return {
+            name: parameter.detach().float().cpu().numpy().copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    def load_weights(self, weights: Mapping[str, Floats]) -> None:
+        """Takes over weights. Raises: CheckpointError on other names or shapes."""
+        _copy_weights(weights, self._parameters)
+
+
+class LoraPolicy(_Trained):
+    """A base with a LoRA adapter; only the adapter's float32 weights require gradients.
+
+    The reference policy is the base alone, or the adapter that training started from.
+    """
+
+    def __init__(self, base: PolicyBase, model: PeftModel) -> None:
+        """`model` has the adapter to train and, maybe, a frozen one to compare with."""
+        super().__init__(base, _adapter_parameters(model, _TRAINED))
+        self.model = model
+        self._tuner = cast(LoraModel, model.base_model)
+        self._config = cast(LoraConfig, model.peft_config[_TRAINED])
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(f".{_TRAINED}." in name)
+
+    @property
+    def scaling(self) -> float:
+        """Alpha / rank."""
+        return float(self._config.lora_alpha / self._config.r)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Within it the model computes what the reference policy would; without gradients."""
+        has_own = _REFERENCE in self.model.peft_config
+        with torch.no_grad(), self.running(_REFERENCE) if has_own else self.model.disable_adapter():
+            yield
+
+    def add_adapter(self, name: str) -> dict[str, nn.Parameter]:
+        """Returns the weights of a new adapter of the same shape; it is no part of the policy."""
+        self.model.add_adapter(name, self._config)
+        return _adapter_parameters(self.model, name)
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Within it the model runs with another of its adapters, which alone gets gradients."""
+        self._tuner.set_adapter(name)
+        try:
+            yield
+        finally:
+            self._tuner.set_adapter(_TRAINED)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the adapter in PEFT's own format. Raises: CheckpointError."""
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._config.save_pretrained(str(folder))
+            save_file(self.adapter_weights(), folder / ADAPTER_WEIGHTS, {"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"the adapter cannot be written to {folder}: {error}") from None
+
+    def load(self, path: str | Path) -> None:
+        """Takes over the weights of a saved adapter of the same base, rank and targets.
+
+        Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
+        """
+        _check_fits(Path(path), _read_config(Path(path)), self._config)
+        self.load_weights(_read_weights(Path(path) / ADAPTER_WEIGHTS))
+
+
+class FullPolicy(_Trained):
+    """A base of which all weights are trained (algorithm "sft"); saved as a whole model.
+
+    Its "adapter" are all weights, by the model's own names.
+    """
+
+    scaling = 1.0
+
+    def __init__(self, base: PolicyBase) -> None:
+        """Keeps float32 weights: small steps would be lost in bfloat16."""
+        self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
+        super().__init__(base, dict(self.model.named_parameters()))
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Raises: SettingsError: the base is what is trained."""
+        raise SettingsError("lora.use_lora = false leaves no reference policy; set it to true")
+
+    def save(self, path: str | Path) -> None:
+        """Writes model and tokenizer in Hugging Face's format. Raises: CheckpointError."""
+        try:
+            self.model.save_pretrained(path)
+            self.base.tokenizer.save_pretrained(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"the model cannot be written to {path}: {error}") from None
+
+    def load(self, path: str | Path) -> None:
+        """Takes over the weights of a saved model. Raises: CheckpointError."""
+        _copy_weights(_read_weights(Path(path) / "model.safetensors"), self._parameters)
+
+
+Policy = LoraPolicy | FullPolicy
+
+
+def attach_lora(
+    base: PolicyBase, lora: LoraSettings, *, seed: int = 0, gradient_checkpointing: bool = False
+) -> Policy:
+    """Returns what is trained; a new adapter changes nothing, since its B is zero.
+
+    Where `base` comes with a trained adapter, training goes on from it and a frozen copy is the
+    reference. The base itself is changed in place. Raises: SettingsError on target modules that
+    the model lacks, or a trained adapter of another base, rank, alpha or other targets.
+    """
+    if gradient_checkpointing:
+        base.model.gradient_checkpointing_enable({"use_reentrant": False})
+        base.model.enable_input_require_grads()  # type: ignore[no-untyped-call]
+    if not lora.use_lora:
+        return FullPolicy(base)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = _add_adapter(base, lora)
+    if base.adapter_path is None:
+        return LoraPolicy(base, model)
+    model.add_adapter(_REFERENCE, model.peft_config[_TRAINED])
+    policy = LoraPolicy(base, model)
+    policy.load(base.adapter_path)
+    _copy_weights(policy.adapter_weights(), _adapter_parameters(model, _REFERENCE))
+    return policy
+
+
+def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -> PeftModel:
+    """Returns the base, changed in place, with a saved LoRA adapter beside its weights.
+
+    Raises: SettingsError if the adapter names another base (unless `is_trusted`: it may be the
+    same under another name) or is no plain LoRA, CheckpointError if it cannot be read.
+    """
+    folder = Path(path)
+    config = _read_config(folder)
+    if config.peft_type != "LORA" or config.use_dora:
+        raise SettingsError(f"{folder} is an adapter of another kind than plain LoRA")
+    named = str(config.base_model_name_or_path)
+    is_known = bool(config.revision and base.fingerprint)
+    is_same = Path(named).resolve() == Path(base.name).resolve() or named == base.name
+    if config.revision != base.fingerprint if is_known else not (is_same or is_trusted):
+        was, has = f"{named} ({config.revision})", f"{base.name} ({base.fingerprint})"
+        raise SettingsError(f"wrong base: the adapter {folder} was trained on {was}, not {has}")
+    try:
+        return PeftModel.from_pretrained(base.model, str(folder)).eval()
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        reason = str(error).strip().replace("\n", " ")
+        raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
+
+
+def weights_and_updates(model: PeftModel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yields the base's weights by its own names, and what merging adds to each (maybe 0)."""
+    network = model.get_base_model()
+    layers = {n: m for n, m in network.named_modules() if isinstance(m, LoraLinear)}
+    for name, weight in network.state_dict().items():
+        module, is_adapted, leaf = name.partition(".base_layer.")
+        if ".lora_" in name:
+            continue
+        if is_adapted and leaf == "weight":
+            yield f"{module}.weight", weight, layers[module].get_delta_weight(_TRAINED)
+        else:
+            yield name.replace(".base_layer.", "."), weight, torch.zeros(())
+
+
+def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
+    targets = lora.target_modules
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+    )
+    try:
+        model = cast(PeftModel, get_peft_model(base.model, config, adapter_name=_TRAINED))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(f"lora.target_modules {targets!r}: {reason:.300}") from None
+    for layer in model.modules():
+        if type(layer) is LoraLinear and type(layer.base_layer) is nn.Linear:
+            layer.__class__ = RoundedOnceLinear
+    config.base_model_name_or_path, config.revision = base.name, base.fingerprint
+    return model
+
+
+def _adapter_parameters(model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:
+    part = f".{adapter}."
+    return {n.replace(part, "."): p for n, p in model.named_parameters() if part in n}
+
+
+def _copy_weights(weights: Mapping[str, Floats], parameters: Mapping[str, nn.Parameter]) -> None:
+    if names := sorted(weights.keys() ^ parameters.keys()):
+        side = "not in this model" if names[0] in weights else "missing"
+        raise CheckpointError(f"weights do not fit: {names[0]} is {side} ({len(names)} differ)")
+    for name, parameter in parameters.items():
+        if weights[name].shape != tuple(parameter.shape):
+            shapes = f"{weights[name].shape}, expected {tuple(parameter.shape)}"
+            raise CheckpointError(f"weights do not fit: {name} has the shape {shapes}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(weights[name]))
+
+
+def _read_weights(path: Path) -> dict[str, Floats]:
+    """Returns weights in float32, whatever type they are saved in. Raises: CheckpointError."""
+    try:
+        return {name: weight.float().numpy() for name, weight in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _read_config(folder: Path) -> LoraConfig:
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise CheckpointError(f"{folder} is no adapter: it has no {ADAPTER_CONFIG}")
+    try:
+        return cast(LoraConfig, LoraConfig.from_pretrained(str(folder)))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{folder / ADAPTER_CONFIG} cannot be read: {error}") from None
+
+
+def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:
+    """Raises: SettingsError with both values for the first thing that differs."""
+    is_known = bool(saved.revision and own.revision)
+    compared: dict[str, Callable[[LoraConfig], object]] = {
+        "base model": lambda c: c.revision if is_known else c.base_model_name_or_path,
+        "lora.rank": lambda c: c.r,
+        "lora.alpha": lambda c: float(c.lora_alpha),
+        "lora.target_modules": lambda c: sorted(c.target_modules or ()),
+    }
+    for name, value in compared.items():
+        if value(saved) != value(own):
+            raise SettingsError(
+                f"the adapter {folder} has the {name} {value(saved)}, this run {value(own)}"
+            )
+    default = LoraConfig()
+    for name in sorted({field.name for field in fields(saved)} - _COMPARED_OR_INERT):
+        setting = getattr(saved, name)
+        is_plain_init = name == "init_lora_weights" and setting in (True, False, "gaussian")
+        if (
+            setting != getattr(default, name)
+            and not is_plain_init
+            and setting not in (None, {}, [])
+        ):
+            raise SettingsError(
+                f"the adapter {folder} has {name} = {setting!r:.100}, which changes what it "
+                "computes and is not supported: merge it into its base and start from that"
+            )

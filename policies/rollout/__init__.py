@@ -1,0 +1,1 @@
+"""Playing episodes: environments and an engine, tokens in, tokens out."""

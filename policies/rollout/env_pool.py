@@ -1,0 +1,179 @@
+"""`EnvPool`: the environments of one use (training or evaluation), and their tasks by position."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from agentpeft.envs import (
+    EnvFault,
+    Outcome,
+    SettingsError,
+    Stage,
+    Task,
+    TaskStream,
+    TextEnv,
+    UnknownTaskError,
+)
+from agentpeft.policies.rollout.environment_calls import Env, close_environments, make_environment
+
+MAX_REWARD = 1e6
+"""What is larger is a broken reward: it would drown all others in a baseline or an advantage."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step of an environment led to; `info` is the environment's own."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class EnvPool:
+    """Environments that are reused between episodes, each by one episode at a time.
+
+    The task at a position depends on seed and position alone, so all runners agree on it. An
+    environment that is no `TextEnv` has no tasks: it is reset with a seed of the position.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        kwargs: dict[str, Any],
+        seed: tuple[int, ...],
+        close_timeout_s: float = 60.0,
+    ) -> None:
+        """Makes the first environment. Raises: SettingsError on bad arguments.
+
+        `close_timeout_s`: how long closing may take before the environments are left as they are.
+        """
+        self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
+        self._close_timeout_s = close_timeout_s
+        env = make_environment(self._env_id, self._kwargs)
+        self._free = [env]
+        self._tasks: TaskStream[Task] | None = None
+        if isinstance(env.unwrapped, TextEnv):
+            stage = Stage(env_id, env.unwrapped.task_source, sys.maxsize)
+            self._tasks = TaskStream([stage], self._derive_seed())
+
+    def task_at(self, position: int) -> Task:
+        """Returns the task of a position; for an environment without tasks, its seed as one."""
+        if self._tasks is None:
+            seed = self._derive_seed(position)
+            return Task(task_id=f"{self._env_id}#{position}", instruction=f"seed {seed}")
+        return self._tasks.task_at(position)
+
+    def begin(self, position: int, task: Task) -> tuple[Env, str]:
+        """Returns an environment at the start of its episode, and the prompt. Raises: EnvFault."""
+        if self._tasks is None:
+            return self.begin_with(seed=self._derive_seed(position))
+        return self.begin_with(task=task)
+
+    def begin_with(
+        self, seed: int | None = None, task: Task | str | None = None
+    ) -> tuple[Env, str]:
+        """As `begin`, of a task, a task's id, or what the environment draws with a seed.
+
+        Raises: UnknownTaskError, SettingsError, EnvFault.
+        """
+        try:
+            env = self._free.pop()
+        except IndexError:  # other threads take environments too
+            env = make_environment(self._env_id, self._kwargs)
+        try:
+            options = None if task is None else {"task": task}
+            returned: object = env.reset(seed=seed, options=options)
+        except EnvFault:
+            self._close([env])
+            raise
+        except (SettingsError, UnknownTaskError):
+            self.give_back(env)
+            raise
+        match returned:
+            case (str() as prompt, _):
+                return env, prompt
+        raise SettingsError(
+            f"environment {self._env_id!r}: reset() must return text and an info, "
+            f"returned {returned!r:.60}"
+        )
+
+    def give_back(self, env: Env) -> None:
+        """Takes an environment back, in whatever state its episode was left."""
+        self._free.append(env)
+
+    def close(self) -> None:
+        """Closes the environments that are not in use; one that fails to close is a warning."""
+        free, self._free = self._free, []
+        self._close(free)
+
+    def discard(self, env: Env) -> None:
+        """Closes an environment that no episode is to have again."""
+        self._close([env])
+
+    def _close(self, environments: Sequence[Env]) -> None:
+        close_environments(environments, self._close_timeout_s)
+
+    def _derive_seed(self, *position: int) -> int:
+        return int(np.random.default_rng([*self._seed, *position]).integers(2**31))
+
+
+def oracle_actions(env: Env, task: Task) -> Sequence[str]:
+    """Returns how a perfect agent acts. Raises: SettingsError where there is no oracle."""
+    if not isinstance(env.unwrapped, TextEnv):
+        raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
+    return env.unwrapped.oracle_actions(task)
+
+
+def step(env: Env, action: str) -> StepResult:
+    """Carries out an action. Raises: EnvFault on what no environment may return.
+
+    An environment's bug is the world's fault: an episode with a reward that is no finite number
+    says nothing about the policy, and would spoil every average that it enters.
+    """
+    returned = env.step(action)
+    if not isinstance(returned, tuple) or len(returned) != 5:
+        raise EnvFault(f"step() must return five values, returned {returned!r:.60}")
+    observation, reward, terminated, truncated, info = returned
+    if not isinstance(observation, str):
+        raise EnvFault(f"the observation must be text, is {observation!r:.60}")
+    if not isinstance(info, dict):
+        raise EnvFault(f"the info must be a dict, is {info!r:.60}")
+    return StepResult(observation, check_reward(reward), bool(terminated), bool(truncated), info)
+
+
+def check_reward(reward: object) -> float:
+    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
+    try:
+        value = float(reward)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= MAX_REWARD:
+        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
+    return value
+
+
+def outcome_of(result: StepResult) -> Outcome:
+    """Returns how an episode ended: the environment's word, or else what the last reward says."""
+    outcome = result.info.get("outcome")
+    if isinstance(outcome, Outcome):
+        return outcome
+    if not result.terminated:
+        return Outcome.TURN_LIMIT
+    return Outcome.SUCCESS if result.reward > 0 else Outcome.FAILURE
+
+
+def reward_for(env: Env, outcome: Outcome) -> float:
+    """Returns the final reward of an episode that the caller ended; 0 where it has no rewards.
+
+    Raises: EnvFault on a reward that is no finite number.
+    """
+    if not isinstance(env.unwrapped, TextEnv):
+        return 0.0
+    episode = replace(env.unwrapped.episode, outcome=outcome)
+    return check_reward(env.unwrapped.reward_config.final_reward(episode))

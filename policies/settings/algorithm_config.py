@@ -1,0 +1,113 @@
+"""`AlgorithmConfig`: the settings, said in RLlib's fluent way."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentpeft.policies.checkpoints import write_config
+from agentpeft.policies.settings.config import Settings, read_toml, setting_names, unknown_setting
+from agentpeft.policies.settings.config import with_overrides as apply_overrides
+
+if TYPE_CHECKING:
+    from agentpeft.policies.algorithm import Algorithm
+
+
+class AlgorithmConfig:
+    """Gathers settings section by section; every method returns the config itself.
+
+    The keywords of a section are its settings (`policies/settings/config.py`). Unknown ones raise
+    SettingsError at once; values and contradictions are checked by `to_settings`.
+
+    Example:
+        >>> config = AlgorithmConfig().environment("AgentPEFT/Arithmetic-v0").training(lr=1e-3)
+        >>> config.to_settings().training.lr
+        0.001
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        """`values` are nested settings, as a TOML file has them."""
+        self._values: dict[str, Any] = apply_overrides(values or {}, ())
+
+    @classmethod
+    def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "AlgorithmConfig":
+        """Returns a file's settings with `section.name=value` overrides. Raises: SettingsError."""
+        return cls(apply_overrides(read_toml(path), overrides))
+
+    def _set(self, section: str, settings: Mapping[str, Any]) -> "AlgorithmConfig":
+        known = setting_names()
+        for name in settings:
+            if f"{section}.{name}" not in known:
+                raise unknown_setting(f"{section}.{name}")
+        self._values[section] = {**self._values.get(section, {}), **settings}
+        return self
+
+    def run(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets `experiment`, `seed`, `deterministic`, `max_adapter_lag`."""
+        for name in settings:
+            if name not in setting_names():
+                raise unknown_setting(name)
+        self._values.update(settings)
+        return self
+
+    def environment(self, env_id: str, **kwargs: Any) -> "AlgorithmConfig":
+        """Sets the Gymnasium id and the environment's keyword arguments."""
+        return self._set("environment", {"id": env_id, "kwargs": kwargs})
+
+    def model(self, name: str, **settings: Any) -> "AlgorithmConfig":
+        """Sets the base model and how it is loaded."""
+        return self._set("model", {"name": name, **settings})
+
+    def tiny(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets the built-in model's architecture."""
+        return self._set("tiny", settings)
+
+    def lora(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets the adapter's shape."""
+        return self._set("lora", settings)
+
+    def warm_start(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets the supervised steps before RL."""
+        return self._set("warm_start", settings)
+
+    def env_runners(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets who plays the episodes, and how."""
+        return self._set("env_runners", settings)
+
+    def training(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets the algorithm and its numbers."""
+        return self._set("training", settings)
+
+    def learners(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets where the updates are computed."""
+        return self._set("learners", settings)
+
+    def evaluation(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets what is evaluated, and when."""
+        return self._set("evaluation", settings)
+
+    def fault_tolerance(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets retries and limits."""
+        return self._set("fault_tolerance", settings)
+
+    def output(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets what a run writes."""
+        return self._set("output", settings)
+
+    def to_settings(self) -> Settings:
+        """Returns the checked settings. Raises: SettingsError."""
+        return Settings(**self._values)
+
+    def build_algo(self, run_dir: str | Path | None = None) -> "Algorithm":
+        """Starts runners and learner; `run_dir` None is a new folder in the settings' output.
+
+        The settings are written there, for the commands that take a run's folder.
+        """
+        from agentpeft.policies.algorithm import Algorithm
+
+        settings = self.to_settings()
+        default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
+        folder = default if run_dir is None else Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, settings)
+        return Algorithm(settings, folder)
