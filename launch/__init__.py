@@ -1,1 +1,9 @@
 """Commands that a person runs."""
+
+import sys
+from pathlib import Path
+
+# Python puts a script's folder first on the path, where this one's `report`, `evaluate` and others
+# would shadow packages of these names.
+if sys.path and Path(sys.path[0]).absolute() == Path(__file__).absolute().parent:
+    del sys.path[0]

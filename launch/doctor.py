@@ -13,9 +13,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
 from agentpeft.launch.run.run_folder import output_base, read_start

@@ -23,9 +23,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 import torch
 from transformers.utils.logging import disable_progress_bar
 

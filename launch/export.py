@@ -17,9 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command
 from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run, write_file

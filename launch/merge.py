@@ -16,9 +16,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 import numpy as np
 import torch
 from torch import nn

@@ -16,9 +16,6 @@ from typing import NoReturn
 
 import numpy as np
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset, UnknownTaskError
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.tasks.hub import load_hub_rows

@@ -16,9 +16,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-if __name__ == "__main__" and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, run_command
 from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image

@@ -15,18 +15,8 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TextIO
-
-if __name__ == "__main__" and sys.path and Path(sys.path[0]) == Path(__file__).parent:
-    del sys.path[0]  # the scripts beside this one would shadow installed packages
-
-if not (find_spec("agentpeft") and find_spec("agentpeft.policies")):
-    namespace = ModuleType("agentpeft")  # not installed: the folders beside this one are it
-    namespace.__path__ = [str(Path(__file__).resolve().parents[1])]
-    sys.modules["agentpeft"] = namespace
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings

@@ -23,7 +23,6 @@ RUN = "outputs/quickstart/20260101-120000"
 """The run that the pages speak of."""
 QUICKSTART = "make quickstart\n"
 """The README's block that everything here begins with."""
-ROOMS = ("envs", "policies", "launch")
 SHORT = [
     "tiny.hidden_size=32", "tiny.num_layers=1", "tiny.intermediate_size=32",
     "warm_start.num_steps=2", "warm_start.target_success=", "warm_start.batch_size=2",
@@ -69,9 +68,6 @@ class Newcomer:
             path.chmod(0o755)
         for stamp in (".installed", ".installed-train"):
             (self.tree / ".venv" / stamp).touch()  # `make` has installed all
-        (self.tree / "packages/agentpeft").mkdir(parents=True)
-        for room in ROOMS:
-            (self.tree / "packages/agentpeft" / room).symlink_to(f"../../{room}")
         for path in (self.tree / "launch/configs").glob("*.toml"):
             if "[model]" not in path.read_text("utf-8"):
                 path.write_text(read_start(str(path), SHORT).settings.to_toml(), "utf-8")
@@ -83,7 +79,7 @@ class Newcomer:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "AGENTPEFT_"))}
         env = kept | {
             "PATH": f"{self.tree}/bin{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{self.tree}/packages",
+            "PYTHONPATH": str(self.tree),
             "HOME": str(self.home),
             "AGENTPEFT_CACHE": str(self.home / "cache"),
             "HF_HUB_OFFLINE": "1",

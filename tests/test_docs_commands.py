@@ -113,7 +113,7 @@ def cluster(newcomer, tmp_path_factory):
     changes = {
         "RAY_AUTH_MODE": "token",
         "HOME": str(newcomer.home),
-        "PYTHONPATH": str(newcomer.tree / "packages"),
+        "PYTHONPATH": str(newcomer.tree),
     }
     with ray_head(Path(sys.executable), tmp_path_factory.mktemp("ray"), changes) as env:
         yield {k: v for k, v in env.items() if k.startswith("RAY_")} | {"HOME": changes["HOME"]}

@@ -13,8 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-ROOMS = SETTINGS["tool"]["setuptools"]["package-dir"]
-"""Package names of the rooms and their folders."""
+ROOMS = ("envs", "policies", "launch")
 
 PLAY = """
 import sys, gymnasium
@@ -66,17 +65,11 @@ def empty_python(tmp_path_factory, dist):
 
 
 def room_files():
-    for package, folder in ROOMS.items():
-        for path in (ROOT / folder).rglob("*"):
+    yield "agentpeft/__init__.py"
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                inside = path.relative_to(ROOT / folder).as_posix()
-                yield f"{package.replace('.', '/')}/{inside}"
-
-
-def test_the_packages_list_names_every_folder_with_modules():
-    folders = {Path(name).parent.as_posix() for name in room_files() if name.endswith(".py")}
-    listed = SETTINGS["tool"]["setuptools"]["packages"]
-    assert sorted(folders) == sorted(name.replace(".", "/") for name in listed)
+                yield f"agentpeft/{path.relative_to(ROOT).as_posix()}"
 
 
 def test_the_wheel_has_exactly_the_files_of_the_rooms(dist):
@@ -91,7 +84,7 @@ def test_the_sdist_has_the_sources_and_the_licence(dist):
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "envs/core/text_env.py"} <= names
+    assert {"LICENSE", "README.md", "pyproject.toml", "agentpeft/envs/core/text_env.py"} <= names
 
 
 def test_the_wheel_plays_in_an_empty_environment(empty_python, tmp_path):

@@ -136,9 +136,9 @@ def test_no_file_names_a_machine_or_an_index(path):
     assert not found, found
 
 
-def test_agentpeft_is_a_namespace_package():
-    assert not (ROOT / "agentpeft").exists()
-    assert not (ROOT / "__init__.py").exists()
+@pytest.mark.parametrize("room", ROOMS)
+def test_tools_that_only_read_the_tree_find_the_rooms(room):
+    assert (ROOT / "agentpeft" / room).readlink() == Path("..", room)
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"])

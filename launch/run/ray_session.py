@@ -7,10 +7,10 @@ import atexit
 import logging
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 
 import ray
@@ -114,31 +114,10 @@ def _runtime_env(address: str) -> dict[str, object]:
 
     Other machines of a cluster that was joined get the folders, unless a job brings them.
     """
-    if sys.modules["agentpeft"].__spec__ is not None:
+    is_installed = any(distributions(name="agentpeft"))
+    if is_installed or address == "local" or is_in_ray_copy(ROOT):
         return {}
-    env: dict[str, object] = {"worker_process_setup_hook": _worker_hook(str(ROOT))}
-    if address != "local" and not is_in_ray_copy(ROOT):
-        env["working_dir"] = str(ROOT)
-    return env
-
-
-def _worker_hook(root: str) -> Callable[[], None]:
-    """Returns the entry point's bootstrap for workers; a closure, since Ray ships it by value."""
-
-    def make_rooms_importable() -> None:
-        import sys
-        from pathlib import Path
-        from types import ModuleType
-
-        folders = [folder for folder in (str(Path.cwd()), *sys.path, root) if folder]
-        found = [
-            folder for folder in folders if (Path(folder) / "policies/settings/config.py").is_file()
-        ]
-        namespace = ModuleType("agentpeft")
-        namespace.__path__ = found[:1]
-        sys.modules["agentpeft"] = namespace
-
-    return make_rooms_importable
+    return {"working_dir": str(ROOT)}
 
 
 def is_in_ray_copy(path: Path) -> bool:

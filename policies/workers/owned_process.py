@@ -12,8 +12,6 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 
 _PARENT = "AGENTPEFT_PARENT_PID"
@@ -60,13 +58,5 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
-def _find_rooms() -> None:
-    if not (find_spec("agentpeft") and find_spec("agentpeft.policies")):
-        namespace = ModuleType("agentpeft")
-        namespace.__path__ = [str(Path(__file__).resolve().parents[2])]
-        sys.modules["agentpeft"] = namespace
-
-
 if __name__ == "__mp_main__":
     end_with(int(os.environ.pop(_PARENT)))
-    _find_rooms()

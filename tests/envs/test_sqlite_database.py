@@ -281,9 +281,8 @@ def test_sessions_leave_no_descriptors_and_little_memory_behind(database):
 
 
 UNINSTALLED = """
-import sys, types
-package = sys.modules["agentpeft"] = types.ModuleType("agentpeft")
-package.__path__ = [sys.argv[1]]
+import sys
+sys.path.insert(0, sys.argv[1])
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
@@ -301,7 +300,9 @@ def test_a_worker_finds_a_package_that_is_not_installed(tmp_path: Path) -> None:
     packages = tmp_path / folder.relative_to(sys.prefix) / "packages.pth"
     packages.write_text(f"{folder}\n")  # no editable install: its own .pth files are not read
     python = str(tmp_path / "bin" / "python")
-    assert subprocess.run([python, "-c", "import agentpeft.envs"], check=False).returncode
+    assert subprocess.run([python, "-c", "import agentpeft"], cwd=tmp_path, check=False).returncode
     command = [python, "-c", UNINSTALLED, str(Path(__file__).parents[2])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stdout == "True None\n", done.stderr

@@ -50,9 +50,9 @@ def python(tmp_path):
 
 @pytest.fixture
 def working_dir(tmp_path):
-    for room in ("envs", "policies", "launch"):
+    for room in ("agentpeft", "envs", "policies", "launch"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / room, tmp_path / "tree" / room, ignore=ignored)
+        shutil.copytree(ROOT / room, tmp_path / "tree" / room, symlinks=True, ignore=ignored)
     return tmp_path / "tree"
 
 

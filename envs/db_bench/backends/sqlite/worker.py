@@ -222,17 +222,8 @@ def _start_with_listener() -> _Started:
 
 
 def _command(program: str) -> list[str]:
-    """Returns what a worker executes; it finds the package where this process has found it."""
-    name = __name__.partition(".")[0]
-    package, lines = sys.modules[name], []
-    if package.__spec__ is None:  # not installed: a script beside the folders has made it
-        lines = [
-            "import sys, types",
-            f"package = sys.modules[{name!r}] = types.ModuleType({name!r})",
-            f"package.__path__ = {list(package.__path__)!r}",
-        ]
-    lines.append(f"from {__name__} import Connection, connect, main; {program}")
-    return [sys.executable, "-c", "\n".join(lines)]
+    """Returns what a worker executes."""
+    return [sys.executable, "-c", f"from {__name__} import Connection, connect, main; {program}"]
 
 
 def _environment() -> dict[str, str]:
