@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,20 @@ def test_no_except_is_broad_unless_it_raises_again(path):
             caught = ast.unparse(node.type) if node.type else "everything"
             broad = re.search(r"\b(Exception|BaseException|everything)\b", caught)
             assert not broad, f"line {node.lineno} catches {caught}"
+
+
+def test_no_two_public_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in ROOM_FILES:
+        for node in TREES[path].body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def test_a_folder_holds_few_enough_modules_to_be_one_concept():
+    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOM_FILES)
+    assert not {folder: size for folder, size in sizes.items() if size > 14}
 
 
 @every_room_file

@@ -31,6 +31,13 @@ from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
 
 
 @dataclass(frozen=True)
+class InvalidAction:
+    """A text that is no action; `problem` tells the agent what is missing."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
 class Turn:
     """What one action led to: the new text, and the outcome if it ended the episode.
 

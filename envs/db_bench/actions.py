@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass
 
+from agentpeft.envs.core.text_env import InvalidAction
+
 _MARKER = re.compile(r"Action:[ \t]*(Operation|Answer)\b")
 _BLOCK_START = re.compile(r"```sql\s")
 _FINAL_ANSWER = "Final Answer:"
 
 
 @dataclass(frozen=True)
-class Operation:
+class RunSQL:
     """Run this SQL."""
 
     sql: str
@@ -22,14 +24,7 @@ class Answer:
     text: str
 
 
-@dataclass(frozen=True)
-class InvalidAction:
-    """Neither; `problem` says what is missing."""
-
-    problem: str
-
-
-def parse_action(text: str) -> Operation | Answer | InvalidAction:
+def parse_action(text: str) -> RunSQL | Answer | InvalidAction:
     r"""Returns what the first `Action:` marker of a message asks for; text before it is thought.
 
     >>> parse_action("Action: Answer\nFinal Answer: 42")
@@ -44,7 +39,7 @@ def parse_action(text: str) -> Operation | Answer | InvalidAction:
         end = body.find("```", start.end()) if start else -1
         if start is None or end < 0:
             return InvalidAction('"Action: Operation" needs a ```sql block after it')
-        return Operation(body[start.end() : end].strip())
+        return RunSQL(body[start.end() : end].strip())
     _, found, answer = body.partition(_FINAL_ANSWER)
     if not found:
         return InvalidAction('"Action: Answer" needs a line "Final Answer: ..." after it')

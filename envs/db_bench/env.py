@@ -15,10 +15,9 @@ from agentpeft.envs.core.errors import (
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, InvalidAction, TextEnv, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,
-    InvalidAction,
     answer_action,
     operation_action,
     parse_action,

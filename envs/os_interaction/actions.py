@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from agentpeft.envs.core.text_env import InvalidAction
+
 _MARKER = re.compile(r"Act:[ \t]*(?:(bash|finish)\b|answer[ \t]*\()")
 _BLOCK = re.compile(r"```bash[ \t]*\n(.*?)(?:\n[ \t]*)?```", re.DOTALL)
 
@@ -19,13 +21,6 @@ class Finish:
     """The end; `answer` is None without one."""
 
     answer: str | None = None
-
-
-@dataclass(frozen=True)
-class InvalidAction:
-    """Neither; `problem` says what is missing."""
-
-    problem: str
 
 
 def parse_action(text: str) -> Command | Finish | InvalidAction:

@@ -14,10 +14,9 @@ from agentpeft.envs.core.errors import (
     shown,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, InvalidAction, TextEnv, Turn
 from agentpeft.envs.os_interaction.actions import (
     Finish,
-    InvalidAction,
     command_action,
     finish_action,
     parse_action,

@@ -22,6 +22,10 @@ from agentpeft.envs.tasks.taskset import SingleSkillSource, SkillMode, Taskset, 
 _MAX_DRAWS = 10
 
 
+class NoTaskHereError(Exception):
+    """These choices give no proper task; the generator tries others."""
+
+
 @dataclass(frozen=True)
 class GeneratorOptions:
     """Limits of generated tasks; None is no limit of its own.

@@ -66,7 +66,7 @@ class Methods:
 
 
 @dataclass(frozen=True)
-class Seat:
+class ReadyPlayer:
     """A player with what its runner must know: settings, and where successes are handed in.
 
     `num_tokens`: an endpoint's own counts, by session.
@@ -84,7 +84,7 @@ class Seat:
 
 
 @contextmanager
-def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iterator[Seat]:
+def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iterator[ReadyPlayer]:
     """Yields a contestant's player; models are loaded, or merged for as long as the block runs.
 
     Raises: SettingsError, CheckpointError.
@@ -103,7 +103,7 @@ def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iter
         if methods.num_voters > 1 and contestant.kind not in ("oracle", "random"):
             temperature = settings.env_runners.temperature
             engine = VotingEngine(engine, replay, methods.num_voters, temperature)
-        yield Seat(Player(replay, engine, player.oracle), settings, replay, num_tokens)
+        yield ReadyPlayer(Player(replay, engine, player.oracle), settings, replay, num_tokens)
 
 
 def with_model(settings: Settings, name: str, **changes: object) -> Settings:

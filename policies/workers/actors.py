@@ -15,7 +15,7 @@ from agentpeft.policies.messages import EpisodeGroup
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers import learner_calls
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup, PendingSamples, Shipment
-from agentpeft.policies.workers.workers import Job, Ref, node_address, start_workers
+from agentpeft.policies.workers.workers import Ref, WorkerSpec, node_address, start_workers
 
 __all__ = ["EnvRunnerGroup", "LearnerGroup", "PendingSamples", "Shipment"]
 
@@ -30,7 +30,7 @@ class LearnerGroup:
         """Raises: PlacementError, and what loading the model raises."""
         own = settings.learners
         self._workers = start_workers(
-            Job(
+            WorkerSpec(
                 name="the learner" if own.num_learners == 1 else "the learners",
                 num_workers=own.num_learners,
                 num_cpus=own.num_cpus_per_learner,

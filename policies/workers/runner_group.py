@@ -21,7 +21,7 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.episodes import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.workers import Job, Ref, start_workers
+from agentpeft.policies.workers.workers import Ref, WorkerSpec, start_workers
 
 logger = logging.getLogger(__name__)
 _Answer = tuple[AdapterAck, Proof | None]
@@ -104,7 +104,7 @@ class EnvRunnerGroup:
         self._settings = settings
         self._max_restarts = settings.fault_tolerance.max_num_env_runner_restarts
         self._workers = start_workers(
-            Job(
+            WorkerSpec(
                 name="the env runners",
                 num_workers=own.num_env_runners,
                 num_cpus=own.num_cpus_per_env_runner,

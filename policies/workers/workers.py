@@ -53,7 +53,7 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerSpec:
     """Which workers are wanted: how they are made and closed, and what each of them gets."""
 
     name: str
@@ -109,7 +109,7 @@ class Workers(Protocol):
 class _Host:
     """What holds a worker in its process. It is made in `start`, whose errors are then its own."""
 
-    def start(self, job: Job, settings: Settings) -> None:
+    def start(self, job: WorkerSpec, settings: Settings) -> None:
         import torch
 
         torch.set_num_threads(job.num_threads)
@@ -130,7 +130,7 @@ class _ActorHost(_Host):
     before, and would let no ping through until it has come, or its node is known to be lost.
     """
 
-    def start(self, job: Job, settings: Settings) -> None:
+    def start(self, job: WorkerSpec, settings: Settings) -> None:
         end_with(os.getppid())
         super().start(job, settings)
 
@@ -151,7 +151,7 @@ class _LocalWorkers:
 
     num_workers = 1
 
-    def __init__(self, job: Job, settings: Settings) -> None:
+    def __init__(self, job: WorkerSpec, settings: Settings) -> None:
         self._job, self._host = job, _Host()
         self._host.start(job, settings)
 
@@ -191,7 +191,7 @@ class _RayWorkers:
     Ray has a limit of its own, since Ray's own limits do not hold while it hangs (`_ask`).
     """
 
-    def __init__(self, job: Job, settings: Settings) -> None:
+    def __init__(self, job: WorkerSpec, settings: Settings) -> None:
         """Raises: PlacementError, WorkerLostError, and what making a worker raises."""
         self._job, self.num_workers = job, job.num_workers
         self._limits = settings.fault_tolerance
@@ -366,7 +366,7 @@ def node_address() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
-def start_workers(job: Job, settings: Settings) -> Workers:
+def start_workers(job: WorkerSpec, settings: Settings) -> Workers:
     """Returns running workers. Raises: PlacementError, and what making one raises."""
     is_local = settings.env_runners.num_env_runners == 0
     return (_LocalWorkers if is_local else _RayWorkers)(job, settings)

@@ -1,9 +1,9 @@
 import pytest
 
+from agentpeft.envs.core.text_env import InvalidAction
 from agentpeft.envs.db_bench.actions import (
     Answer,
-    InvalidAction,
-    Operation,
+    RunSQL,
     answer_action,
     operation_action,
     parse_action,
@@ -13,11 +13,11 @@ from agentpeft.envs.db_bench.actions import (
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
-        ("Action: Operation\n```sql\nSELECT 1\n```", Operation("SELECT 1")),
-        ("I think so.\nAction: Operation\n```sql\nSELECT 1;\n\n```\nDone", Operation("SELECT 1;")),
+        ("Action: Operation\n```sql\nSELECT 1\n```", RunSQL("SELECT 1")),
+        ("I think so.\nAction: Operation\n```sql\nSELECT 1;\n\n```\nDone", RunSQL("SELECT 1;")),
         ("Action: Answer\nFinal Answer: [(1,)]", Answer("[(1,)]")),
         ("Action: Answer\nFinal Answer:", Answer("")),
-        ("Action: Operation\n```sql\nSELECT `a` FROM `b`\n```", Operation("SELECT `a` FROM `b`")),
+        ("Action: Operation\n```sql\nSELECT `a` FROM `b`\n```", RunSQL("SELECT `a` FROM `b`")),
         # The first marker counts, as in LifelongAgentBench.
         ("Action: Answer\nFinal Answer: 1\nAction: Operation\n```sql\nX\n```", None),
     ],
@@ -46,10 +46,10 @@ def test_other_messages_are_invalid(text):
 
 @pytest.mark.parametrize("text", ["SELECT 1", "SELECT 'a;b' -- c\nFROM t", "[('a', 1)]"])
 def test_rendered_actions_are_read_back(text):
-    assert parse_action(operation_action(text)) == Operation(text)
+    assert parse_action(operation_action(text)) == RunSQL(text)
     assert parse_action(answer_action(text)) == Answer(text)
 
 
 def test_hostile_messages_are_read_in_linear_time():
-    assert isinstance(parse_action("Action: Operation" + "```sql " * 9000), Operation)
+    assert isinstance(parse_action("Action: Operation" + "```sql " * 9000), RunSQL)
     assert isinstance(parse_action("Action: Operation " * 3500), InvalidAction)

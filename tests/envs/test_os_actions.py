@@ -2,10 +2,10 @@
 
 import pytest
 
+from agentpeft.envs.core.text_env import InvalidAction
 from agentpeft.envs.os_interaction.actions import (
     Command,
     Finish,
-    InvalidAction,
     command_action,
     finish_action,
     parse_action,

@@ -17,9 +17,9 @@ import pytest
 from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 from agentpeft.envs.db_bench.backends.sqlite.connection import (
     GuardedConnection,
-    Job,
-    JobResult,
     StatementInterrupted,
+    Transaction,
+    TransactionResult,
 )
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
@@ -32,8 +32,8 @@ DOUBLING = "WITH c0 AS (SELECT 1 AS x), " + ", ".join(
 )
 
 
-def job(sql: str, timeout_s: float = 0.3) -> Job:
-    return Job((sql,), is_ddl=False, timeout_s=timeout_s, max_rows=100)
+def transaction(sql: str, timeout_s: float = 0.3) -> Transaction:
+    return Transaction((sql,), is_ddl=False, timeout_s=timeout_s, max_rows=100)
 
 
 def bare(sql: str = "CREATE TABLE t (a INTEGER, b TEXT)") -> GuardedConnection:
@@ -56,10 +56,10 @@ def database():
     backend.close()
 
 
-def in_worker(pool: WorkerPool, sql: str, timeout_s: float = 0.3) -> JobResult:
+def in_worker(pool: WorkerPool, sql: str, timeout_s: float = 0.3) -> TransactionResult:
     connection = bare()
     try:
-        return pool.run(Request(job(sql, timeout_s), connection.image(), {}, 4)).result
+        return pool.run(Request(transaction(sql, timeout_s), connection.image(), {}, 4)).result
     finally:
         connection.close()
 
@@ -90,8 +90,8 @@ def in_worker(pool: WorkerPool, sql: str, timeout_s: float = 0.3) -> JobResult:
 def test_sqlite_itself_refuses(sql):
     connection = bare()
     with pytest.raises(sqlite3.Error):
-        connection.run(job(sql))
-    assert connection.run(job("SELECT count(*) FROM t")).rows == [(10,)]
+        connection.run(transaction(sql))
+    assert connection.run(transaction("SELECT count(*) FROM t")).rows == [(10,)]
     connection.close()
 
 
@@ -108,7 +108,7 @@ def test_values_cannot_grow_without_bound(sql):
     connection = bare()
     start_s = time.monotonic()
     with pytest.raises(sqlite3.Error):
-        connection.run(job(sql))
+        connection.run(transaction(sql))
     assert time.monotonic() - start_s < 1
     connection.close()
 
@@ -119,7 +119,7 @@ def test_values_cannot_grow_without_bound(sql):
 def test_a_deadline_interrupts_a_query(sql):
     connection = bare()
     with pytest.raises(StatementInterrupted):
-        connection.run(job(sql))
+        connection.run(transaction(sql))
     connection.close()
 
 
@@ -127,8 +127,8 @@ def test_an_interrupted_write_leaves_nothing():
     connection = bare()
     slow = "SELECT count(*) FROM t a, t b, t c, t d, t e, t f, t g WHERE a.b >= t.b"
     with pytest.raises(StatementInterrupted):
-        connection.run(job(f"UPDATE t SET a = ({slow})"))
-    assert connection.run(job("SELECT sum(a) FROM t")).rows == [(45,)]
+        connection.run(transaction(f"UPDATE t SET a = ({slow})"))
+    assert connection.run(transaction("SELECT sum(a) FROM t")).rows == [(45,)]
     connection.close()
 
 
@@ -152,9 +152,9 @@ def test_a_worker_stops_what_a_connection_cannot(pool, sql, error):
 
 def test_a_worker_returns_the_database_as_it_changed_it(pool):
     connection = bare()
-    reply = pool.run(Request(job("DELETE FROM t WHERE a < 7"), connection.image(), {}, 4))
+    reply = pool.run(Request(transaction("DELETE FROM t WHERE a < 7"), connection.image(), {}, 4))
     connection.restore(reply.image)
-    assert connection.run(job("SELECT a FROM t")).rows == [(7,), (8,), (9,)]
+    assert connection.run(transaction("SELECT a FROM t")).rows == [(7,), (8,), (9,)]
     connection.close()
 
 
@@ -162,7 +162,9 @@ def test_a_restored_database_keeps_its_limits(pool):
     connection = bare()
     connection.restore(connection.image())
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        connection.run(job(f"INSERT INTO t SELECT 1, {TEXT_200K} FROM t a, t b", timeout_s=5))
+        connection.run(
+            transaction(f"INSERT INTO t SELECT 1, {TEXT_200K} FROM t a, t b", timeout_s=5)
+        )
     connection.close()
 
 
@@ -194,14 +196,14 @@ def test_workers_inherit_no_secrets_and_no_descriptors(pool, monkeypatch, tmp_pa
 
 SCRIPT = f"""
 import sys, time
-from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection, Job
+from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection, Transaction
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 image = GuardedConnection(4).image()
 pool = WorkerPool()
-pool.run(Request(Job(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
+pool.run(Request(Transaction(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
 print("started", flush=True)
 if sys.argv[1] == "busy":
-    pool.run(Request(Job(({ENDLESS!r},), False, 2.0, 9), image, {{}}, 4))
+    pool.run(Request(Transaction(({ENDLESS!r},), False, 2.0, 9), image, {{}}, 4))
 time.sleep(60)
 """
 
@@ -228,7 +230,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_workers_serve_many_threads_at_once(pool):
-    results: list[JobResult] = []
+    results: list[TransactionResult] = []
     threads = [
         threading.Thread(
             target=lambda: results.append(in_worker(pool, "SELECT count(*) FROM t", 30))

@@ -19,7 +19,7 @@ from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.workers.workers import Job, start_workers
+from agentpeft.policies.workers.workers import WorkerSpec, start_workers
 
 TINY = (
     *SMALL,
@@ -174,7 +174,9 @@ def see_gpus(_settings):
 
 def test_a_learner_and_a_runner_share_a_gpu_by_fractions():
     settings = make_settings()
-    jobs = [Job(name, 1, 0.1, 0.5, 1, see_gpus) for name in ("the learner", "the env runners")]
+    jobs = [
+        WorkerSpec(name, 1, 0.1, 0.5, 1, see_gpus) for name in ("the learner", "the env runners")
+    ]
     started = [start_workers(job, settings) for job in jobs]
     seen = [workers.fetch([workers.call(0, str)])[0] for workers in started]
     assert seen == ["0", "0"]

@@ -13,12 +13,13 @@ from agentpeft.envs.db_bench.generator.tables import (
     Field,
     Kind,
     OrderKeys,
-    Sample,
+    SampleTable,
     Selection,
     make_value,
     to_literal,
 )
 from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 from agentpeft.envs.tasks.task_random import TaskRandom
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
@@ -59,10 +60,6 @@ _DATE_PHRASES = {">": "after", "<": "before"}
 PartT = TypeVar("PartT")
 
 
-class NoTaskHereError(Exception):
-    """This table and these choices give no proper task; the generator tries others."""
-
-
 class Clause(NamedTuple):
     """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
 
@@ -92,12 +89,12 @@ class Clause(NamedTuple):
 
 
 @dataclass
-class Scene:
+class Attempt:
     """What one attempt at a task works with; `prefix` is the table alias with its dot."""
 
     rng: TaskRandom
     speaker: Speaker
-    sample: Sample
+    sample: SampleTable
     skills: frozenset[str]
     prefix: str = ""
     used: set[str] = field(default_factory=set)
@@ -140,10 +137,10 @@ class Scene:
 
 
 def select_rows(
-    scene: Scene, where: Clause, order: Clause, limit: Clause
+    attempt: Attempt, where: Clause, order: Clause, limit: Clause
 ) -> tuple[Selection, list[Selection]]:
     """Returns what three clauses take of the table's rows, and what their weaker forms take."""
-    kept = where.kept if where.sql else scene.sample.all_kept
+    kept = where.kept if where.sql else attempt.sample.all_kept
     weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_kept]
     weaker += [Selection(kept, keys, limit.cut) for keys in order.weaker_orders]
     weaker += [Selection(kept, order.order, cut) for cut in limit.weaker_cuts]
@@ -155,61 +152,61 @@ def quote(value: Value) -> str:
     return str(value) if isinstance(value, date) else to_literal(value)
 
 
-def make_where(scene: Scene) -> Clause:
-    """Returns the WHERE that the scene's skills ask for; empty if they ask for none."""
-    skills = scene.skills
-    leaves = _make_subqueries(scene)
+def make_where(attempt: Attempt) -> Clause:
+    """Returns the WHERE that the attempt's skills ask for; empty if they ask for none."""
+    skills = attempt.skills
+    leaves = _make_subqueries(attempt)
     num_leaves = len(leaves)
     if "where_nested_conditions" in skills:
         num_leaves = 3
     elif "where_multiple_conditions" in skills:
-        num_leaves = max(num_leaves, scene.rng.choice((2, 2, 3)))
+        num_leaves = max(num_leaves, attempt.rng.choice((2, 2, 3)))
     elif "where_single_condition" in skills or "delete" in skills:
         num_leaves = 1
-    leaves += [make_condition(scene) for _ in range(num_leaves - len(leaves))]
+    leaves += [make_condition(attempt) for _ in range(num_leaves - len(leaves))]
     if not leaves:
         return Clause()
-    scene.rng.shuffle(leaves)
-    return _combine(scene, leaves)
+    attempt.rng.shuffle(leaves)
+    return _combine(attempt, leaves)
 
 
-def make_condition(scene: Scene, prefix: str | None = None) -> Clause:
-    """Returns one comparison of a column with a value of its own; `prefix` None: the scene's."""
-    fields: Iterable[Field] = scene.sample.fields
-    if any("group" in skill or "limit" in skill for skill in scene.skills):
+def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
+    """Returns one comparison of a column with a value of its own; `prefix` None: the attempt's."""
+    fields: Iterable[Field] = attempt.sample.fields
+    if any("group" in skill or "limit" in skill for skill in attempt.skills):
         fields = [column for column in fields if column.kind != "name"]
-    column = scene.pick(fields)
-    operator = scene.rng.choice(_OPERATORS[column.kind])
-    name = (scene.prefix if prefix is None else prefix) + column.name
+    column = attempt.pick(fields)
+    operator = attempt.rng.choice(_OPERATORS[column.kind])
+    name = (attempt.prefix if prefix is None else prefix) + column.name
     if operator == "starts":
-        letters = [str(text)[0] for text in scene.sample.distinct(column)]
-        letters = [letter for letter in letters if scene.sample.options.allows(f"{letter}%")]
+        letters = [str(text)[0] for text in attempt.sample.distinct(column)]
+        letters = [letter for letter in letters if attempt.sample.options.allows(f"{letter}%")]
         if not letters:
             raise NoTaskHereError
-        letter = scene.rng.choice(letters)
-        words = scene.say("starts", c=column.words, v=f"'{letter}'")
-        kept = to_bits(str(text)[0] == letter for text in scene.sample.values(column))
+        letter = attempt.rng.choice(letters)
+        words = attempt.say("starts", c=column.words, v=f"'{letter}'")
+        kept = to_bits(str(text)[0] == letter for text in attempt.sample.values(column))
         return Clause(f"{name} LIKE '{letter}%'", words, kept=kept)
-    values = scene.sample.distinct(column)
-    options = scene.sample.allowed(column)
+    values = attempt.sample.distinct(column)
+    options = attempt.sample.allowed(column)
     is_pair = operator in ("between", "in")
     if len(options) < 1 + is_pair or len(values) < 2:
         raise NoTaskHereError
     if is_pair:
-        low, high = sorted(scene.rng.sample(range(len(options)), 2))
+        low, high = sorted(attempt.rng.sample(range(len(options)), 2))
         pair = options[low], options[high]
-        words = scene.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
+        words = attempt.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
         first, second = map(to_literal, pair)
         if operator == "between":
-            kept = to_bits(map(_between(*pair), scene.sample.values(column)))
+            kept = to_bits(map(_between(*pair), attempt.sample.values(column)))
             return Clause(f"{name} BETWEEN {first} AND {second}", words, kept=kept)
-        kept = to_bits(value in pair for value in scene.sample.values(column))
+        kept = to_bits(value in pair for value in attempt.sample.values(column))
         return Clause(f"{name} IN ({first}, {second})", words, kept=kept)
-    value = scene.rng.choice(options)
+    value = attempt.rng.choice(options)
     said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
-    words = scene.say(said, c=column.words, v=quote(value))
+    words = attempt.say(said, c=column.words, v=quote(value))
     compare = _COMPARE[operator]
-    kept = to_bits(compare(other, value) for other in scene.sample.values(column))
+    kept = to_bits(compare(other, value) for other in attempt.sample.values(column))
     return Clause(f"{name} {operator} {to_literal(value)}", words, kept=kept)
 
 
@@ -228,10 +225,10 @@ def join_kept(operator: str, parts: Iterable[int | None]) -> int | None:
     return reduce(_JOIN[operator], there) if there else None
 
 
-def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
-    """Joins conditions as the scene's skills ask, with a weaker form for each part of each."""
-    outer, inner = scene.rng.choice((("AND", "OR"), ("OR", "AND")))
-    is_nested = "where_nested_conditions" in scene.skills
+def _combine(attempt: Attempt, leaves: Sequence[Clause]) -> Clause:
+    """Joins conditions as the attempt's skills ask, with a weaker form for each part of each."""
+    outer, inner = attempt.rng.choice((("AND", "OR"), ("OR", "AND")))
+    is_nested = "where_nested_conditions" in attempt.skills
 
     def render(parts: Sequence[str]) -> str:
         if not is_nested:
@@ -241,14 +238,17 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
 
     def keep(parts: Sequence[int | None]) -> int:
         kept = join_kept(outer, parts if not is_nested else (parts[0], join_kept(inner, parts[1:])))
-        return scene.sample.all_kept if kept is None else kept
+        return attempt.sample.all_kept if kept is None else kept
 
     names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
     if is_nested:
-        words, own_skill = scene.say(f"{outer}_{inner}".lower(), **names), "where_nested_conditions"
+        words, own_skill = (
+            attempt.say(f"{outer}_{inner}".lower(), **names),
+            "where_nested_conditions",
+        )
     elif len(leaves) > 1:
         joined = {"AND": "all", "OR": "any"}[outer] if len(leaves) > 2 else outer.lower()
-        words, own_skill = scene.say(joined, **names), "where_multiple_conditions"
+        words, own_skill = attempt.say(joined, **names), "where_multiple_conditions"
     else:
         words, own_skill = leaves[0].words, "where_single_condition"
     weaker = list(_weaken("", [(leaf.sql, leaf.weaker) for leaf in leaves]))
@@ -257,7 +257,7 @@ def _combine(scene: Scene, leaves: Sequence[Clause]) -> Clause:
         f" WHERE {render([leaf.sql for leaf in leaves])}",
         words,
         tuple(f" WHERE {text}" if text else "" for text in map(render, weaker)),
-        frozenset({own_skill, *(scene.skills & {"subquery_multiple"})}).union(
+        frozenset({own_skill, *(attempt.skills & {"subquery_multiple"})}).union(
             *(leaf.skills for leaf in leaves)
         ),
         kept=keep([leaf.kept for leaf in leaves]),
@@ -281,41 +281,41 @@ def _weaken(none: PartT, leaves: Sequence[tuple[PartT, Sequence[PartT]]]) -> Ite
             yield [*parts[:index], replacement, *parts[index + 1 :]]
 
 
-def _make_subqueries(scene: Scene) -> list[Clause]:
-    skills = scene.skills
+def _make_subqueries(attempt: Attempt) -> list[Clause]:
+    skills = attempt.skills
     is_nested, is_multiple = "subquery_nested" in skills, "subquery_multiple" in skills
     if is_multiple and "where_single_condition" in skills and not is_nested:
-        return [_neither_extreme(scene)]
-    made = [_nested_subquery(scene)] if is_nested else []
+        return [_neither_extreme(attempt)]
+    made = [_nested_subquery(attempt)] if is_nested else []
     if is_multiple or "subquery_single" in skills:
-        made.append(_plain_subquery(scene))
+        made.append(_plain_subquery(attempt))
     if is_multiple and not is_nested:
-        made.append(_plain_subquery(scene))
+        made.append(_plain_subquery(attempt))
     return made
 
 
-def _plain_subquery(scene: Scene) -> Clause:
-    kind = scene.skills & {"subquery_single"}
-    if scene.rng.random() < 0.3:
-        column, inner = scene.pick(scene.sample.categories), make_condition(scene, "")
-        head = f"{scene.ref(column)} IN (SELECT {column.name} FROM {scene.table}"
-        words = scene.say("occurs", c=column.words, d=inner.words)
+def _plain_subquery(attempt: Attempt) -> Clause:
+    kind = attempt.skills & {"subquery_single"}
+    if attempt.rng.random() < 0.3:
+        column, inner = attempt.pick(attempt.sample.categories), make_condition(attempt, "")
+        head = f"{attempt.ref(column)} IN (SELECT {column.name} FROM {attempt.table}"
+        words = attempt.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
-        values = scene.sample.stored(column)
-        occurring = {values[index] for index in scene.sample.select(Selection(inner.kept))}
+        values = attempt.sample.stored(column)
+        occurring = {values[index] for index in attempt.sample.select(Selection(inner.kept))}
         kept = to_bits(value in occurring for value in values)
-        all_kept = (scene.sample.all_kept,)
+        all_kept = (attempt.sample.all_kept,)
         return Clause(
             f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), kept, all_kept
         )
-    column = scene.pick(scene.sample.numbers)
-    function, phrase, operators = scene.rng.choice(_EXTREMES)
-    operator = scene.rng.choice(operators)
-    words = scene.say(operator, c=column.words, v=scene.say(phrase, c=column.words))
-    query = f"(SELECT {function}({column.name}) FROM {scene.table})"
-    values = scene.sample.stored(column)
+    column = attempt.pick(attempt.sample.numbers)
+    function, phrase, operators = attempt.rng.choice(_EXTREMES)
+    operator = attempt.rng.choice(operators)
+    words = attempt.say(operator, c=column.words, v=attempt.say(phrase, c=column.words))
+    query = f"(SELECT {function}({column.name}) FROM {attempt.table})"
+    values = attempt.sample.stored(column)
     kept = _keep(values, operator, _AGGREGATE[function](values))
-    return Clause(f"{scene.ref(column)} {operator} {query}", words, (), kind, kept=kept)
+    return Clause(f"{attempt.ref(column)} {operator} {query}", words, (), kind, kept=kept)
 
 
 def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
@@ -324,19 +324,19 @@ def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
     return to_bits(compare(value, limit) for value in values)
 
 
-def _nested_subquery(scene: Scene) -> Clause:
-    outer = scene.pick(scene.sample.numbers)
-    inner = scene.pick(c for c in scene.sample.numbers if c != outer)
-    operators = [scene.rng.choice("<>") for _ in range(2)]
-    average = scene.say("average_all", c=inner.words)
-    inner_words = scene.say(operators[1], c=inner.words, v=average)
-    some = scene.say("average_some", c=outer.words, d=inner_words)
-    start = f"{scene.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {scene.table}"
-    deepest = f"(SELECT AVG({inner.name}) FROM {scene.table})"
-    words = scene.say(operators[0], c=outer.words, v=some)
-    values, inner_values = scene.sample.stored(outer), scene.sample.stored(inner)
+def _nested_subquery(attempt: Attempt) -> Clause:
+    outer = attempt.pick(attempt.sample.numbers)
+    inner = attempt.pick(c for c in attempt.sample.numbers if c != outer)
+    operators = [attempt.rng.choice("<>") for _ in range(2)]
+    average = attempt.say("average_all", c=inner.words)
+    inner_words = attempt.say(operators[1], c=inner.words, v=average)
+    some = attempt.say("average_some", c=outer.words, d=inner_words)
+    start = f"{attempt.ref(outer)} {operators[0]} (SELECT AVG({outer.name}) FROM {attempt.table}"
+    deepest = f"(SELECT AVG({inner.name}) FROM {attempt.table})"
+    words = attempt.say(operators[0], c=outer.words, v=some)
+    values, inner_values = attempt.sample.stored(outer), attempt.sample.stored(inner)
     chosen = Selection(_keep(inner_values, operators[1], _average(inner_values)))
-    averaged = [values[index] for index in scene.sample.select(chosen)]
+    averaged = [values[index] for index in attempt.sample.select(chosen)]
     return Clause(
         f"{start} WHERE {inner.name} {operators[1]} {deepest})",
         words,
@@ -347,15 +347,15 @@ def _nested_subquery(scene: Scene) -> Clause:
     )
 
 
-def _neither_extreme(scene: Scene) -> Clause:
-    column = scene.pick(scene.sample.numbers)
-    ends = [f"(SELECT {end}({column.name}) FROM {scene.table})" for end in ("MAX", "MIN")]
-    values = scene.sample.stored(column)
+def _neither_extreme(attempt: Attempt) -> Clause:
+    column = attempt.pick(attempt.sample.numbers)
+    ends = [f"(SELECT {end}({column.name}) FROM {attempt.table})" for end in ("MAX", "MIN")]
+    values = attempt.sample.stored(column)
     without = [_keep(values, "<>", end(values)) for end in (max, min)]
     return Clause(
-        f"{scene.ref(column)} NOT IN ({', '.join(ends)})",
-        scene.say("neither", c=column.words),
-        tuple(f"{scene.ref(column)} <> {end}" for end in ends),
+        f"{attempt.ref(column)} NOT IN ({', '.join(ends)})",
+        attempt.say("neither", c=column.words),
+        tuple(f"{attempt.ref(column)} <> {end}" for end in ends),
         frozenset({"subquery_multiple"}),
         kept=without[0] & without[1],
         weaker_kept=tuple(without),

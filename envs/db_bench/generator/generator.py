@@ -6,16 +6,16 @@ from contextlib import suppress
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.db_bench.generator.conditions import NoTaskHereError, Scene
+from agentpeft.envs.db_bench.generator.conditions import Attempt
 from agentpeft.envs.db_bench.generator.phrases import PHRASES
 from agentpeft.envs.db_bench.generator.reads import Draft, make_read
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
-from agentpeft.envs.db_bench.generator.tables import Sample, make_sample
+from agentpeft.envs.db_bench.generator.tables import SampleTable, make_sample
 from agentpeft.envs.db_bench.generator.writes import make_delete, make_insert, make_update
 from agentpeft.envs.db_bench.skills import SKILLS, check_skills
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import Speaker
-from agentpeft.envs.tasks.skill_generator import SkillGenerator
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError, SkillGenerator
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
 from agentpeft.envs.tasks.task_random import TaskRandom
@@ -156,10 +156,10 @@ def curriculum(
 
 
 def _make_draft(
-    rng: TaskRandom, speaker: Speaker, sample: Sample, skills: frozenset[str]
+    rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
 ) -> Draft | None:
     make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
     for _ in range(_DRAFTS_PER_TABLE):
         with suppress(NoTaskHereError):
-            return make(Scene(rng, speaker, sample, skills))
+            return make(Attempt(rng, speaker, sample, skills))
     return None

@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from agentpeft.envs.db_bench.backends.protocol import Row
 from agentpeft.envs.db_bench.generator.conditions import (
+    Attempt,
     Clause,
-    NoTaskHereError,
-    Scene,
     join_kept,
     make_where,
     select_rows,
@@ -31,6 +30,7 @@ from agentpeft.envs.db_bench.generator.tables import (
     to_literal,
 )
 from agentpeft.envs.tasks.phrases import enumerate_words
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
 
@@ -45,60 +45,60 @@ class Draft:
     label: tuple[Row, ...] | None
 
 
-def make_read(scene: Scene) -> Draft:
+def make_read(attempt: Attempt) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
-    if "table_alias" in scene.skills:
-        scene.prefix = f"{scene.sample.table.name[0]}."
-    where = make_where(scene)
-    groups = _pick_groups(scene)
-    outputs = _make_outputs(scene, groups)
-    group, having = _make_group(scene, groups), Clause()
-    start = f"FROM {scene.from_sql}"
-    if any(skill.startswith("having") for skill in scene.skills):
-        having = _make_having(scene, f"{start}{where.sql}{group.sql}")
-    outputs, alias_words = add_alias(scene, outputs)
+    if "table_alias" in attempt.skills:
+        attempt.prefix = f"{attempt.sample.table.name[0]}."
+    where = make_where(attempt)
+    groups = _pick_groups(attempt)
+    outputs = _make_outputs(attempt, groups)
+    group, having = _make_group(attempt, groups), Clause()
+    start = f"FROM {attempt.from_sql}"
+    if any(skill.startswith("having") for skill in attempt.skills):
+        having = _make_having(attempt, f"{start}{where.sql}{group.sql}")
+    outputs, alias_words = add_alias(attempt, outputs)
     head = Clause(_select_list(outputs) + start)
-    order = _make_order(scene, outputs, is_grouped=bool(groups))
+    order = _make_order(attempt, outputs, is_grouped=bool(groups))
     is_plain = not any("(" in out.sql for out in outputs)  # rows of the table, without aggregates
-    limit = _make_limit(scene, (head, where, group, having), is_plain)
+    limit = _make_limit(attempt, (head, where, group, having), is_plain)
     clauses = (head, where, group, having, order, limit)
-    rows = _verify_rows(scene, outputs, clauses) if is_plain else _verify(scene, clauses)
-    sentences = [_say_head(scene, outputs, groups, where), *alias_words]
+    rows = _verify_rows(attempt, outputs, clauses) if is_plain else _verify(attempt, clauses)
+    sentences = [_say_head(attempt, outputs, groups, where), *alias_words]
     sentences += [clause.words for clause in (having, order, limit) if clause.words]
     sql = "".join(clause.sql for clause in clauses)
-    if [out.shown for out in outputs] == [column.name for column in scene.sample.fields]:
+    if [out.shown for out in outputs] == [column.name for column in attempt.sample.fields]:
         sql = sql.replace(_select_list(outputs), "SELECT * ", 1)
     columns = [out.to_values(v) for out, v in zip(outputs, zip(*rows, strict=True), strict=True)]
     return Draft(
-        scene.sample.own_sql(sql),
+        attempt.sample.own_sql(sql),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
-        | scene.skills & {"column_alias", "table_alias"},
+        | attempt.skills & {"column_alias", "table_alias"},
         tuple(zip(*columns, strict=True)),
     )
 
 
 def make_order(
-    scene: Scene, candidates: Sequence[Output], coarse: Sequence[Output]
+    attempt: Attempt, candidates: Sequence[Output], coarse: Sequence[Output]
 ) -> tuple[Clause, str]:
-    """Returns the ORDER BY that the scene's skills ask for, and its keys in English.
+    """Returns the ORDER BY that the attempt's skills ask for, and its keys in English.
 
     The first of two keys is one of `coarse`, which leave ties.
     """
-    kind = next((s for s in scene.skills if s.startswith("order_by")), "")
-    if not kind and not any(skill.startswith("limit") for skill in scene.skills):
+    kind = next((s for s in attempt.skills if s.startswith("order_by")), "")
+    if not kind and not any(skill.startswith("limit") for skill in attempt.skills):
         return Clause(), ""
     kind = kind or "order_by_single_column"
     num_keys = 1 if kind == "order_by_single_column" else 2
     firsts = candidates if num_keys == 1 else coarse
     if len(candidates) < num_keys or not firsts:
         raise NoTaskHereError
-    directions = [scene.rng.choice(("ASC", "DESC"))] * num_keys
+    directions = [attempt.rng.choice(("ASC", "DESC"))] * num_keys
     if kind.endswith("different_directions"):
         directions[1] = _OPPOSITE[directions[0]]
-    first = scene.rng.choice(firsts)
+    first = attempt.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
-    keys = [first, *(scene.rng.sample(others, num_keys - 1))]
+    keys = [first, *(attempt.rng.sample(others, num_keys - 1))]
 
     def render(chosen: Sequence[str]) -> str:
         parts = [
@@ -112,11 +112,11 @@ def make_order(
         for i in range(num_keys)
     ]
     words = [
-        scene.say(direction.lower(), c=key.words)
+        attempt.say(direction.lower(), c=key.words)
         for key, direction in zip(keys, directions, strict=True)
     ]
     sql = tuple(key.sql for key in keys)
-    names = [key.sql.removeprefix(scene.prefix) for key in keys]
+    names = [key.sql.removeprefix(attempt.prefix) for key in keys]
     order = tuple((name, way == "DESC") for name, way in zip(names, directions, strict=True))
     weaker_orders = [
         (*order[:i], (name, not is_descending), *order[i + 1 :])
@@ -131,20 +131,20 @@ def make_order(
         order=order,
         weaker_orders=((), *weaker_orders),
     )
-    return clause, f"{scene.say('then')} ".join(words)
+    return clause, f"{attempt.say('then')} ".join(words)
 
 
-def _pick_groups(scene: Scene) -> list[Field]:
-    is_multiple = "group_by_multiple_columns" in scene.skills
-    if not is_multiple and not any("group" in s or "having" in s for s in scene.skills):
+def _pick_groups(attempt: Attempt) -> list[Field]:
+    is_multiple = "group_by_multiple_columns" in attempt.skills
+    if not is_multiple and not any("group" in s or "having" in s for s in attempt.skills):
         return []
-    return [scene.pick(scene.sample.categories) for _ in range(1 + is_multiple)]
+    return [attempt.pick(attempt.sample.categories) for _ in range(1 + is_multiple)]
 
 
-def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
+def _make_group(attempt: Attempt, groups: Sequence[Field]) -> Clause:
     if not groups:
         return Clause()
-    names = [scene.ref(group) for group in groups]
+    names = [attempt.ref(group) for group in groups]
     fewer = names if len(names) > 1 else []
     skill = "group_by_multiple_columns" if fewer else "group_by_single_column"
     return Clause(
@@ -155,56 +155,56 @@ def _make_group(scene: Scene, groups: Sequence[Field]) -> Clause:
     )
 
 
-def _make_outputs(scene: Scene, groups: Sequence[Field]) -> list[Output]:
+def _make_outputs(attempt: Attempt, groups: Sequence[Field]) -> list[Output]:
     if groups:
-        chosen = [column_output(scene, group) for group in groups]
-        return chosen + make_aggregates(scene)
-    is_sorted = any(skill.startswith(("order", "limit")) for skill in scene.skills)
-    if not is_sorted and "where" in str(scene.skills) and scene.rng.random() < 0.25:
-        return make_aggregates(scene)
-    fields = scene.sample.fields
-    if not scene.skills & {"column_alias", "table_alias"} and scene.rng.random() < 0.15:
-        return [column_output(scene, column) for column in fields]
-    chosen_fields = scene.rng.sample(fields, scene.rng.choice((1, 2, 2, 3)))
-    return [column_output(scene, column) for column in chosen_fields]
+        chosen = [column_output(attempt, group) for group in groups]
+        return chosen + make_aggregates(attempt)
+    is_sorted = any(skill.startswith(("order", "limit")) for skill in attempt.skills)
+    if not is_sorted and "where" in str(attempt.skills) and attempt.rng.random() < 0.25:
+        return make_aggregates(attempt)
+    fields = attempt.sample.fields
+    if not attempt.skills & {"column_alias", "table_alias"} and attempt.rng.random() < 0.15:
+        return [column_output(attempt, column) for column in fields]
+    chosen_fields = attempt.rng.sample(fields, attempt.rng.choice((1, 2, 2, 3)))
+    return [column_output(attempt, column) for column in chosen_fields]
 
 
-def _make_having(scene: Scene, rest: str) -> Clause:
-    is_multiple = "having_multiple_conditions_with_aggregate" in scene.skills
-    has_calculation = "having_aggregate_calculation" in scene.skills
-    measures = [make_calculation(scene) if has_calculation else make_aggregate(scene)]
+def _make_having(attempt: Attempt, rest: str) -> Clause:
+    is_multiple = "having_multiple_conditions_with_aggregate" in attempt.skills
+    has_calculation = "having_aggregate_calculation" in attempt.skills
+    measures = [make_calculation(attempt) if has_calculation else make_aggregate(attempt)]
     if is_multiple:
-        measures.append(make_aggregate(scene))
-    leaves = [_compare(scene, measure, rest) for measure in measures]
+        measures.append(make_aggregate(attempt))
+    leaves = [_compare(attempt, measure, rest) for measure in measures]
     skill = f"having_{'multiple_conditions' if is_multiple else 'single_condition'}_with_aggregate"
-    skills = frozenset({skill, *(scene.skills & {"having_aggregate_calculation"})})
+    skills = frozenset({skill, *(attempt.skills & {"having_aggregate_calculation"})})
     if not is_multiple:
         sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
         kept, weaker_kept = leaves[0].kept, leaves[0].weaker_kept
     else:
-        scene.rng.shuffle(leaves)
-        operator = scene.rng.choice(("AND", "OR"))
+        attempt.rng.shuffle(leaves)
+        operator = attempt.rng.choice(("AND", "OR"))
         sql = f" {operator} ".join(leaf.sql for leaf in leaves)
-        words = scene.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
+        words = attempt.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
         weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
         kept = join_kept(operator, [leaf.kept for leaf in leaves]) or 0
         weaker_kept = (*leaves[0].weaker_kept, *(leaf.kept for leaf in leaves))
-    said = scene.say("having", c=words)
+    said = attempt.say("having", c=words)
     return Clause(
         f" HAVING {sql}", said, tuple(weaker), skills, kept=kept, weaker_kept=(0, *weaker_kept)
     )
 
 
-def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
+def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
     """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
-    found = scene.sample.query(f"SELECT {measure.sql} {rest}")
+    found = attempt.sample.query(f"SELECT {measure.sql} {rest}")
     values = [float(value) for (value,) in found]
     steps = list(pairwise(sorted(set(values))))
     if not steps:
         raise NoTaskHereError
-    low, high = scene.rng.choice(steps)
-    operator = scene.rng.choice("<>")
-    options = scene.sample.options
+    low, high = attempt.rng.choice(steps)
+    operator = attempt.rng.choice("<>")
+    options = attempt.sample.options
     decimals = range(1 if measure.kind in ("int", 0) else 3)
     places = (0.5,) if options.split is None else (0.5, 0.25, 0.75, 0.375, 0.625)
     tried = [round(low * (1 - p) + high * p, d) for p in places for d in decimals]
@@ -217,7 +217,7 @@ def _compare(scene: Scene, measure: Output, rest: str) -> Clause:
     if limit is None:
         raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
-    words = scene.say(operator, c=measure.words, v=literal)
+    words = attempt.say(operator, c=measure.words, v=literal)
     kept = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
     return Clause(
         f"{measure.sql} {operator} {literal}",
@@ -231,43 +231,43 @@ def _select_list(outputs: Sequence[Output]) -> str:
     return f"SELECT {', '.join([out.shown for out in outputs])} "
 
 
-def _make_order(scene: Scene, outputs: Sequence[Output], is_grouped: bool) -> Clause:
-    if not any(skill.startswith(("order_by", "limit")) for skill in scene.skills):
+def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -> Clause:
+    if not any(skill.startswith(("order_by", "limit")) for skill in attempt.skills):
         return Clause()
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
     if not is_grouped:
         selected = {out.sql for out in outputs}
-        columns = [column_output(scene, column) for column in scene.sample.fields]
+        columns = [column_output(attempt, column) for column in attempt.sample.fields]
         candidates += [column for column in columns if column.sql not in selected]
-        tied = {scene.ref(column) for column in scene.sample.tied_fields}
+        tied = {attempt.ref(column) for column in attempt.sample.tied_fields}
         coarse = [out for out in candidates if out.sql in tied]
-    clause, words = make_order(scene, candidates, coarse)
-    return clause._replace(words=scene.say("order", keys=words))
+    clause, words = make_order(attempt, candidates, coarse)
+    return clause._replace(words=attempt.say("order", keys=words))
 
 
-def _make_limit(scene: Scene, clauses: Sequence[Clause], is_plain: bool) -> Clause:
-    has_offset = "limit_and_offset" in scene.skills
-    if not has_offset and "limit_only" not in scene.skills:
+def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> Clause:
+    has_offset = "limit_and_offset" in attempt.skills
+    if not has_offset and "limit_only" not in attempt.skills:
         return Clause()
     where = clauses[1]
     if is_plain:
-        total = (where.kept if where.sql else scene.sample.all_kept).bit_count()
+        total = (where.kept if where.sql else attempt.sample.all_kept).bit_count()
     else:
-        total = len(scene.sample.query("".join([clause.sql for clause in clauses])))
+        total = len(attempt.sample.query("".join([clause.sql for clause in clauses])))
     if total < 2 + has_offset:
         raise NoTaskHereError
     if not has_offset:
-        num_rows = scene.rng.randint(1, min(5, total - 1))
-        words = scene.say("limit", n=count_rows(num_rows))
+        num_rows = attempt.rng.randint(1, min(5, total - 1))
+        words = attempt.say("limit", n=count_rows(num_rows))
         return limit_clause(num_rows, words)
-    offset = scene.rng.randint(1, min(4, total - 2))
-    num_rows = scene.rng.randint(1, min(5, total - 1 - offset))
+    offset = attempt.rng.randint(1, min(4, total - 2))
+    num_rows = attempt.rng.randint(1, min(5, total - 1 - offset))
     forms = (f" LIMIT {num_rows} OFFSET {offset}", f" LIMIT {offset}, {num_rows}")
-    words = scene.say("offset", n=count_rows(num_rows), m=count_rows(offset))
+    words = attempt.say("offset", n=count_rows(num_rows), m=count_rows(offset))
     weaker = ("", f" LIMIT {num_rows}", f" LIMIT 100 OFFSET {offset}")
     return Clause(
-        scene.rng.choice(forms),
+        attempt.rng.choice(forms),
         words,
         weaker,
         frozenset({"limit_and_offset"}),
@@ -289,31 +289,31 @@ def limit_clause(num_rows: int, words: str) -> Clause:
 
 
 def _say_head(
-    scene: Scene, outputs: Sequence[Output], groups: Sequence[Field], where: Clause
+    attempt: Attempt, outputs: Sequence[Output], groups: Sequence[Field], where: Clause
 ) -> str:
     form = "groups" if groups else "totals" if "(" in outputs[0].sql else "rows"
     cols = enumerate_words([f"the {out.words}" for out in outputs])
-    if len(outputs) == len(scene.sample.fields):
+    if len(outputs) == len(attempt.sample.fields):
         cols = "all columns"
     said = {"groups": "groups_where", "totals": "totals_where", "rows": "where"}[form]
-    restriction = f" {scene.say(said, c=where.words)}" if where.words else ""
+    restriction = f" {attempt.say(said, c=where.words)}" if where.words else ""
     words = " and ".join(group.words for group in groups)
     if len(groups) > 1:
         words = f"combination of {words}"
-    return scene.speaker.capital(
-        form, cols=cols, table=scene.sample.table.name, where=restriction, groups=words
+    return attempt.speaker.capital(
+        form, cols=cols, table=attempt.sample.table.name, where=restriction, groups=words
     )
 
 
 def _verify_rows(
-    scene: Scene, outputs: Sequence[Output], clauses: Sequence[Clause]
+    attempt: Attempt, outputs: Sequence[Output], clauses: Sequence[Clause]
 ) -> list[StoredRow]:
     """Does what `_verify` does for a query without groups and aggregates, without a database."""
     if any(clause.is_idle for clause in clauses):
         raise NoTaskHereError
-    sample = scene.sample
-    selection, weaker_selections = select_rows(scene, clauses[1], *clauses[4:])
-    names = [out.sql.removeprefix(scene.prefix) for out in outputs]
+    sample = attempt.sample
+    selection, weaker_selections = select_rows(attempt, clauses[1], *clauses[4:])
+    names = [out.sql.removeprefix(attempt.prefix) for out in outputs]
     all_rows = list(zip(*[sample.stored(sample.by_name[name]) for name in names], strict=True))
     keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
     if keys:
@@ -335,9 +335,9 @@ def _verify_rows(
     return rows
 
 
-def _verify(scene: Scene, clauses: Sequence[Clause]) -> list[StoredRow]:
+def _verify(attempt: Attempt, clauses: Sequence[Clause]) -> list[StoredRow]:
     """Returns the query's rows. Raises: NoTaskHereError unless each part of it matters."""
-    query = scene.sample.query
+    query = attempt.sample.query
     if any(clause.is_idle for clause in clauses):
         raise NoTaskHereError
     parts = [clause.sql for clause in clauses]

@@ -91,7 +91,7 @@ class Selection(NamedTuple):
     cut: slice = slice(None)
 
 
-class Sample:
+class SampleTable:
     """A random table, and a copy of it in SQLite on which gold SQL is checked.
 
     What statements without groups take needs no copy: `select` works it out.
@@ -210,7 +210,7 @@ class Sample:
         return sql.replace(self.scratch, self.table.name)
 
 
-def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> Sample:
+def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> SampleTable:
     """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
     is_large = len(skills) > 1
     domain = rng.choice(_DOMAINS)
@@ -231,7 +231,7 @@ def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -
         tuple(field.column for field in fields),
         tuple(zip(*values, strict=True)),
     )
-    return Sample(table, tuple(fields), options, domain)
+    return SampleTable(table, tuple(fields), options, domain)
 
 
 def make_value(rng: TaskRandom, field: Field) -> Value:

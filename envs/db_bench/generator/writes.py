@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from agentpeft.envs.db_bench.generator.conditions import (
+    Attempt,
     Clause,
-    NoTaskHereError,
-    Scene,
     make_where,
     quote,
     select_rows,
@@ -25,6 +24,7 @@ from agentpeft.envs.db_bench.generator.tables import (
     to_stored,
 )
 from agentpeft.envs.tasks.phrases import enumerate_words
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _STEPS = (1, 2, 5, 10, 7, 12)
 
@@ -39,112 +39,118 @@ class _Change:
     of: Callable[[str | float], str | float]
 
 
-def make_insert(scene: Scene) -> Draft:
+def make_insert(attempt: Attempt) -> Draft:
     """Returns an order to add one row or two. Raises: NoTaskHereError."""
-    fields = scene.sample.fields
-    rows = [[scene.new_value(column) for column in fields] for _ in range(2)]
-    rows = rows[: 1 if scene.rng.random() < 0.7 else 2]
+    fields = attempt.sample.fields
+    rows = [[attempt.new_value(column) for column in fields] for _ in range(2)]
+    rows = rows[: 1 if attempt.rng.random() < 0.7 else 2]
     lists = [f"({', '.join(map(to_literal, row))})" for row in rows]
     columns = ", ".join(column.name for column in fields)
-    table = scene.sample.table.name
+    table = attempt.sample.table.name
     sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join(lists)}"
     texts = [
         enumerate_words([f"{c.words} {quote(v)}" for c, v in zip(fields, row, strict=True)])
         for row in rows
     ]
-    values = f"{scene.say('insert_both')} ".join(texts)
-    text = scene.speaker.capital("insert", table=table, values=values)
+    values = f"{attempt.say('insert_both')} ".join(texts)
+    text = attempt.speaker.capital("insert", table=table, values=values)
     return Draft(sql, text, frozenset({"insert"}), None)
 
 
-def make_delete(scene: Scene) -> Draft:
+def make_delete(attempt: Attempt) -> Draft:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
-    where, order, limit, tail = _make_choice(scene)
-    _verify(scene, (where, order, limit), [])
-    text = scene.speaker.capital(
-        "delete", table=scene.sample.table.name, where=_say_where(scene, where)
+    where, order, limit, tail = _make_choice(attempt)
+    _verify(attempt, (where, order, limit), [])
+    text = attempt.speaker.capital(
+        "delete", table=attempt.sample.table.name, where=_say_where(attempt, where)
     )
-    return _draft(scene, "delete", f"DELETE FROM {scene.table}", (where, order, limit), text + tail)
+    return _draft(
+        attempt, "delete", f"DELETE FROM {attempt.table}", (where, order, limit), text + tail
+    )
 
 
-def make_update(scene: Scene) -> Draft:
+def make_update(attempt: Attempt) -> Draft:
     """Returns an order to change some or all rows. Raises: NoTaskHereError."""
-    where, order, limit, tail = _make_choice(scene)
-    num_changes = scene.rng.choice((1, 1, 2))
-    fields = [field for field in scene.sample.fields if field.kind != "name"]
-    changes = [_make_change(scene, column) for column in scene.rng.sample(fields, num_changes)]
-    _verify(scene, (where, order, limit), changes)
+    where, order, limit, tail = _make_choice(attempt)
+    num_changes = attempt.rng.choice((1, 1, 2))
+    fields = [field for field in attempt.sample.fields if field.kind != "name"]
+    changes = [_make_change(attempt, column) for column in attempt.rng.sample(fields, num_changes)]
+    _verify(attempt, (where, order, limit), changes)
     said = enumerate_words([change.words for change in changes])
-    words = {"table": scene.sample.table.name, "changes": said, "where": _say_where(scene, where)}
-    text = scene.speaker.capital("update" if where.sql else "update_all", **words)
+    words = {
+        "table": attempt.sample.table.name,
+        "changes": said,
+        "where": _say_where(attempt, where),
+    }
+    text = attempt.speaker.capital("update" if where.sql else "update_all", **words)
     assignments = ", ".join(change.sql for change in changes)
-    start = f"UPDATE {scene.table} SET {assignments}"
-    return _draft(scene, "update", start, (where, order, limit), text + tail)
+    start = f"UPDATE {attempt.table} SET {assignments}"
+    return _draft(attempt, "update", start, (where, order, limit), text + tail)
 
 
-def _draft(scene: Scene, skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draft:
+def _draft(attempt: Attempt, skill: str, start: str, clauses: Sequence[Clause], text: str) -> Draft:
     skills = frozenset({skill}).union(*(clause.skills for clause in clauses))
     sql = start + "".join(clause.sql for clause in clauses)
-    return Draft(scene.sample.own_sql(sql), text, skills, None)
+    return Draft(attempt.sample.own_sql(sql), text, skills, None)
 
 
-def _say_where(scene: Scene, where: Clause) -> str:
-    return f" {scene.say('where', c=where.words)}" if where.words else ""
+def _say_where(attempt: Attempt, where: Clause) -> str:
+    return f" {attempt.say('where', c=where.words)}" if where.words else ""
 
 
-def _make_choice(scene: Scene) -> tuple[Clause, Clause, Clause, str]:
+def _make_choice(attempt: Attempt) -> tuple[Clause, Clause, Clause, str]:
     """Returns WHERE, ORDER BY and LIMIT, and a sentence about the latter two."""
-    where = make_where(scene)
-    if "limit_only" not in scene.skills:
+    where = make_where(attempt)
+    if "limit_only" not in attempt.skills:
         return where, Clause(), Clause(), ""
-    columns = [Output(c.name, c.words, "") for c in scene.sample.fields]
-    tied = [Output(c.name, c.words, "") for c in scene.sample.tied_fields]
-    order, keys = make_order(scene, columns, tied)
-    num_rows = scene.rng.randint(1, 3)
+    columns = [Output(c.name, c.words, "") for c in attempt.sample.fields]
+    tied = [Output(c.name, c.words, "") for c in attempt.sample.tied_fields]
+    order, keys = make_order(attempt, columns, tied)
+    num_rows = attempt.rng.randint(1, 3)
     return (
         where,
         order,
         limit_clause(num_rows, ""),
-        " " + scene.say("write_limit", n=count_rows(num_rows), keys=keys),
+        " " + attempt.say("write_limit", n=count_rows(num_rows), keys=keys),
     )
 
 
-def _make_change(scene: Scene, column: Field) -> _Change:
-    value = scene.new_value(column)
-    index = scene.sample.fields.index(column)
-    if column.is_number and scene.rng.random() < 0.4:
-        options = scene.sample.options
+def _make_change(attempt: Attempt, column: Field) -> _Change:
+    value = attempt.new_value(column)
+    index = attempt.sample.fields.index(column)
+    if column.is_number and attempt.rng.random() < 0.4:
+        options = attempt.sample.options
         steps = [step for step in range(1, 100) if options.allows(step)]
         if not options.invent:
             steps = [step for step in _STEPS if step in steps][:4]
-        step = scene.rng.choice(steps)
-        words = scene.say("raise", c=column.words, v=str(step))
+        step = attempt.rng.choice(steps)
+        words = attempt.say("raise", c=column.words, v=str(step))
         sql = f"{column.name} = {column.name} + {step}"
         return _Change(sql, words, index, lambda stored: float(stored) + step)
     if isinstance(value, Decimal) and value == int(value):
         value = int(value)
-    words = scene.say("set", c=column.words, v=quote(value))
+    words = attempt.say("set", c=column.words, v=quote(value))
     new = to_stored(column, [value])[0]
     return _Change(f"{column.name} = {to_literal(value)}", words, index, lambda _: new)
 
 
-def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[_Change]) -> None:
+def _verify(attempt: Attempt, clauses: Sequence[Clause], changes: Sequence[_Change]) -> None:
     """Raises: NoTaskHereError unless each part of the change matters."""
     if clauses[0].is_idle:
         raise NoTaskHereError
-    sample = scene.sample
-    selection, weaker_selections = select_rows(scene, *clauses)
+    sample = attempt.sample
+    selection, weaker_selections = select_rows(attempt, *clauses)
     chosen = frozenset(sample.select(selection))
-    result = _contents_after(scene, chosen, changes)
-    if not result or result == _contents_after(scene, frozenset(), changes):
+    result = _contents_after(attempt, chosen, changes)
+    if not result or result == _contents_after(attempt, frozenset(), changes):
         raise NoTaskHereError
     for weaker in weaker_selections:
         others = frozenset(sample.select(weaker))
-        if others == chosen or _contents_after(scene, others, changes) == result:
+        if others == chosen or _contents_after(attempt, others, changes) == result:
             raise NoTaskHereError
-    if len(changes) == 1 and result == Counter(scene.sample.stored_rows):
+    if len(changes) == 1 and result == Counter(attempt.sample.stored_rows):
         raise NoTaskHereError
-    if len(changes) == 2 and any(_contents_after(scene, chosen, [c]) == result for c in changes):
+    if len(changes) == 2 and any(_contents_after(attempt, chosen, [c]) == result for c in changes):
         raise NoTaskHereError
     if selection.order:
         keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
@@ -154,10 +160,10 @@ def _verify(scene: Scene, clauses: Sequence[Clause], changes: Sequence[_Change])
 
 
 def _contents_after(
-    scene: Scene, chosen: frozenset[int], changes: Sequence[_Change]
+    attempt: Attempt, chosen: frozenset[int], changes: Sequence[_Change]
 ) -> Counter[StoredRow]:
     """Returns the table's rows after the changes of the chosen ones; without changes they go."""
-    rows = scene.sample.stored_rows
+    rows = attempt.sample.stored_rows
     if not changes:
         return Counter(row for index, row in enumerate(rows) if index not in chosen)
     contents = []

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentpeft.envs.os_interaction.generator.scene import NOUNS, NoTaskHereError, Scene
+from agentpeft.envs.os_interaction.generator.scene import NOUNS, Scene
 from agentpeft.envs.os_interaction.generator.verbs import VALUES, VERBS
 from agentpeft.envs.os_interaction.generator.world import Node
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import Match
 from agentpeft.envs.os_interaction.skills import check_skills, detect_skills
 from agentpeft.envs.tasks.phrases import Speaker, read_phrases
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 PHRASES = read_phrases(Path(__file__).parent / "data" / "phrases.txt")
 

@@ -6,12 +6,12 @@ from functools import reduce
 from random import Random
 
 from agentpeft.envs.os_interaction.generator.families import FAMILIES, PHRASES, Family
-from agentpeft.envs.os_interaction.generator.scene import NoTaskHereError, Scene
+from agentpeft.envs.os_interaction.generator.scene import Scene
 from agentpeft.envs.os_interaction.generator.world import expected_state, render_setup
 from agentpeft.envs.os_interaction.skills import SKILLS, check_skills
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 from agentpeft.envs.tasks.phrases import Speaker
-from agentpeft.envs.tasks.skill_generator import GeneratorOptions, SkillGenerator
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError, SkillGenerator
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
 

@@ -10,7 +10,7 @@ from posixpath import basename
 from random import Random
 
 from agentpeft.envs.os_interaction.generator.world import Node, Team, World, new_node, new_person
-from agentpeft.envs.tasks.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
 from agentpeft.envs.tasks.splits import split_of
 
 _POOLS = {
@@ -31,10 +31,6 @@ _NEW_IDS = range(3000, 5000, 10)
 """With room between them for the ids that useradd and groupadd choose themselves."""
 _FIRST_TIME_S, _HOUR_S = 1_600_000_000, 3600
 _REUSE = 0.7
-
-
-class NoTaskHereError(Exception):
-    """These choices give no proper task; the generator tries others."""
 
 
 @dataclass

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from posixpath import basename
 
-from agentpeft.envs.os_interaction.generator.scene import NoTaskHereError, Scene
+from agentpeft.envs.os_interaction.generator.scene import Scene
 from agentpeft.envs.os_interaction.generator.world import Node, Person, Team, World, new_node
 from agentpeft.envs.os_interaction.grading.state import Interval
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _EPOCH = date(1970, 1, 1)
 _AGES = ("min", "max", "warn", "inactive", "expiry")

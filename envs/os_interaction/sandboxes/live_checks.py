@@ -52,7 +52,7 @@ exec(compile(open(9).read(), "/dev/fd/9", "exec"), {{"__name__": "__main__"}})
 """
 
 
-class Machine(Protocol):
+class CheckTarget(Protocol):
     """What is needed of a sandbox."""
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
@@ -71,8 +71,8 @@ class _CheckEndedError(Exception):
 
 
 def run_live_check(
-    episode: Machine,
-    checker: Machine,
+    episode: CheckTarget,
+    checker: CheckTarget,
     script: tuple[str, Interpreter, Sequence[str]],
     path: str,
     max_processes: int,
@@ -99,7 +99,7 @@ def run_live_check(
 
 class _LiveCheck:
     def __init__(
-        self, episode: Machine, checker: Machine, max_processes: int, deadline_s: float
+        self, episode: CheckTarget, checker: CheckTarget, max_processes: int, deadline_s: float
     ) -> None:
         self._episode = episode
         self._checker = checker

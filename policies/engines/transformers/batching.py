@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class DecodingJob:
     """One turn to be decoded, and who waits for it.
 
     It has as many tokens at most as there are `uniforms`, which decide them; then it ends for
@@ -50,7 +50,7 @@ class Job:
         return len(self.prompt_ids) - len(self.row.cached)
 
 
-Ended = tuple[Job, Ids, Floats]
+Ended = tuple[DecodingJob, Ids, Floats]
 """A job, its sampled ids, and their log-probabilities."""
 
 
@@ -79,7 +79,7 @@ class Batch:
     def clear(self) -> None:
         """Forgets all keys and values, while no job is under way; their memory stays."""
         self._cache.clear()
-        self._jobs: list[Job] = []
+        self._jobs: list[DecodingJob] = []
         for row in filter(None, self._rows):
             row.slot, row.cached = -1, NO_IDS
         self._rows = []
@@ -100,7 +100,7 @@ class Batch:
             self._rows[row.slot] = None
         row.slot, row.cached = -1, NO_IDS
 
-    def admit(self, jobs: Sequence[Job], stops: Collection[int]) -> list[Ended]:
+    def admit(self, jobs: Sequence[DecodingJob], stops: Collection[int]) -> list[Ended]:
         """Takes new jobs in and samples their first tokens; returns those that ended."""
         first = self.num_active
         leaders, followers = _share(jobs)
@@ -146,7 +146,7 @@ class Batch:
         width = max((len(row.cached) for row in moved), default=0)
         self._cache.move([row.slot for row in moved], [origins[row] for row in moved], width)
 
-    def _prefill(self, jobs: list[Job]) -> torch.Tensor:
+    def _prefill(self, jobs: list[DecodingJob]) -> torch.Tensor:
         """Runs the uncached tokens of neighbouring jobs, padded on the left."""
         longest = max(job.num_uncached for job in jobs)
         ids = np.zeros((len(jobs), longest), np.int64)
@@ -158,14 +158,14 @@ class Batch:
             job.row.cached = job.prompt_ids
         return next_token_logits(self._model, self._cache, jobs[0].row.slot, ids, positions)
 
-    def _copy_prompts(self, leader_of: dict[Job, Job]) -> None:
+    def _copy_prompts(self, leader_of: dict[DecodingJob, DecodingJob]) -> None:
         for job in leader_of:
             job.row.cached = job.prompt_ids
         sources = [leader.row.slot for leader in leader_of.values()]
         width = max(len(job.prompt_ids) for job in leader_of)
         self._cache.move([job.row.slot for job in leader_of], sources, width)
 
-    def _start(self, jobs: list[Job]) -> None:
+    def _start(self, jobs: list[DecodingJob]) -> None:
         for slot, job in enumerate(jobs, self.num_active):
             seat, limit = self._seats.pop(), len(job.uniforms)
             self._uniforms[seat, :limit] = job.uniforms
@@ -226,11 +226,11 @@ def sample(logits: torch.Tensor, uniforms: Floats, temperatures: Floats) -> tupl
     return ids[:, 0].cpu().numpy(), logprobs.gather(-1, ids)[:, 0].cpu().numpy()
 
 
-def _share(jobs: Sequence[Job]) -> tuple[list[Job], dict[Job, Job]]:
+def _share(jobs: Sequence[DecodingJob]) -> tuple[list[DecodingJob], dict[DecodingJob, DecodingJob]]:
     """Returns the jobs to run, the shortest first, and those with the prompt of one of them."""
-    leaders: list[Job] = []
-    leader_of: dict[Job, Job] = {}
-    by_prefix: dict[str, Job] = {}
+    leaders: list[DecodingJob] = []
+    leader_of: dict[DecodingJob, DecodingJob] = {}
+    by_prefix: dict[str, DecodingJob] = {}
     for job in jobs:
         job.row.cached = _common(job.row.cached, job.prompt_ids[:-1])
         leader = job if job.prefix is None else by_prefix.setdefault(job.prefix, job)
@@ -249,7 +249,7 @@ def _common(cached: Ids, prompt_ids: Ids) -> Ids:
     return prompt_ids[: differs[0] if len(differs) else length]
 
 
-def _chunks(jobs: list[Job]) -> Iterator[list[Job]]:
+def _chunks(jobs: list[DecodingJob]) -> Iterator[list[DecodingJob]]:
     """Cuts jobs, in order of length, into portions that are run at once."""
     start = 0
     for index, job in enumerate(jobs):

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines.fusing import ServedEffect, merged_state
-from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, Ended, Job, Row
+from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import check_attention
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.learning.scoring import score_sequences
@@ -32,7 +32,7 @@ MAX_STEPS_WAITED = 4
 """For how many steps a few requests wait for others to be prefilled with."""
 State = Mapping[str, torch.Tensor]
 Fuse = Callable[[State, AdapterVersion], tuple[dict[str, torch.Tensor], ServedEffect]]
-Result = tuple[Job, Completion | EngineError]
+Result = tuple[DecodingJob, Completion | EngineError]
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class TransformersEngine:
         self.served_effect = math.nan
         self._version = None if settings.needs_adapter else 0
         self._rows: dict[str, Row] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, DecodingJob] = {}
         """By session, until answered; `_pending` and `_wave` are those that have not begun."""
-        self._pending: dict[str, Job] = {}
-        self._wave: list[Job] = []
+        self._pending: dict[str, DecodingJob] = {}
+        self._wave: list[DecodingJob] = []
         self._dropped: list[tuple[Row, bool]] = []
         self._steps_waited = 0
         self._is_idle = False
@@ -232,7 +232,7 @@ class TransformersEngine:
         has_all = not self._settings.deterministic or self._has_all()
         return bool(self._pending) and has_all
 
-    def _take(self, room: int) -> list[Job]:
+    def _take(self, room: int) -> list[DecodingJob]:
         """Returns the jobs that begin now, at most `room`."""
         if self._settings.deterministic:
             if not self._wave and self._has_all():
@@ -267,20 +267,20 @@ class TransformersEngine:
                     )
         _settle(results)
 
-    def _complete(self, job: Job, ids: Ids, logprobs: Floats) -> Completion:
+    def _complete(self, job: DecodingJob, ids: Ids, logprobs: Floats) -> Completion:
         is_stopped = len(ids) > 0 and int(ids[-1]) in self._stop_token_ids
         reason = StopReason.STOP_TOKEN if is_stopped else job.stop_reason
         return Completion(ids, logprobs, reason, self._version or 0)
 
 
-def _make_job(request: GenerationRequest, row: Row, room: int) -> Job:
+def _make_job(request: GenerationRequest, row: Row, room: int) -> DecodingJob:
     limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
     if room < limit:
         limit, reason = max(room, 0), StopReason.CONTEXT_FULL
     uniforms = np.random.default_rng(request.seed).random(limit, np.float32)
     future = asyncio.get_running_loop().create_future()
     prompt, prefix = request.prompt_ids, request.prefix
-    return Job(row, prompt, uniforms, request.temperature, prefix, reason, future)
+    return DecodingJob(row, prompt, uniforms, request.temperature, prefix, reason, future)
 
 
 def _settle(results: Sequence[Result]) -> None:

@@ -12,7 +12,7 @@ from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.db_bench.backends.protocol import Column, Table
-from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient, MySQLError
+from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient, ServerError
 from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
 from agentpeft.envs.db_bench.backends.server.server import Slot
 from agentpeft.envs.db_bench.backends.server.session import MySQLSession
@@ -188,7 +188,7 @@ def test_lost_connections_are_made_again(
         if other != me:
             try:
                 administrator.query(f"KILL {other}")
-            except MySQLError:
+            except ServerError:
                 continue
     session = open_when_back(database)
     assert_usable(session)
@@ -253,7 +253,7 @@ class FullServersClient:
     """Answers every statement with one error."""
 
     def __init__(self, text: str) -> None:
-        self._error = MySQLError(int(text[:4]), text)
+        self._error = ServerError(int(text[:4]), text)
 
     def query(self, _sql: str) -> None:
         raise self._error

@@ -36,7 +36,7 @@ _INTERRUPTED = 1317
 RawRow: TypeAlias = tuple[bytes, ...]  # with None for NULL: the connector types it so
 
 
-class MySQLError(Exception):
+class ServerError(Exception):
     """An error of the server; `text` is as `1146 (42S02): Table 'x' doesn't exist`."""
 
     def __init__(self, errno: int, text: str) -> None:
@@ -45,7 +45,7 @@ class MySQLError(Exception):
         self.text = text
 
 
-class ConnectionLostError(MySQLError):
+class ConnectionLostError(ServerError):
     """The connection is gone, or was never made; the server may live or not."""
 
 
@@ -191,7 +191,7 @@ class _Connection(MySQLConnection):
 
 
 class MySQLClient:
-    """A connection. Not thread-safe. Every method raises MySQLError or ConnectionLostError.
+    """A connection. Not thread-safe. Every method raises ServerError or ConnectionLostError.
 
     `columns` are the column names of the last result.
     """
@@ -357,6 +357,6 @@ def _translated_errors() -> Iterator[None]:
             raise DeadlineError(2013, _LOST) from None
         if errno in _LOST_ERRNOS or errno < 1000:
             raise ConnectionLostError(errno, text) from None
-        raise MySQLError(errno, text) from None
+        raise ServerError(errno, text) from None
     except (OSError, ValueError, LookupError) as error:
         raise ConnectionLostError(2013, f"{_LOST} ({error})") from None

@@ -36,7 +36,7 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, Table
 from agentpeft.envs.db_bench.backends.server.client import (
     ConnectionLostError,
     MySQLClient,
-    MySQLError,
+    ServerError,
 )
 from agentpeft.envs.db_bench.backends.server.server import MySQLServer, Slot
 from agentpeft.envs.db_bench.backends.server.session import MySQLSession
@@ -127,7 +127,7 @@ class MySQLDatabase:
             with self._names_lock:
                 self._names.add(slot.name)
             return slot, self._server.connect_agent(slot)
-        except MySQLError as error:
+        except ServerError as error:
             message = f"cannot make a schema at {self._server.address}: {error}"
             raise EnvFault(message) from None
 
@@ -157,7 +157,7 @@ class MySQLDatabase:
     def _remove(self, name: str) -> None:
         try:
             self._server.remove_slot(name)
-        except (MySQLError, EnvFault) as error:
+        except (ServerError, EnvFault) as error:
             _LOGGER.warning("schema %s stays behind: %s", name, error)
             return
         with self._names_lock:

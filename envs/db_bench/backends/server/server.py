@@ -19,7 +19,7 @@ from agentpeft.envs.db_bench.backends.server.client import (
     Address,
     ConnectionLostError,
     MySQLClient,
-    MySQLError,
+    ServerError,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class MySQLServer:
     def administrator(self) -> Iterator[MySQLClient]:
         """Lends a pooled administrator's connection. Raises: EnvFault where there is no server.
 
-        MySQLError is the caller's affair; a connection that was lost is not lent again.
+        ServerError is the caller's affair; a connection that was lost is not lent again.
         """
         try:
             client = self._clients.pop()
@@ -96,7 +96,7 @@ class MySQLServer:
                 while pool:
                     pool.pop().close()
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
-        except MySQLError:
+        except ServerError:
             self._give_back(client)
             raise
         except BaseException:  # Ctrl-C may have left an answer unread
@@ -139,19 +139,19 @@ class MySQLServer:
             reader.query(f"SELECT a FROM {name}.t")  # noqa: S608
             reader.close()
             self.remove_slot(name)
-        except MySQLError as error:
+        except ServerError as error:
             raise EnvFault(f"the database server {self.address} is out of order: {error}") from None
 
     def connect_agent(self, slot: Slot) -> MySQLClient:
         """Returns a connection of the slot's account, set up as MySQL 8's defaults are.
 
-        Raises: MySQLError, ConnectionLostError.
+        Raises: ServerError, ConnectionLostError.
         """
         address = replace(self.address, user=slot.name, password=slot.password)
         timeout_s = round(self.limits.statement_timeout_s + 10)
         try:
             client = MySQLClient(address, timeout_s, slot.name)
-        except MySQLError as error:
+        except ServerError as error:
             if error.errno not in (1044, 1049):
                 raise
             client = MySQLClient(address, timeout_s)
@@ -159,7 +159,7 @@ class MySQLServer:
         return client
 
     def make_slot(self) -> Slot:
-        """Makes a schema and an account that may use nothing else. Raises: EnvFault, MySQLError."""
+        """Makes a schema, and an account that may use it alone. Raises: EnvFault, ServerError."""
         name, password = f"{self._prefix}_{secrets.token_hex(6)}", secrets.token_urlsafe(12)
         with self.administrator() as client:
             self._hold_lock()
@@ -177,7 +177,7 @@ class MySQLServer:
             client.query(f"ALTER USER `{slot.name}`@`%` {self._identified} '{slot.password}'")
 
     def remove_slot(self, name: str) -> None:
-        """Drops a schema and its account with all connections. Raises: EnvFault, MySQLError."""
+        """Drops a schema and its account with all connections. Raises: EnvFault, ServerError."""
         with self.administrator() as client:
             _remove(client, name)
 
@@ -203,7 +203,7 @@ class MySQLServer:
         if not self._is_closed:
             try:
                 self.remove_slot(self._reader.name)
-            except (MySQLError, EnvFault) as error:
+            except (ServerError, EnvFault) as error:
                 _LOGGER.warning("account %s stays behind: %s", self._reader.name, error)
         self._is_closed = True
         owner = [self._owner] if self._owner else []
@@ -227,7 +227,7 @@ class MySQLServer:
                 f"no MySQL server answers at {self.address} ({error}): start one (on Debian: "
                 "apt-get install mariadb-server && service mariadb start), or correct the URL"
             ) from None
-        except MySQLError as error:
+        except ServerError as error:
             raise SettingsError(f"cannot log in at {self.address}: {error}") from None
         return client
 
@@ -237,7 +237,7 @@ class MySQLServer:
         try:
             client = MySQLClient(address, _ADMIN_TIMEOUT_S)
             client.query("SET autocommit = 1, wait_timeout = 86400, sql_mode = ''")
-        except MySQLError as error:
+        except ServerError as error:
             raise EnvFault(f"cannot read at {self.address}: {error}") from None
         return client
 
@@ -268,7 +268,7 @@ class MySQLServer:
             if client.query(f"SELECT IS_USED_LOCK('{token}')") == [(None,)]:
                 try:
                     _remove(client, str(name))
-                except MySQLError as error:
+                except ServerError as error:
                     _LOGGER.warning("%s: leftover %s stays: %s", self.address, name, error)
 
 
@@ -276,7 +276,7 @@ def _remove(client: MySQLClient, name: str) -> None:
     drop = f"DROP USER IF EXISTS {name}@`%`; DROP DATABASE IF EXISTS {name}"
     try:
         client.query(drop)
-    except MySQLError as error:
+    except ServerError as error:
         if error.errno != _LOCK_TIMEOUT:
             raise
         _end_other_holders(client, name)
@@ -293,7 +293,7 @@ def _end_other_holders(client: MySQLClient, name: str) -> None:
         xid = data if isinstance(data, bytes) else str(data).encode()
         try:
             client.query(f"XA ROLLBACK X'{xid[:length].hex()}', X'{xid[length:].hex()}', {number}")
-        except MySQLError as error:  # another connection's, which is alive
+        except ServerError as error:  # another connection's, which is alive
             _LOGGER.debug("XA ROLLBACK: %s", error)
 
 
@@ -302,7 +302,7 @@ def _kill(client: MySQLClient, connection_id: int, what: str) -> None:
         client.query(f"KILL {what} {connection_id}")
     except ConnectionLostError:
         raise
-    except MySQLError as error:  # 1094: it has ended by itself
+    except ServerError as error:  # 1094: it has ended by itself
         _LOGGER.debug("KILL %s %s: %s", what, connection_id, error)
 
 
@@ -310,7 +310,7 @@ def _find_collation(client: MySQLClient) -> str:
     for collation in _COLLATIONS:
         try:
             client.query(f"SELECT _utf8mb4'a' COLLATE {collation}")
-        except MySQLError:
+        except ServerError:
             continue
         return collation
     raise SettingsError(f"the server knows none of {', '.join(_COLLATIONS)}: is it MySQL >= 8?")
@@ -331,7 +331,7 @@ def _check_accounts(client: MySQLClient, address: Address) -> None:
     """Raises: SettingsError where every account may use some schema, or we may not make any."""
     try:
         open_schemas = client.query("SELECT Db FROM mysql.db WHERE User IN ('', 'PUBLIC')")
-    except MySQLError as error:
+    except ServerError as error:
         raise SettingsError(f"{address} is not an administrator's account: {error}") from None
     if open_schemas:
         raise SettingsError(

@@ -17,8 +17,8 @@ from agentpeft.envs.db_bench.backends.server.client import (
     ConnectionLostError,
     DeadlineError,
     MySQLClient,
-    MySQLError,
     ResultLimits,
+    ServerError,
 )
 from agentpeft.envs.db_bench.backends.server.server import MySQLServer, Slot
 from agentpeft.envs.db_bench.backends.server.statement_growth import StatementGuard
@@ -87,7 +87,7 @@ class MySQLSession:
                     self._client.query(statement)
             except ConnectionLostError:
                 raise
-            except MySQLError as error:
+            except ServerError as error:
                 text = compute_error_text(error.text, "", self.slot.name)
                 problem = f"table {table.name!r} cannot be made: {text}"
                 if _NO_ROOM.match(error.text):
@@ -103,7 +103,7 @@ class MySQLSession:
             return StatementResult(error=refusal)
         try:
             client = self._client or self._reconnect()
-        except MySQLError as error:  # the account's other connections still run what was killed
+        except ServerError as error:  # the account's other connections still run what was killed
             return self._error(error, sql)
         sql = _TRAILING_COMMENT.sub("", sql)
         self._read_until_s = None
@@ -140,7 +140,7 @@ class MySQLSession:
             return UnreadableTable("it takes too long to read")
         except ConnectionLostError as error:
             raise EnvFault(f"lost the database at {self._server.address}: {error}") from None
-        except MySQLError as error:
+        except ServerError as error:
             if error.errno in _GONE_ERRNOS:
                 return None
             self._server.check()
@@ -183,7 +183,7 @@ class MySQLSession:
             self._drop_client()
             self._check_server()
             return self._error(error, sql)
-        except MySQLError as error:
+        except ServerError as error:
             return self._error(error, sql)
         if client.is_closed:
             self._hang_up(client)
@@ -194,15 +194,15 @@ class MySQLSession:
         self._drop_client()
         self._server.kill(client.connection_id, "CONNECTION")
 
-    def _error(self, error: MySQLError, sql: str) -> StatementResult:
+    def _error(self, error: ServerError, sql: str) -> StatementResult:
         return StatementResult(error=compute_error_text(error.text, sql, self.slot.name))
 
     def _reconnect(self) -> MySQLClient:
-        """Connects again. Raises: EnvFault, MySQLError where the account is at its limit."""
+        """Connects again. Raises: EnvFault, ServerError where the account is at its limit."""
         try:
             self._server.reset_password(self.slot)
             self._client = self._server.connect_agent(self.slot)
-        except MySQLError as error:
+        except ServerError as error:
             if error.errno == _TOO_MANY_CONNECTIONS:
                 raise
             raise EnvFault(f"lost the database at {self._server.address}: {error}") from None
@@ -220,7 +220,7 @@ class MySQLSession:
                 self._client.query("DO 0", _CLIENT_GRACE_S)
         except ConnectionLostError:
             self._drop_client()
-        except MySQLError:
+        except ServerError:
             pass
 
     def _end_transaction(self) -> None:
@@ -231,13 +231,13 @@ class MySQLSession:
             client.query("ROLLBACK", _CLIENT_GRACE_S)
         except DeadlineError:
             self._hang_up(client)
-        except MySQLError:  # an XA transaction: it ends with its connection
+        except ServerError:  # an XA transaction: it ends with its connection
             self._drop_client()
 
     def _is_over_size(self) -> bool:
         try:
             size_mib = self._server.compute_size_mib(self.slot.name)
-        except MySQLError:
+        except ServerError:
             self._server.check()
             return True  # the agent has made it unmeasurable, so it counts as too large
         return size_mib > self._limits.max_database_mib

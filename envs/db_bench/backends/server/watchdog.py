@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agentpeft.envs.core.errors import EnvFault
-from agentpeft.envs.db_bench.backends.server.client import MySQLError
+from agentpeft.envs.db_bench.backends.server.client import ServerError
 from agentpeft.envs.db_bench.backends.server.server import MySQLServer
 
 _LOGGER = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Watchdog:
             for guard in list(self._guards.values()):
                 try:
                     self._look_at(guard)
-                except (MySQLError, EnvFault) as error:
+                except (ServerError, EnvFault) as error:
                     _LOGGER.warning("watchdog: %s", error)
 
     def _look_at(self, guard: Guard) -> None:

@@ -101,7 +101,7 @@ RUN_ERRORS = (
 
 
 @dataclass(frozen=True)
-class Job:
+class Transaction:
     """Statements for SQLite, all or none; the result is the last one's.
 
     `is_ddl`: they may change the schema. `timeout_s` is for all.
@@ -118,7 +118,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class JobResult:
+class TransactionResult:
     """A statement's rows; `is_cut`: there were more."""
 
     rows: list[SqliteRow]
@@ -155,39 +155,43 @@ class GuardedConnection:
         self._connection.executemany(insert, rows)
         self._connection.execute("COMMIT")
 
-    def run(self, job: Job) -> JobResult:
-        """Runs a job; one that fails leaves nothing behind.
+    def run(self, transaction: Transaction) -> TransactionResult:
+        """Runs a transaction; one that fails leaves nothing behind.
 
         Raises: StatementInterrupted, MySQLError (a function's), KeyViolated, sqlite3.Error,
         UnicodeError, MemoryError.
         """
-        is_query = len(job.sql) == 1 and job.sql[0].startswith("SELECT")
+        is_query = len(transaction.sql) == 1 and transaction.sql[0].startswith("SELECT")
         if self._max_pages is not None and not is_query:
             self._connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
             self._max_pages = None  # set once, and not for queries: that would cost them time
-        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in job.sql):
+        if self._functions is None and any(FUNCTION_PREFIX in sql for sql in transaction.sql):
             self.prepare_functions()
-        self._deadline.start(job.timeout_s, job.max_call_work, self._connection.interrupt)
+        self._deadline.start(
+            transaction.timeout_s, transaction.max_call_work, self._connection.interrupt
+        )
         try:
             with _hearing_ctrl_c(self._deadline):
-                return self._run_in_transaction(job, not is_query)
+                return self._run_in_transaction(transaction, not is_query)
         except sqlite3.IntegrityError as error:
-            key = None if job.is_ddl else failed_key(error)
+            key = None if transaction.is_ddl else failed_key(error)
             if key is None:
                 raise
-            values = self._find_duplicate(job, *key)
+            values = self._find_duplicate(transaction, *key)
         finally:
             self._deadline.stop()
         raise KeyViolated(*key, values)
 
-    def _run_in_transaction(self, job: Job, is_transaction: bool) -> JobResult:
-        """Runs a job; a comparison that missed the deadline may have spoilt what it wrote."""
+    def _run_in_transaction(
+        self, transaction: Transaction, is_transaction: bool
+    ) -> TransactionResult:
+        """Runs it; a comparison that missed the deadline may have spoilt what it wrote."""
         connection = self._connection
         is_transaction = is_transaction and not connection.in_transaction
         if is_transaction:
             connection.execute("BEGIN")
         try:
-            result = self._run_guarded(job)
+            result = self._run_guarded(transaction)
             if is_transaction:
                 connection.execute("COMMIT")
             return result
@@ -195,7 +199,7 @@ class GuardedConnection:
             if is_transaction and connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    def _run_guarded(self, job: Job) -> JobResult:
+    def _run_guarded(self, transaction: Transaction) -> TransactionResult:
         if not self._is_guarded:  # from here on; making the task's tables is quicker without
             self._connection.set_authorizer(self._authorize)
             self._connection.set_progress_handler(
@@ -204,13 +208,13 @@ class GuardedConnection:
             self._is_guarded = True
         variables = self.variables
         cursor = self._connection.cursor()
-        self._is_ddl = job.is_ddl
+        self._is_ddl = transaction.is_ddl
         self._is_trusted = False
-        self._limit_values(job.max_value_bytes)
+        self._limit_values(transaction.max_value_bytes)
         try:
-            for sql in job.sql:
+            for sql in transaction.sql:
                 cursor.execute(sql)
-            result = _fetch(cursor, job.max_rows)
+            result = _fetch(cursor, transaction.max_rows)
             self._check_variables(variables)
             if self._deadline.is_missed:
                 self.variables = variables
@@ -247,7 +251,9 @@ class GuardedConnection:
         self._limit_values(MAX_VALUE_BYTES)
         return self._connection.execute(sql).fetchall()
 
-    def _find_duplicate(self, job: Job, table: str, columns: Sequence[str]) -> SqliteRow | None:
+    def _find_duplicate(
+        self, transaction: Transaction, table: str, columns: Sequence[str]
+    ) -> SqliteRow | None:
         """Returns the key that a statement failed to write twice, None where it is not found.
 
         The statement runs again in what is left of its time, watched by triggers, and nothing of
@@ -268,7 +274,7 @@ class GuardedConnection:
                         f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
                         f"BEGIN SELECT found_key({values}); END"
                     )
-                self._run_guarded(job)
+                self._run_guarded(transaction)
         finally:
             if connection.in_transaction:  # an interrupted change has rolled back by itself
                 connection.execute("ROLLBACK")
@@ -358,18 +364,18 @@ class _hearing_ctrl_c:  # noqa: N801 (used as a function is)
                 raise KeyboardInterrupt
 
 
-def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> JobResult:
+def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> TransactionResult:
     """Returns at most `max_rows` rows and `_MAX_RESULT_BYTES` bytes of text."""
     rows: list[SqliteRow] = []
     num_bytes = 0
     for row in cursor:
         if len(rows) == max_rows or num_bytes > _MAX_RESULT_BYTES:
-            return JobResult(rows, is_cut=True)
+            return TransactionResult(rows, is_cut=True)
         rows.append(row)
         for value in row:
             if isinstance(value, (str, bytes)):
                 num_bytes += len(value)
-    return JobResult(rows, is_cut=False)
+    return TransactionResult(rows, is_cut=False)
 
 
 def failed_key(error: Exception) -> tuple[str, tuple[str, ...]] | None:

@@ -24,9 +24,9 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     MAX_VALUE_BYTES,
     RUN_ERRORS,
     GuardedConnection,
-    Job,
-    JobResult,
     KeyViolated,
+    Transaction,
+    TransactionResult,
     failed_key,
 )
 from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error
@@ -182,10 +182,10 @@ class SqliteSession(Closable):
             self._connection.restore(image)
             self._before_transaction = None
 
-    def _run_translation(self, translation: Translation, deadline_s: float) -> JobResult:
+    def _run_translation(self, translation: Translation, deadline_s: float) -> TransactionResult:
         """Runs a statement in the lane that it needs. Raises: MySQLError, EnvFault."""
         is_ddl = translation.kind is StatementKind.DEFINITION
-        job = Job(
+        transaction = Transaction(
             translation.sql,
             is_ddl,
             min(_FAST_LANE_S, deadline_s - time.monotonic()),
@@ -194,16 +194,16 @@ class SqliteSession(Closable):
             _FAST_LANE_CALL_WORK,
         )
         try:
-            if not any(map(_may_hang, job.sql)):
+            if not any(map(_may_hang, transaction.sql)):
                 with contextlib.suppress(StatementInterrupted, sqlite3.DataError):
-                    return self._connection.run(job)
-            return self._run_in_worker(job, deadline_s)
+                    return self._connection.run(transaction)
+            return self._run_in_worker(transaction, deadline_s)
         except RUN_ERRORS as error:
-            raise self._explain(error, job.sql[0]) from None
+            raise self._explain(error, transaction.sql[0]) from None
 
-    def _run_in_worker(self, job: Job, deadline_s: float) -> JobResult:
-        job = replace(
-            job,
+    def _run_in_worker(self, transaction: Transaction, deadline_s: float) -> TransactionResult:
+        transaction = replace(
+            transaction,
             timeout_s=max(deadline_s - time.monotonic(), 0.001),
             max_value_bytes=MAX_VALUE_BYTES,
             max_call_work=math.inf,
@@ -211,7 +211,7 @@ class SqliteSession(Closable):
         connection = self._connection
         image = connection.image()
         reply = self._workers.run(
-            Request(job, image, connection.variables, self._limits.max_database_mib)
+            Request(transaction, image, connection.variables, self._limits.max_database_mib)
         )
         if reply.image != image:
             connection.restore(reply.image)

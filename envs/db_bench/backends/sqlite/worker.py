@@ -30,8 +30,8 @@ from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.db_bench.backends.sqlite.connection import (
     RUN_ERRORS,
     GuardedConnection,
-    Job,
-    JobResult,
+    Transaction,
+    TransactionResult,
     Variables,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import StatementInterrupted
@@ -47,9 +47,9 @@ _WINDOWS_VARIABLES = ("SYSTEMROOT", "TEMP", "TMP")
 
 @dataclass(frozen=True)
 class Request:
-    """A job, the database that it runs on, and how large that may grow."""
+    """A transaction, the database that it runs on, and how large that may grow."""
 
-    job: Job
+    transaction: Transaction
     image: bytes
     variables: Variables
     max_database_mib: int
@@ -57,9 +57,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """A job's result and the database after it."""
+    """A transaction's result and the database after it."""
 
-    result: JobResult
+    result: TransactionResult
     image: bytes
     variables: Variables
 
@@ -80,12 +80,12 @@ class WorkerPool:
         self._forget()
 
     def run(self, request: Request) -> Reply:
-        """Runs a job and returns its result and the database after it.
+        """Runs a transaction and returns its result and the database after it.
 
-        The time that it waits for a worker is not the job's.
+        The time that it waits for a worker is not the transaction's.
 
         Raises: StatementInterrupted, MySQLError, KeyViolated, sqlite3.Error, MemoryError (the
-        worker died of the job), EnvFault (no worker can be started).
+        worker died of the transaction), EnvFault (no worker can be started).
         """
         answer: Answer | None = None
         is_new = False
@@ -94,8 +94,10 @@ class WorkerPool:
                 is_new = worker.is_new
                 start_s = time.monotonic()
                 answer = worker.run(request)
-                rest_s = request.job.timeout_s - (time.monotonic() - start_s)
-                request = replace(request, job=replace(request.job, timeout_s=max(rest_s, 0.001)))
+                rest_s = request.transaction.timeout_s - (time.monotonic() - start_s)
+                request = replace(
+                    request, transaction=replace(request.transaction, timeout_s=max(rest_s, 0.001))
+                )
         if isinstance(answer, Exception):
             raise answer
         if not isinstance(answer, Reply):
@@ -158,7 +160,7 @@ class _Worker:
 
     def run(self, request: Request) -> Answer | None:
         """Returns what the worker answers; None if it died before the deadline."""
-        timeout_s = request.job.timeout_s + _GRACE_S
+        timeout_s = request.transaction.timeout_s + _GRACE_S
         start_s = time.monotonic()
         self.is_new = self.is_healthy = False
         try:
@@ -169,7 +171,7 @@ class _Worker:
         if answer is not None:
             self.is_healthy = True
             return answer
-        is_late = time.monotonic() - start_s >= request.job.timeout_s
+        is_late = time.monotonic() - start_s >= request.transaction.timeout_s
         return StatementInterrupted() if is_late else None
 
     def is_alive(self) -> bool:
@@ -253,7 +255,7 @@ def _run(request: Request) -> Answer:
     try:
         connection.prepare_functions()  # a column's default may call one
         connection.variables = request.variables
-        result = connection.run(request.job)
+        result = connection.run(request.transaction)
         return Reply(result, connection.image(), connection.variables)
     except RUN_ERRORS as error:
         return error
@@ -291,6 +293,6 @@ def main(parent: "Connection[Any, Any]") -> None:
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         while True:
             request: Request = parent.recv()
-            with _deadline(request.job.timeout_s + _GRACE_S):
+            with _deadline(request.transaction.timeout_s + _GRACE_S):
                 answer = _run(request)
             parent.send(answer)
