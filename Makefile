@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-attacks test-chaos test-all test-gymnasium-1.2 check bench bench-trl venv-trl vllm clean
+.PHONY: help quickstart test test-attacks test-chaos test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -48,12 +48,15 @@ bench: $(DEV) ## Measures episodes per second of every environment and backend
 bench-trl: $(TRAIN) $(TRL)/.installed ## Compares an update's seconds, and updates to 95 %, with bare TRL's
 	$(BIN)/python benchmarks/update_vs_trl.py
 
+docs: $(DEV) ## Builds the documentation as a site in site/
+	$(BIN)/python -m mkdocs build --quiet
+
 venv-trl: $(TRL)/.installed ## Makes the environment in which TRL and TorchRL train on these environments
 
 vllm: $(VLLM) ## Adds vLLM for CPUs to .venv; where there is a GPU it says what to install
 
 clean: ## Removes what the targets made
-	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) build dist *.egg-info .*_cache .hypothesis
+	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) build dist site *.egg-info .*_cache .hypothesis
 
 # A check, since without it Debian's python3 leaves half an environment behind.
 define make_venv
