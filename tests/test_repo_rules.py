@@ -71,6 +71,16 @@ def test_a_room_imports_only_what_it_may(path):
             assert name.split(".")[0] not in {"torch", "ray", "transformers", "peft", "vllm"}
 
 
+def test_the_mysql_dialect_is_a_closed_box():
+    folder = "envs/db_bench/backends/sqlite/mysql"
+    dotted = "agentpeft." + folder.replace("/", ".")
+    public = ("sqlglot.exp", "sqlglot.Dialect", "sqlglot.errors.", "sqlglot.Token")
+    for path in tracked(f"{folder}/*.py"):
+        for name in imports(path):
+            assert not name.startswith("agentpeft.") or name.startswith(f"{dotted}."), name
+            assert not name.startswith("sqlglot") or name.startswith(public), name
+
+
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("package", DOORS)
 def test_a_heavyweight_has_one_door(room, package):

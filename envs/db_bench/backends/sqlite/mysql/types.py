@@ -3,15 +3,21 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
-from agentpeft.envs.db_bench.backends.protocol import Column
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
 
 MAX_SCALE = 30
 DIVISION_SCALE = 4
 _MAX_NAME_CHARS = 64
+
+Value: TypeAlias = int | float | str | bytes | Decimal | date | datetime | timedelta | None
+"""What mysql-connector returns for a value."""
+Row: TypeAlias = tuple[Value, ...]
 
 
 class Kind(StrEnum):
@@ -215,11 +221,10 @@ class TableSchema:
 
 
 @lru_cache(maxsize=1024)
-def table_schema(name: str, columns: tuple[Column, ...]) -> TableSchema:
+def table_schema(name: str, columns: tuple[tuple[str, str], ...]) -> TableSchema:
     """Returns the schema of a task's table. Raises: MySQLError for a type MySQL lacks."""
-    return TableSchema(
-        name, tuple(ColumnSchema(c.name, c.type, parse_type(c.type)) for c in columns)
-    )
+    schemas = (ColumnSchema(column, text, parse_type(text)) for column, text in columns)
+    return TableSchema(name, tuple(schemas))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot import Token, TokenType
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
 

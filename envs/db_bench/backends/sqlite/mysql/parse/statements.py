@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from sys import getsizeof
 
-from sqlglot import Dialect, exp
+from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokenizer_core import Token, TokenType
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError

@@ -5,9 +5,8 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 
-from agentpeft.envs.db_bench.backends.protocol import Row, Value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, Row, SqlType, Value
 
 SQLiteValue = int | float | str | bytes | None
 _CONTEXT = Context(prec=400, rounding=ROUND_HALF_UP)

@@ -4,7 +4,6 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Decimal
 
-from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
     SQLiteValue,
@@ -12,7 +11,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
     to_decimal,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import normalize
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import TEMPORALS, Kind, SqlType
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import TEMPORALS, Kind, SqlType, Value
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$", re.ASCII)
 _PREFIX = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)", re.ASCII)
