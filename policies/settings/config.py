@@ -24,29 +24,50 @@ Normalization = Literal["token", "sequence", "constant"]
 
 
 class EnvironmentSettings(Section):
-    """Which Gymnasium environment is trained on, and its keyword arguments."""
+    """The Gymnasium environment that is trained on."""
 
     id: str = "AgentPEFT/Arithmetic-v0"
+    """A Gymnasium id whose observations and actions are text; `module:id` imports the module
+    that registers it first.
+    """
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    """The environment's keyword arguments. A task file that `data` names and that is missing
+    is made first (DB-bench, OS-interaction, GSM8K).
+    """
 
 
 class ModelSettings(Section):
-    """The base model: "tiny" (built in), a Hugging Face id or folder, or an adapter's folder.
-
-    `adapter`: a trained one's folder, to start from. `dtype` is the base's ("auto": float32 on a
-    CPU, bfloat16 on a GPU). Without `use_chat_template` a conversation is plain text, in lines.
-    `chat_template_kwargs` are the template's own variables, such as `enable_thinking`. The
-    environment is told what a turn says after its last `end_of_thought`; empty: all of it.
-    """
+    """The base model, and how conversations become its text."""
 
     name: str = "tiny"
+    """`tiny` is the built-in model; else a Hugging Face id, a model's folder, or an adapter's
+    folder (its base is loaded, and training goes on from it). `module:name` first imports the
+    module of your own model classes.
+    """
     adapter: str | None = None
+    """Folder of an adapter to start from; it is the reference of the KL term too.
+    `--resume-from` sets it. None: a new adapter.
+    """
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the base's weights. Auto is float32 on a CPU, bfloat16 on a GPU."""
     load_in_4bit: bool = False
+    """Quantizes the base with bitsandbytes; needs a GPU. The `transformers` engine cannot
+    serve such a base yet.
+    """
     use_chat_template: bool = True
+    """Renders conversations by the tokenizer's chat template. False: as plain text, in lines."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{enable_thinking = false}`. One that the
+    template does not read is refused.
+    """
     system_prompt: str | None = Field(default=None, min_length=1)
+    """System message before every prompt. Refused where the template leaves it out. None: no
+    system message.
+    """
     end_of_thought: str = END_OF_THOUGHT
+    """The environment is told what a turn says [after the last such
+    mark](how_it_works.md#thinking-models). Empty: it is told the whole turn.
+    """
 
 
 CHAT_SETTINGS = {
@@ -59,150 +80,275 @@ CHAT_SETTINGS = {
 
 
 class TinySettings(Section):
-    """The architecture (Llama's) of the built-in model; used where `model.name` is "tiny"."""
+    """The architecture (Llama's, with biases in attention) of the built-in model.
+
+    Refused where `model.name` is another.
+    """
 
     hidden_size: Count = 192
+    """Width of the residual stream; a multiple of twice the number of heads."""
     num_layers: Count = 4
+    """Number of layers."""
     num_heads: Count = 4
+    """Number of attention heads."""
     intermediate_size: Count = 512
+    """Width of the feed-forward layers."""
     vocab_size: int = Field(default=512, ge=300, le=65536)
+    """Size of the byte-level BPE vocabulary, 300 to 65536."""
     max_context_tokens: Count = 1024
+    """The longest conversation in tokens."""
 
 
 class LoraSettings(Section):
-    """The adapter. `use_lora` False trains all weights (with algorithm "sft" only)."""
+    """The adapter that is trained."""
 
     use_lora: bool = True
+    """False trains all weights, with algorithm `sft` only."""
     rank: Count = 16
+    """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
+    """The update is scaled by alpha / rank."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
+    """Names of the layers that get an adapter, such as `["q_proj", "v_proj"]`. `all-linear`:
+    all linear layers but the output layer.
+    """
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout of the adapter's input, with algorithm `sft` only."""
 
 
 class WarmStartSettings(Section):
-    """At most `num_steps` supervised steps on oracle episodes before RL; 0 are none.
-
-    They train the tiny model's base weights (cached), any other model's adapter. `env_kwargs`
-    override the environment's. The tiny model's learning rate decays over the last `decay` of the
-    steps, or over a tenth of those taken once `target_success` of the episodes are right.
-    """
+    """Supervised steps on the oracle's episodes before RL."""
 
     num_steps: CountOrZero = 0
+    """Number of steps at most. They train the tiny model's base weights (cached in
+    `~/.cache/agentpeft`, or in `AGENTPEFT_CACHE`) or any other model's adapter. 0: no warm
+    start.
+    """
     target_success: float | None = Field(default=None, gt=0, le=1)
+    """Tiny model only: the learning rate begins to fall once greedy decoding would play this
+    share of the episodes right. None: all `num_steps` are taken.
+    """
     decay: float = Field(default=0.1, ge=0, le=1)
+    """Tiny model only: share of `num_steps` over which the learning rate falls to 0 at the
+    end, without a target.
+    """
     batch_size: Count = 64
+    """Episodes in a step."""
     lr: float = Field(default=2e-3, gt=0)
+    """Learning rate. The tiny model's rises over the first 5 % of the steps, stays, and falls
+    linearly to 0 at the end.
+    """
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Override `environment.kwargs`, for easier tasks to learn from."""
 
 
 class EnvRunnerSettings(Section):
-    """Who plays the episodes. 0 runners play in the driver's process, for debugging.
-
-    `num_cpus_per_env_runner` is what Ray reserves; `num_threads` what torch uses.
-    `max_concurrent_episodes`, per runner. `temperature` 0 is greedy. `serving` "auto" is
-    "native" over a base in bfloat16, else "fused". `kv_cache_gib` is vLLM's; None is 1 on a CPU.
-    """
+    """The processes that play the episodes, and their engines."""
 
     num_env_runners: CountOrZero = 1
+    """Number of runner processes (Ray actors). 0 plays and learns in this process, without
+    Ray.
+    """
     num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves for each runner."""
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
+    """GPUs that Ray reserves for each runner. Above 0 the model is on the GPU."""
     num_threads: Threads = 2
+    """Torch's threads in each runner."""
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"
+    """`transformers` and [`vllm`](vllm.md) sample from the model; `scripted` plays the
+    oracle.
+    """
     serving: Literal["auto", "native", "fused"] = "auto"
+    """How an adapter is served: `native` in LoRA layers, `fused` into the weights. Auto is
+    `native` over a base in bfloat16, else `fused`
+    ([why](delivery.md#small-steps-over-a-bfloat16-base)).
+    """
     kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Memory of a vLLM engine for keys and values, in GiB. None: 1 on a CPU; on a GPU what is
+    left of its share.
+    """
     max_concurrent_episodes: Count = 256
+    """Episodes that each runner plays at once."""
     max_new_tokens: Count = 256
+    """Longest turn in tokens. It is also the constant of `loss_normalization = "constant"`."""
     max_context_tokens: Count | None = None
+    """Longest conversation in tokens; a full one ends the episode (`context_limit`). None:
+    the model's own limit.
+    """
     temperature: NonNegativeFloat = 1.0
+    """Sampling temperature of training; greedy evaluation does not read it. 0 is refused with
+    RL.
+    """
     step_timeout_s: float = Field(default=60.0, gt=0)
+    """A step of the environment that takes longer is a fault: the episode is played again in
+    a fresh environment.
+    """
     episode_timeout_s: float = Field(default=600.0, gt=0)
+    """Time of an episode, the engine's included. One that takes longer leaves its group,
+    counted in `sample/num_slow_episodes`.
+    """
 
 
 class TrainingSettings(Section):
-    """What is learnt, and how. None means the algorithm's own default.
+    """What is learnt, and how: [what the algorithms compute](algorithms.md).
 
-    An iteration plays `num_groups` tasks, `group_size` episodes each.
+    A setting that the algorithm does not read is refused when it is set. None means the
+    algorithm's own default.
     """
 
     algorithm: AlgorithmName = "grpo"
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `raft`, `ppo`, `a2c` or `sft`."""
     num_iterations: CountOrZero = 100
+    """Iterations of the whole run."""
     num_groups: Count = 32
+    """Tasks in an iteration."""
     group_size: Count = 8
+    """Episodes of each task."""
     lr: float = Field(default=1e-4, gt=0)
+    """AdamW's learning rate."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate; `linear` and `cosine` end near 0 at the last iteration."""
     num_warmup_iterations: CountOrZero = 0
+    """Iterations over which the learning rate rises linearly at the start."""
     weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None
+    """Passes over an iteration's episodes. None: 2 with `ppo`, else 1. `reinforce`, `rloo`
+    and `a2c` allow 1 only, since their loss has no ratio.
+    """
     num_minibatches: Count = 1
+    """Optimizer steps in a pass. A group is never cut."""
     clip_range: float | None = Field(default=None, gt=0)
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `ppo`). None: 0.2."""
     clip_range_high: float | None = Field(default=None, gt=0)
+    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`."""
     loss_normalization: Normalization | None = None
+    """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
+    `dr_grpo`, `sequence` with `raft`, else `token`.
+    """
     kl_coeff: NonNegativeFloat = 0.0
+    """Weight of the KL to the reference, which is the base without the adapter, or the
+    adapter that training started from.
+    """
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the KL: `k1` (only with `kl_placement` "reward"), `k2`, `k3`."""
     kl_placement: Literal["loss", "reward"] = "loss"
+    """Where the KL goes: `loss`, a term of the loss; `reward`, subtracted from the turns'
+    rewards.
+    """
     entropy_coeff: float | None = Field(default=None, ge=0)
+    """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of REINFORCE's moving baseline."""
     importance_cap: float | None = Field(default=None, gt=0)
+    """Truncated importance sampling: the cap on the ratio of the learner's probability to the
+    engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
+    """
     critic: CriticKind | None = None
+    """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
+    or `separate` (an adapter of its own). None: `shared` with `a2c`, no critic with `ppo`.
+    """
     critic_lr: float | None = Field(default=None, gt=0)
+    """Learning rate of the critic's own weights (its head; with `separate` its adapter too),
+    by the same schedule. None: `training.lr`; others take 5 to 20 times that.
+    """
     gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount (gamma) of the next turn's value. Needs a critic."""
     lambda_: float = Field(default=1.0, ge=0, le=1)
+    """Lambda of GAE: 1 uses the rewards that came, 0 the next turn's value in their place. Needs
+    a critic.
+    """
     vf_loss_coeff: float = Field(default=0.5, gt=0)
+    """Weight of the value loss. Needs a critic."""
     clip_range_vf: float | None = Field(default=None, gt=0)
+    """How far a value may move from the old one before the value loss stops pulling (`ppo`
+    with a critic). None: not clipped.
+    """
     dynamic_sampling: bool = False
+    """Drops groups of equal returns before the update. No others are sampled in their place."""
 
 
 class LearnerSettings(Section):
     """How many learners share an update, where, and in what portions each computes."""
 
     num_learners: Count = 1
+    """Processes that share each update ([how](how_it_works.md#several-learners)). The other
+    settings of this section hold for each of them.
+    """
     num_cpus_per_learner: float = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves."""
     num_gpus_per_learner: float = Field(default=0.0, ge=0)
+    """GPUs that Ray reserves. Above 0 the model is on the GPU."""
     num_threads: Threads = 2
+    """Torch's threads."""
     autocast: Literal["auto", "off", "bfloat16"] = "auto"
+    """Computes in bfloat16. Auto does so on a GPU, and on a CPU for models of 50 million
+    weights or more.
+    """
     gradient_checkpointing: bool = False
+    """Takes less memory and more time. Prompts are then not shared."""
     share_prompts: bool = True
+    """Computes the prompt of a group once; the gradient is the same."""
     max_tokens_per_micro_batch: Count = 8192
+    """Padded tokens of a forward pass. Halved when memory does not suffice, and doubled again
+    after 20 updates for which it did.
+    """
 
 
 class EvaluationSettings(Section):
-    """Greedy episodes on held-out tasks, before and after, and every `interval` iterations (0: no).
-
-    `env_kwargs` override `environment.kwargs`. With `samples_per_task` > 1 they are sampled at the
-    training temperature, and pass@k is reported.
-    """
+    """Greedy episodes on held-out tasks, before and after training."""
 
     interval: CountOrZero = 0
+    """Also evaluates after every so many iterations. 0: only before and after training."""
     num_tasks: CountOrZero = 200
+    """Number of tasks. 0 evaluates nothing, and the success rates are null."""
     samples_per_task: Count = 1
+    """1 is greedy. More are sampled at the training temperature, and `pass_at/k` is reported."""
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Override `environment.kwargs`, such as `{split = "test"}`. Needed where training reads
+    a file, whose tasks would else be evaluated.
+    """
 
 
 class OutputSettings(Section):
-    """What a run writes, below `dir`/<experiment>/<timestamp>."""
+    """What a run writes."""
 
     dir: str = "outputs"
+    """A run writes below `dir`/experiment/timestamp."""
     checkpoint_interval: CountOrZero = 10
+    """Saves after every so many iterations, at the end and when stopped. 0: only at the end
+    and when stopped, so that a killed run is lost.
+    """
     num_checkpoints_kept: Count = 2
+    """Number of checkpoints that are kept, the newest."""
     tensorboard: bool = True
+    """Writes TensorBoard's event files to `logs/`."""
     wandb: Literal["off", "online", "offline"] = "off"
+    """Logs to Weights & Biases (`pip install wandb`)."""
     episodes: bool = True
+    """Writes every episode with its messages to `sessions/`."""
 
 
 class Settings(Section):
-    """All settings of a run; contradictions between them are refused.
-
-    `max_adapter_lag` 0 samples and learns in turn; n >= 1 samples up to n updates ahead.
-    `deterministic` makes a run on CPUs repeatable, and a resumed one equal, to the bit.
-    """
+    """All settings of a run; contradictions between them are refused."""
 
     experiment: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Name of the folder below `output.dir`, and a part of every adapter version's name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Decides tasks, sampling, new weights and minibatches."""
     deterministic: bool = False
+    """CPU only: batches are composed in one fixed way, so that a run can be repeated, and a
+    resumed run equals an uninterrupted one to the bit. Needs `max_adapter_lag` 0.
+    """
     max_adapter_lag: CountOrZero = 0
+    """0 samples and learns in turn. n samples up to n updates ahead and drops what is older
+    (counted in `sample/num_stale_groups`); needs a runner process.
+    """
     environment: EnvironmentSettings = EnvironmentSettings()
     model: ModelSettings = ModelSettings()
     tiny: TinySettings = TinySettings()
