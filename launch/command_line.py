@@ -5,6 +5,7 @@ import sys
 import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,15 +42,16 @@ def add_settings(parser: ArgumentParser) -> None:
     parser.add_argument(
         "settings",
         nargs="*",
-        metavar="[CONFIG] [key=value ...]",
-        help="a name in launch/configs (quickstart) or a TOML file, then dotted settings",
+        metavar="[CONFIG ...] [key=value ...]",
+        help="names in launch/configs (quickstart) or TOML files, a later one over the earlier; "
+        "then dotted settings",
     )
 
 
-def split_settings(words: list[str]) -> tuple[str, list[str]]:
-    """Returns the config, "quickstart" unless it is named, and the overrides."""
-    has_config = bool(words) and "=" not in words[0]
-    return (words[0], words[1:]) if has_config else ("quickstart", words)
+def split_settings(words: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the configs, "quickstart" if none is named, and the overrides after them."""
+    configs = list(takewhile(lambda word: "=" not in word, words))
+    return configs or ["quickstart"], words[len(configs) :]
 
 
 def run_command(run: Callable[[Namespace], int], args: Namespace) -> int:

@@ -55,10 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: Namespace) -> int:
-    config, overrides = split_settings(args.settings)
-    run = Path(config) if (Path(config) / CONFIG_FILE).is_file() else None
-    source = str(run / CONFIG_FILE) if run else config
-    settings = with_task_files(read_start(source, overrides).settings)
+    configs, overrides = split_settings(args.settings)
+    run = Path(configs[0]) if (Path(configs[0]) / CONFIG_FILE).is_file() else None
+    if run is not None:
+        configs[0] = str(run / CONFIG_FILE)
+    settings = with_task_files(read_start(configs, overrides).settings)
     contestants = _contestants(args, settings, run)
     methods = Methods(args.replay, args.votes, args.endpoint_options)
     stamp = time.strftime("%Y%m%d-%H%M%S")

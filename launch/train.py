@@ -61,14 +61,14 @@ def _run(args: Namespace) -> int:
 
 
 def _read_start(args: Namespace) -> Start:
-    config, settings = split_settings(args.settings)
+    configs, settings = split_settings(args.settings)
     if args.resume is not None:
         if len(settings) < len(args.settings) or args.resume_from is not None:
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(args.resume, settings)
     if args.resume_from is not None:
         settings.append(f"model.adapter={json.dumps(str(args.resume_from.absolute()))}")
-    return read_start(config, settings)
+    return read_start(configs, settings)
 
 
 def _show(settings: Settings) -> None:

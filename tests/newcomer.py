@@ -70,7 +70,7 @@ class Newcomer:
             (self.tree / ".venv" / stamp).touch()  # `make` has installed all
         for path in (self.tree / "launch/configs").glob("*.toml"):
             if "[model]" not in path.read_text("utf-8"):
-                path.write_text(read_start(str(path), SHORT).settings.to_toml(), "utf-8")
+                path.write_text(read_start([str(path)], SHORT).settings.to_toml(), "utf-8")
 
     def run(
         self, script: str, changes: Mapping[str, str] | None = None
@@ -127,7 +127,7 @@ class Newcomer:
 
     def _write_files(self) -> None:
         plain = ["environment.kwargs=", "warm_start.env_kwargs=", "evaluation.env_kwargs="]
-        settings = read_start("arithmetic_add", [*SHORT, *plain]).settings.to_toml()
+        settings = read_start(["arithmetic_add"], [*SHORT, *plain]).settings.to_toml()
         for name in ("my_settings.toml", "my.toml"):
             (self.tree / name).write_text(settings, "utf-8")
         tasks = str(self.home / "tasks.json")

@@ -26,7 +26,13 @@ from agentpeft.policies.checkpoints import (
     read_state,
     write_config,
 )
-from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.config import (
+    Settings,
+    merge_settings,
+    read_toml,
+    setting_names,
+    with_overrides,
+)
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -57,15 +63,25 @@ class Start:
     checkpoint: Path | None = None
 
 
-def read_start(config: str, overrides: Sequence[str]) -> Start:
-    """Returns a new run's settings, of a config's name or path. Raises: SettingsError."""
+def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
+    """Returns a new run's settings, of the names or paths of configs; a later one wins.
+
+    Raises: SettingsError.
+    """
+    values: dict[str, Any] = {}
+    for config in configs:
+        values = merge_settings(values, read_toml(_find_config(config), CONFIGS))
+    return Start(Settings(**with_overrides(values, overrides)))
+
+
+def _find_config(config: str) -> Path:
     path = Path(config)
-    if path.suffix != ".toml":
-        names = sorted(found.stem for found in CONFIGS.glob("*.toml"))
-        if config not in names:
-            raise SettingsError(f"unknown config {config!r}{did_you_mean(config, names)}")
-        path = CONFIGS / f"{config}.toml"
-    return Start(Settings.from_toml(path, overrides))
+    if path.suffix == ".toml":
+        return path
+    names = sorted(found.stem for found in CONFIGS.glob("*.toml"))
+    if config not in names:
+        raise SettingsError(f"unknown config {config!r}{did_you_mean(config, names)}")
+    return CONFIGS / f"{config}.toml"
 
 
 def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:

@@ -28,7 +28,7 @@ def make_finished_run(folder: Path) -> Path:
     config = folder / "finished.toml"
     config.write_text(SETTINGS, encoding="utf-8")
     assert main([str(config), f"output.dir={folder}"]) == 0
-    base = load_tiny(read_start(str(config), []).settings)
+    base = load_tiny(read_start([str(config)], []).settings)
     base.model.save_pretrained(folder / "merged")
     base.tokenizer.save_pretrained(folder / "merged")
     (run_dir,) = (folder / "finished").iterdir()

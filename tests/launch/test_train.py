@@ -96,10 +96,22 @@ def learnt(run_dir, iteration):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_ready_configs_are_short_and_named_after_their_experiment(path):
-    settings = read_start(path.stem, []).settings
+    settings = read_start([path.stem], []).settings
     assert settings.experiment == path.stem
     assert (settings.env_runners.engine == "vllm") == (settings.model.dtype == "bfloat16")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_of_several_configs_a_later_one_wins_and_one_may_build_on_a_preset(tmp_path, capsys):
+    (tmp_path / "short.toml").write_text("training = {num_iterations = 3}\n")
+    (tmp_path / "own.toml").write_text('base = "arithmetic_add"\nexperiment = "own"\n')
+    own, short = str(tmp_path / "own.toml"), str(tmp_path / "short.toml")
+    assert main([own, short, "training.lr=0.5", "--dry-run"]) == 0
+    settings = Settings(**tomllib.loads(capsys.readouterr().out))
+    preset = read_start(["arithmetic_add"], []).settings
+    assert (settings.experiment, settings.training.lr) == ("own", 0.5)
+    assert (preset.training.num_iterations, settings.training.num_iterations) == (200, 3)
+    assert settings.environment == preset.environment
 
 
 def test_a_dry_run_prints_the_settings_as_toml_and_the_memory(config, tmp_path, capsys):

@@ -1,3 +1,4 @@
+import json
 import pickle
 import tomllib
 
@@ -5,7 +6,7 @@ import pytest
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
-from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.config import Settings, read_toml, setting_names, with_overrides
 
 
 def settings(*overrides):
@@ -40,6 +41,49 @@ def test_a_file_is_read_and_overridden(tmp_path):
     path.write_text('seed = 3\n[training]\nlr = 1e-2\n[environment]\nid = "AgentPEFT/GSM8K-v0"\n')
     got = Settings.from_toml(path, ["training.lr=1e-3"])
     assert (got.seed, got.training.lr, got.environment.id) == (3, 0.001, "AgentPEFT/GSM8K-v0")
+
+
+def test_a_file_builds_on_another(tmp_path):
+    base = """seed = 3
+    [environment]
+    id = "AgentPEFT/Arithmetic-v0"
+    kwargs = {num_digits = 3, format = "reversed"}
+    [training]
+    lr = 1e-2
+    group_size = 4"""
+    (tmp_path / "base.toml").write_text(base)
+    (tmp_path / "digits.toml").write_text(
+        'base = "base.toml"\ntraining = {lr = 1e-3}\nenvironment = {kwargs = {num_digits = 5}}\n'
+    )
+    (tmp_path / "other.toml").write_text(
+        'base = "digits.toml"\n'
+        'environment = {id = "AgentPEFT/GSM8K-v0", kwargs = {max_turns = 2}}\n'
+    )
+    got = Settings.from_toml(tmp_path / "digits.toml", ["seed=4"])
+    assert (got.seed, got.training.lr, got.training.group_size) == (4, 1e-3, 4)
+    assert got.environment.kwargs == {"num_digits": 5, "format": "reversed"}
+    other = Settings.from_toml(tmp_path / "other.toml")
+    assert other.environment.kwargs == {"max_turns": 2}  # those of another one are no use to it
+    assert other.training.lr == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("own.toml", "leads back to own.toml"),
+        ("second.toml", "leads back to own.toml"),
+        ("missing.toml", "missing.toml"),
+        ("no_preset", "no_preset.toml"),
+        (3, "base must be a config's name or file, got 3"),
+        ("", "own.toml: base"),
+    ],
+)
+def test_a_base_that_cannot_be_is_named(base, message, tmp_path):
+    (tmp_path / "own.toml").write_text(f"base = {json.dumps(base)}\n")
+    (tmp_path / "second.toml").write_text('base = "own.toml"\n')
+    with pytest.raises(SettingsError) as error:
+        read_toml(tmp_path / "own.toml", presets=tmp_path / "presets")
+    assert message in str(error.value)
 
 
 def test_settings_survive_toml_and_pickle():
