@@ -1,6 +1,7 @@
 """A file that cannot grow, as on a full disk: the run ends with one line that names it."""
 
 import resource
+from contextlib import contextmanager
 from tempfile import gettempdir
 
 import pytest
@@ -27,12 +28,18 @@ SIZES = {
 """By how many bytes a file may have: what is said."""
 
 
-@pytest.fixture
-def limit():
-    """Limits the size of files that are written; the system says it as a full disk does."""
+@contextmanager
+def limited(size):
+    """Limits the size of files that are written; the system says it as a full disk does.
+
+    Only as long as the run: the tests' own report may go into a larger file.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -52,9 +59,9 @@ def train(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_cannot_be_written_is_named(train, tmp_path, limit, size):
-    limit(size)
-    status, line = train()
+def test_what_cannot_be_written_is_named(train, tmp_path, size):
+    with limited(size):
+        status, line = train()
     assert status == (2 if size < 100 else 1)
     assert SIZES[size] in line and "File too large" in line and ".new-" not in line
     assert str(tmp_path / "outputs/tiny") in line or size == 20000
