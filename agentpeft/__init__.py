@@ -8,5 +8,5 @@ and type checkers, which read the tree without running this file.
 from pathlib import Path
 
 _checkout = Path(__file__).resolve().parents[1]
-if (_checkout / "envs" / "__init__.py").is_file():
+if (_checkout / "policies" / "settings" / "config.py").is_file():  # no package beside a wheel
     __path__.insert(0, str(_checkout))

@@ -92,6 +92,13 @@ def test_the_wheel_plays_in_an_empty_environment(empty_python, tmp_path):
     assert Path(location).is_relative_to(empty_python.parents[1])
 
 
+def test_a_package_of_the_same_name_beside_the_wheel_is_not_taken(empty_python, tmp_path):
+    (installed,) = empty_python.parents[1].glob("lib/python3*/site-packages")
+    (installed / "envs").mkdir()
+    (installed / "envs" / "__init__.py").touch()
+    run(empty_python, "-c", "from agentpeft.envs import SettingsError", cwd=tmp_path)
+
+
 def test_the_base_install_is_small(empty_python, tmp_path):
     listed = run(empty_python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower()
     names = {line.partition("==")[0] for line in listed.splitlines()}

@@ -7,7 +7,8 @@ import atexit
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import distributions
@@ -17,6 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.metrics import Gauge
 
+import agentpeft
 from agentpeft.envs import SettingsError
 from agentpeft.launch.run.ray_folder import ray_folder
 from agentpeft.policies.errors import RayHangsError, TrainingError
@@ -26,7 +28,7 @@ __all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
-_SHUTDOWN_S = 20.0
+_SHUTDOWN_S = 10.0
 _COPIES = "working_dir_files"
 """The folder in which Ray keeps its temporary copies of uploaded working directories."""
 
@@ -48,7 +50,8 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
     with ExitStack() as stack:
         folder = None
         if address == "local":  # whose GCS does not come back, once it is gone
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
+            # Longer than closing and shutting down may take: Ray then ends this process itself
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "40")
             folder = stack.enter_context(ray_folder(run_dir / "logs" / "ray"))
         stack.callback(_shut_down)
         try:
@@ -102,6 +105,9 @@ def _shut_down() -> None:
         atexit.unregister(ray.shutdown)
         what = "what was started here ends with this process"
         logger.warning("Ray does not shut down within %g s; %s", _SHUTDOWN_S, what)
+    handler = signal.getsignal(signal.SIGTERM)  # Ray has reset it in C; Python still knows it
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
@@ -114,10 +120,30 @@ def _runtime_env(address: str) -> dict[str, object]:
 
     Other machines of a cluster that was joined get the folders, unless a job brings them.
     """
-    is_installed = any(distributions(name="agentpeft"))
-    if is_installed or address == "local" or is_in_ray_copy(ROOT):
+    if address == "local":
+        return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
+    found = [Path(str(own.locate_file(""))) for own in distributions(name="agentpeft")]
+    if any(folder.resolve() != ROOT for folder in found) or is_in_ray_copy(ROOT):
         return {}
     return {"working_dir": str(ROOT)}
+
+
+def _importer(folder: str) -> Callable[[], None]:
+    """Returns what imports this process's own package in a worker; a closure goes by value.
+
+    Ray puts the present folder first on a worker's path, and a checkout there has the package too.
+    """
+
+    def import_own() -> None:
+        import sys
+
+        sys.path.insert(0, folder)
+        try:
+            import agentpeft  # noqa: F401
+        finally:
+            sys.path.remove(folder)
+
+    return import_own
 
 
 def is_in_ray_copy(path: Path) -> bool:

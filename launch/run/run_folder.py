@@ -69,8 +69,14 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
     Raises: SettingsError.
     """
     values: dict[str, Any] = {}
-    for config in configs:
-        values = merge_settings(values, read_toml(_find_config(config), CONFIGS))
+    for place, config in enumerate(configs):
+        try:
+            path = _find_config(config)
+        except SettingsError as error:
+            if place > 0:
+                raise SettingsError(f"{error}; an override is written section.name=value") from None
+            raise
+        values = merge_settings(values, read_toml(path, CONFIGS))
     return Start(Settings(**with_overrides(values, overrides)))
 
 

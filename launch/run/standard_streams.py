@@ -1,17 +1,17 @@
 """Standard output for the run's JSON lines alone, and a run that outlives whoever reads them."""
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import TextIOBase
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TextIO, cast
 
 logger = logging.getLogger(__name__)
 
 
-class LastingStream(TextIOBase):
+class LastingStream(io.TextIOBase):
     """Writes to a stream until that fails (`| head`, a closed terminal, a full disk), then nowhere.
 
     The first failure is logged, no other, and none is raised: a run has its files.
@@ -56,9 +56,33 @@ class LastingStream(TextIOBase):
 def reserved_stdout() -> Iterator[TextIO]:
     """Yields standard output; within it, what all others print goes to standard error.
 
-    Those are libraries, an environment's own `print`, and what Ray tells of its workers.
+    Those are libraries, an environment's own `print`, what Ray tells of its workers, and what
+    child processes and C libraries write to the descriptor.
     """
-    output = cast(TextIO, LastingStream(sys.stdout, "standard output"))
     errors = cast(TextIO, LastingStream(sys.stderr, "standard error"))
-    with redirect_stderr(errors), redirect_stdout(errors):
-        yield output
+    with _own_stdout() as stream:
+        output = cast(TextIO, LastingStream(stream, "standard output"))
+        with redirect_stderr(errors), redirect_stdout(errors):
+            try:
+                yield output
+            finally:
+                output.flush()
+
+
+@contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Yields a stream of our own to standard output; meanwhile descriptor 1 is standard error."""
+    shared = sys.__stdout__
+    if shared is None or sys.stdout is not shared:  # somebody else's object, who reads all of it
+        yield sys.stdout
+        return
+    with suppress(OSError):
+        shared.flush()
+    descriptor = os.dup(shared.fileno())
+    os.dup2(sys.stderr.fileno(), shared.fileno())
+    try:
+        raw = os.fdopen(descriptor, "wb", closefd=False)
+        yield io.TextIOWrapper(raw, shared.encoding, line_buffering=shared.line_buffering)
+    finally:
+        os.dup2(descriptor, shared.fileno())
+        os.close(descriptor)

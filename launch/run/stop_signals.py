@@ -2,11 +2,14 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME_S = 0.2
+"""Within it a second signal is the first one again: `timeout` tells the process and its group."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,6 +27,7 @@ class StopSignals:
     def __init__(self) -> None:
         """Nothing has been received, and nothing is handled before `handle`."""
         self._received: int | None = None
+        self._received_s = 0.0
         self._handled: tuple[signal.Signals, ...] = ()
         self._is_immediate = False
 
@@ -86,9 +90,11 @@ class StopSignals:
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         name = signal.Signals(signum).name
         if self._received is not None:
+            if time.monotonic() - self._received_s < _SAME_S:
+                return
             _say(f"{name}: stopped at once, without waiting for what was still to be saved")
             os._exit(128 + signum)
-        self._received = signum
+        self._received, self._received_s = signum, time.monotonic()
         if self._is_immediate:
             raise Stopped(signum)
         _say(f"{name}: stopping after this iteration; a second signal exits at once")

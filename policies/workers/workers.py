@@ -242,7 +242,7 @@ class _RayWorkers:
         try:
             self._end(actors)
             if group is not None:
-                self._ask("giving up a placement", lambda: remove_placement_group(group))
+                within(_STOP_S, "giving up a placement", lambda: remove_placement_group(group))
         except RayHangsError:  # what is left ends with this process
             logger.warning("%s: not ended in order, since Ray does not answer", self._job.name)
 
@@ -324,7 +324,7 @@ class _RayWorkers:
             for actor in actors:
                 ray.kill(actor)
 
-        self._ask("ending actors", end, _STOP_S)
+        within(min(self._limits.ray_timeout_s, _STOP_S) + _STOP_S, "ending actors", end)
 
     def _await_placement(self) -> None:
         """Waits for the actors' places. Raises: PlacementError, TrainingError."""

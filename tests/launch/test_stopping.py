@@ -27,12 +27,16 @@ evaluation = {num_tasks = 4}
 output = {checkpoint_interval = 1000, tensorboard = false, num_checkpoints_kept = 1}
 """
 LOUD = """
+import contextlib
+import os
 import gymnasium
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 
 class Loud(ArithmeticEnv):
     def step(self, action):
         print("so loud")
+        with contextlib.suppress(OSError):  # nobody may read it
+            os.write(1, b"as loud as any child process\\n")
         return super().step(action)
 
 gymnasium.register("Loud-v0", Loud)
@@ -118,6 +122,17 @@ def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, star
         "SIGTERM: stopping after this iteration; a second signal exits at once",
         "SIGTERM: stopped at once, without waiting for what was still to be saved",
     ]
+
+
+def test_one_stop_that_arrives_twice_is_one(tmp_path, start):
+    process = start("training.num_groups=3000")
+    wait_for(lambda: read_metrics(run_of(tmp_path)), process)
+    for _ in range(2):  # as `timeout` does, to the process and to its group
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    process.communicate(timeout=100)
+    assert process.returncode == 143
+    assert newest_step(tmp_path) > 0
 
 
 @pytest.mark.parametrize("streams", ["stdout", "both", "full"])
