@@ -1,174 +1,22 @@
-"""Nodes that are lost and memory that is short, on a real cluster: the run goes on without."""
+"""Lost nodes and short memory, in a process of their own.
 
+Ray keeps its mode of authentication for as long as a process lives, and this cluster's is another
+than that of the clusters which the other tests start.
+"""
+
+import os
+import subprocess
 import sys
-from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
 import pytest
-import ray
-from ray.cluster_utils import Cluster
-from small_model import SMALL
-
-from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.errors import PlacementError, WorkerMemoryError
-from agentpeft.policies.rollout.env_runner import GroupRequest
-from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import EnvRunnerGroup
-
-TINY = (
-    *SMALL,
-    "lora.rank=2",
-    "env_runners.num_env_runners=2",
-    "env_runners.num_cpus_per_env_runner=0.9",
-    "env_runners.num_threads=1",
-    "env_runners.max_new_tokens=4",
-    "learners.num_cpus_per_learner=0.9",
-    "learners.num_threads=1",
-    "training.num_groups=4",
-    "training.group_size=3",
-    "training.algorithm=reinforce",
-    "training.lr=1e-2",
-    "environment.kwargs.reward={length_cost=0.1}",
-    "evaluation.num_tasks=0",
-    "deterministic=true",
-    "fault_tolerance.placement_timeout_s=5",
-    "fault_tolerance.env_runner_health_probe_timeout_s=5",
-)
-SCRIPTED = ("env_runners.engine=scripted", "training.algorithm=sft", "training.group_size=")
-QUICK = {
-    "health_check_initial_delay_ms": 0,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 3000,
-    "health_check_failure_threshold": 3,
-    "max_direct_call_object_size": 64,  # nothing is kept at its owner's
-    "memory_monitor_refresh_ms": 250,
-}
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 
 
-def make_settings(*overrides):
-    return Settings(**with_overrides({}, (*TINY, *overrides)))
-
-
-def memory_bytes():
-    """Returns how much memory this machine has, and how much of it is free."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    found = {line.split()[0]: int(line.split()[1]) * 1024 for line in lines}
-    return found["MemTotal:"], found["MemAvailable:"]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A head without CPUs, and three nodes with one each; 4 GiB may be used from now on."""
-    total, available = memory_bytes()
-    limit = {"memory_usage_threshold": min((total - available + 4 * 2**30) / total, 0.98)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK | limit}
-        made = Cluster(initialize_head=True, head_node_args=head)
-        for _ in range(3):
-            made.add_node(num_cpus=1)
-        ray.init(made.address, log_to_driver=False)
-        yield made
-        ray.shutdown()
-        made.shutdown()
-
-
-def eat_memory(runner):
-    eaten = []
-    while True:
-        eaten.append(np.ones(2**25))
-
-
-def test_a_runner_that_the_memory_monitor_ends_is_replaced(cluster):
-    runners = EnvRunnerGroup(make_settings(*SCRIPTED, "env_runners.num_env_runners=1"))
-    runners._workers.call(0, eat_memory)
-    _, report = runners.sample([GroupRequest(0, 2)]).result()
-    assert len(report.records) == 2
-    assert runners.counts["num_env_runner_restarts"] >= 1
-    assert runners._num_out_of_memory[0] >= 1
-    runners.close()
-
-
-def node_of(_worker):
-    return ray.get_runtime_context().get_node_id()
-
-
-def lose_node(cluster, node_id):
-    (node,) = (each for each in cluster.worker_nodes if each.node_id == node_id)
-    cluster.remove_node(node, allow_graceful=False)
-
-
-def train_twice(algorithm):
-    """Returns the adapter's hash after two iterations, and the last metrics."""
-    algorithm.train()
-    metrics = algorithm.train()
-    adapter = algorithm.save_to_path() / "adapter" / "adapter_model.safetensors"
-    return sha256(adapter.read_bytes()).hexdigest(), metrics
-
-
-def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_left(
-    tmp_path, cluster, caplog
-):
-    with Algorithm(make_settings("env_runners.num_env_runners=0"), tmp_path / "one") as algorithm:
-        undisturbed, _ = train_twice(algorithm)
-    with Algorithm(make_settings(), tmp_path / "three") as algorithm:
-        workers, learners = algorithm._runners._workers, algorithm._learners
-        nodes = workers.fetch([workers.call(runner, node_of) for runner in range(2)])
-        update = learners.update
-
-        def lose_node_and_update(groups):
-            learners.update = update
-            lose_node(cluster, nodes[1])
-            return update(groups)
-
-        learners.update = lose_node_and_update
-        adapter, metrics = train_twice(algorithm)
-        assert adapter == undisturbed
-        assert metrics["fault/num_redrawn_groups"] >= 2
-        assert metrics["fault/num_learner_restarts"] == 0
-        assert (
-            "groups of env runner 1 are lost with their node: its 2 are drawn again" in caplog.text
-        )
-        assert "the run goes on with 1 of 2 env runners: Ray could not place" in caplog.text
-        lose_node(cluster, nodes[0])
-        with pytest.raises(PlacementError, match=r"the env runners within 5 s: .*the cluster has"):
-            algorithm.train()
-
-
-class ShortOfMemory:
-    """Workers of which the first few answers are that their memory was too short."""
-
-    def __init__(self, workers, num_failures):
-        self.workers, self.num_failures, self.limits = workers, num_failures, []
-
-    def call(self, *args, **kwargs):
-        return self.workers.call(*args, **kwargs)
-
-    def fetch(self, refs):
-        if self.num_failures:
-            self.num_failures -= 1
-            raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
-        return self.workers.fetch(refs)
-
-    def restart(self, index, settings):
-        self.limits.append(settings.env_runners.max_concurrent_episodes)
-        self.workers.restart(index, settings)
-
-    def close(self):
-        self.workers.close()
-
-
-def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
-    monkeypatch, tmp_path, caplog
-):
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
-    runners = EnvRunnerGroup(make_settings(*SCRIPTED, "env_runners.num_env_runners=0"))
-    runners._workers = ShortOfMemory(runners._workers, 4)
-    _, report = runners.sample([GroupRequest(0, 6), GroupRequest(1, 6)]).result()
-    assert len(report.records) == 12
-    assert runners._workers.limits == [256, 6, 3, 1]
-    assert "env runner 0 plays at most 6 episodes at once from now on" in caplog.text
-    runners.close()
+@pytest.mark.timeout(600)
+def test_what_goes_with_a_node_or_for_lack_of_memory_is_played_again():
+    path = str(Path(__file__).parent / "lost_nodes.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "passed" in done.stdout and "skipped" not in done.stdout
