@@ -7,6 +7,9 @@ First what the config needs, then a tiny model learns for one step and every pie
 The last line is JSON. Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import sys
 from argparse import Namespace

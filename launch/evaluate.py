@@ -12,6 +12,9 @@ command with --output goes on where it was interrupted. The last line is JSON.
 Exit status: 0 done; 1 a failure; 2 wrong input; 130 interrupted.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import logging
 import sys

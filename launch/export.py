@@ -10,6 +10,9 @@ The last line on standard output is JSON: the file and its number of rows. Exit 
 1 nothing could be written; 2 wrong input, or no rows.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import sys
 from argparse import Namespace

@@ -9,6 +9,9 @@ taking the adapter away again leaves the base. The last line is JSON, with all s
 Exit status: 0 merged and checked; 1 a check failed, nothing is left; 2 wrong input or wrong base.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import shutil
 import sys

@@ -6,6 +6,9 @@
 Exit status: 0 done; 1 a gold solution fails, or the data set cannot be had; 2 wrong input.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import os
 import sys

@@ -7,6 +7,9 @@ The last line on standard output is JSON: the page, its size in bytes, the plots
 Exit status: 0 done; 1 nothing could be written; 2 wrong input.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import sys
 from argparse import Namespace

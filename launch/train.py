@@ -10,6 +10,9 @@ Exit status: 0 done; 1 the run failed; 2 wrong settings; 143, 130 or 129 stopped
 or a hang-up of the terminal, and saved.
 """
 
+import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
+
+# isort: split
 import json
 import os
 import sys

@@ -31,6 +31,11 @@ PYTHON = tracked("*.py")
 ROOM_FILES = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS]
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PYTHON}
 
+SCRIPTS = [
+    path for path in ROOM_FILES if "python launch/" in (ast.get_docstring(TREES[path]) or "")
+]
+"""What is run by its path; `cli` is a command of its own."""
+
 every_file = pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
 every_room_file = pytest.mark.parametrize(
     "path", ROOM_FILES, ids=lambda p: str(p.relative_to(ROOT))
@@ -123,6 +128,12 @@ def test_no_two_public_classes_have_one_name():
 def test_a_folder_holds_few_enough_modules_to_be_one_concept():
     sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOM_FILES)
     assert not {folder: size for folder, size in sizes.items() if size > 14}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_takes_its_folder_off_the_path_before_others_are_imported(path):
+    first = next(node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom))
+    assert ast.unparse(first) == "import agentpeft.launch"
 
 
 @every_room_file
