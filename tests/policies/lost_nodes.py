@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from small_model import SMALL
+from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.errors import PlacementError, WorkerMemoryError
@@ -17,21 +17,9 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import EnvRunnerGroup
 
 TINY = (
-    *SMALL,
-    "lora.rank=2",
-    "env_runners.num_env_runners=2",
+    *TWO_RUNNERS,
     "env_runners.num_cpus_per_env_runner=0.9",
-    "env_runners.num_threads=1",
-    "env_runners.max_new_tokens=4",
     "learners.num_cpus_per_learner=0.9",
-    "learners.num_threads=1",
-    "training.num_groups=4",
-    "training.group_size=3",
-    "training.algorithm=reinforce",
-    "training.lr=1e-2",
-    "environment.kwargs.reward={length_cost=0.1}",
-    "evaluation.num_tasks=0",
-    "deterministic=true",
     "fault_tolerance.placement_timeout_s=5",
     "fault_tolerance.env_runner_health_probe_timeout_s=5",
 )

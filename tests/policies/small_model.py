@@ -8,3 +8,20 @@ SMALL = (
     "tiny.vocab_size=300",
     "tiny.max_context_tokens=256",
 )
+
+TWO_RUNNERS = (
+    *SMALL,
+    "lora.rank=2",
+    "env_runners.num_env_runners=2",
+    "env_runners.num_threads=1",
+    "env_runners.max_new_tokens=4",
+    "learners.num_threads=1",
+    "training.num_groups=4",
+    "training.group_size=3",
+    "training.algorithm=reinforce",
+    "training.lr=1e-2",
+    "environment.kwargs.reward={length_cost=0.1}",
+    "evaluation.num_tasks=0",
+    "deterministic=true",
+)
+"""A short run whose rewards differ, so that it learns: equal runs have equal adapters."""

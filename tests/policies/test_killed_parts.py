@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 from process_parts import leftovers
-from small_model import SMALL
+from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.delivery.version import ack_of
@@ -21,21 +21,6 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.workers.workers import WorkerSpec, start_workers
 
-TINY = (
-    *SMALL,
-    "lora.rank=2",
-    "env_runners.num_env_runners=2",
-    "env_runners.num_threads=1",
-    "env_runners.max_new_tokens=4",
-    "learners.num_threads=1",
-    "training.num_groups=4",
-    "training.group_size=3",
-    "training.algorithm=reinforce",
-    "training.lr=1e-2",
-    "environment.kwargs.reward={length_cost=0.1}",
-    "evaluation.num_tasks=0",
-    "deterministic=true",
-)
 NUM_ITERATIONS = 3
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 
@@ -54,7 +39,7 @@ def cluster(tmp_path_factory):
 
 
 def make_settings(*overrides):
-    return Settings(**with_overrides({}, (*TINY, *overrides)))
+    return Settings(**with_overrides({}, (*TWO_RUNNERS, *overrides)))
 
 
 @pytest.fixture(scope="module")
