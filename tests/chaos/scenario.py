@@ -279,12 +279,12 @@ def _disturb(stage: _Stage, played: Played, calm: Undisturbed) -> None:
     played.status = run.wait(limit_s)
     played.ended_s = time.monotonic() - hit_s
     send(pids, signal.SIGCONT)
-    played.violations += _judge_end(run, played)
     if played.status is None:
         played.violations.append(f"has not ended after {limit_s:.0f} s")
         run.end()
     elif not wait_until_gone(run, 60):
         played.violations.append(f"left running: {run.end()}")
+    played.violations += _judge_end(run, played)
 
 
 def _go_on(stage: _Stage, played: Played, calm: Undisturbed) -> None:
