@@ -24,7 +24,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     name_of,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
-    MARK,
     Statement,
     locate,
     parse,
@@ -199,4 +198,4 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
 
 def _is_autocommit(target: exp.Expr) -> bool:
     """Returns whether SET means the switch of transactions, however it is written."""
-    return target.name.replace(MARK, "").lower() == "autocommit"
+    return target.name.lower() == "autocommit"

@@ -17,7 +17,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     DIVISION_SCALE,
     DOUBLE,
@@ -140,7 +139,7 @@ def _window(node: exp.Expr, scope: Scope) -> Fragment:
     call = node.this
     name = _function_name(call)
     if name not in AGGREGATES and name not in WINDOW_FUNCTIONS and name != "GROUP_CONCAT":
-        raise Misplaced(f"OVER {node.sql('mysql').replace(MARK, '')}")
+        raise Misplaced(f"OVER {node.sql('mysql')}")
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
     if name in WINDOW_FUNCTIONS:

@@ -8,7 +8,6 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.reserved import RESERVED_WORDS
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
 
 
@@ -178,13 +177,13 @@ class Scope:
 
 
 def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
-    """Returns an identifier's name, "" for none; names taken for calls lose their mark.
+    """Returns an identifier's name, "" for none.
 
     Raises: Misplaced for a reserved word, which only a name before it and a dot allow.
     """
     if node is None:
         return ""
-    name = node.name.removeprefix(MARK)
+    name = node.name
     if (
         name.upper() in RESERVED_WORDS
         and isinstance(node, exp.Identifier)

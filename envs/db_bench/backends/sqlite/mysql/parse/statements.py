@@ -1,8 +1,10 @@
 """Splitting and parsing of MySQL statements: bounded, and with MySQL's own syntax errors.
 
-Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names:
-their tokens are marked before sqlglot sees them, so that none is rewritten into another dialect's.
-The mark is a character that no name may have: `parse` refuses names with it, as MySQL does.
+Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names.
+sqlglot would read `LEFT(a, 2)` as a node of its own, with other arguments in another order for each
+function. It knows functions by name alone, so `_disguise_calls` gives their tokens a text that is
+no function's, of the type `_Disguise`, and `_undisguise` puts the written names back into the tree.
+The type tells the two apart: whatever text an agent writes, it is never taken for a disguise.
 """
 
 import logging
@@ -25,9 +27,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.grammar import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import INTERNAL
 
 MAX_CHARS = 100_000
-MARK = INTERNAL
-"""Stands before the name of a function call in the parsed tree."""
-
 _DIALECT = Dialect.get_or_raise("mysql")
 _REPLACE = re.compile(r"^(\s*)REPLACE(?=\s)", re.IGNORECASE)
 _FILE = re.compile(r"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
@@ -72,6 +71,13 @@ _PRIVATE_OBJECTS = {
     **dict.fromkeys(("FUNCTION", "PROCEDURE"), "CREATE ROUTINE"),
     **dict.fromkeys(("TRIGGER", "EVENT", "SERVER", "TABLESPACE"), "SUPER"),
 }
+
+
+class _Disguise(str):
+    """The text of a token while it must not be a name that sqlglot knows."""
+
+    __slots__ = ("written",)
+    written: str
 
 
 class _Reader(threading.local):
@@ -176,7 +182,8 @@ def parse(statement: Statement) -> exp.Expr:
     """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
     _check_first_words(statement)
     _check_names(statement)
-    tokens = _marked(statement)
+    tokens = list(statement.tokens)
+    has_calls = _disguise_calls(statement, tokens)
     check_nesting(statement.tokens)
     foreign = find_foreign(statement.tokens)
     if foreign is not None:
@@ -189,6 +196,8 @@ def parse(statement: Statement) -> exp.Expr:
         raise Mistake.STACK() from None
     if tree is None or isinstance(tree, exp.Command):
         raise syntax_error(statement.text, _offset(statement, min(1, len(tokens) - 1)))
+    if has_calls:
+        _undisguise(tree)
     return tree
 
 
@@ -268,9 +277,12 @@ def _check_names(statement: Statement) -> None:
             )
 
 
-def _marked(statement: Statement) -> list[Token]:
-    """Returns the tokens with the names of function calls marked."""
-    tokens = list(statement.tokens)
+def _disguise_calls(statement: Statement, tokens: list[Token]) -> bool:
+    """Disguises the names of function calls in `tokens`; returns whether there are any.
+
+    Some are names after all, such as `t` of `INSERT db.t (a)`. They lose their disguise too.
+    """
+    has_calls = False
     before = tokens[0]
     for index, (token, after) in enumerate(pairwise(statement.tokens)):
         if (
@@ -282,12 +294,21 @@ def _marked(statement: Statement) -> list[Token]:
         ):
             if token.end + 1 != after.start and token.text.upper() in _GLUED:
                 raise _with_space(statement, index)
-            text = MARK + token.text
+            text = _Disguise(f"{INTERNAL}{token.text}")
+            text.written = token.text
+            has_calls = True
             tokens[index] = Token(
                 TokenType.VAR, text, token.line, token.col, token.start, token.end
             )
         before = token
-    return tokens
+    return has_calls
+
+
+def _undisguise(tree: exp.Expr) -> None:
+    for node in tree.walk():
+        text = node.args.get("this")
+        if isinstance(text, _Disguise):
+            node.set("this", text.written)
 
 
 def _with_space(statement: Statement, index: int) -> MySQLError:

@@ -14,7 +14,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     StatementState,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
 from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.stored import store
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTERNAL,
@@ -317,7 +316,7 @@ def _altered(
         column, _, _ = _column(action.this, state)
         changed = _replaced(table, old, column, origins)
         return _placed(changed, column, action.this.args.get("position"))
-    raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql').replace(MARK, '')}")
+    raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql')}")
 
 
 def _existing(table: TableSchema, name: str) -> ColumnSchema:

@@ -1,5 +1,7 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
+import re
+
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
@@ -20,13 +22,15 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
 from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.from_clause import compile_from
 from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.grouping import (
     check_full_group_by,
     constant_columns,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
+
+_NO_NAME = re.compile("[^\0-\uffff]")
+"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 def compile_select(node: exp.Expr, scope: Scope) -> Query:
@@ -102,7 +106,7 @@ def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
         value = compile_expression(expression, scope)
         scope.aggregates_allowed = False
         if scope.num_aggregates > num_aggregates:
-            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").replace(MARK, "").lower())
+            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").lower())
         terms.append(value)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
@@ -166,13 +170,15 @@ def _has_quoted_names(node: exp.Expr) -> bool:
 
 
 def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
-    if isinstance(projection, exp.Alias):
-        return _alias_of(projection)
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
-    if isinstance(projection, exp.Literal):
-        return projection.name
-    return projection.sql("mysql").replace(MARK, "") if has_name else ""
+    if isinstance(projection, exp.Alias):
+        name = _alias_of(projection)
+    elif isinstance(projection, exp.Literal):
+        name = projection.name
+    else:
+        name = projection.sql("mysql") if has_name else ""
+    return name if name.isascii() else _NO_NAME.sub("?", name)
 
 
 def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
@@ -297,6 +303,6 @@ def compile_limit(node: exp.Expr) -> str:
     parts = [limit.expression, *([offset.expression] if offset else [])]
     for part in parts:
         if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
-            raise Misplaced(part.sql("mysql").replace(MARK, ""))
+            raise Misplaced(part.sql("mysql"))
     numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
