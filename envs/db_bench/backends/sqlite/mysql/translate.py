@@ -7,41 +7,40 @@ from sys import getsizeof
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions import (  # noqa: F401 (they register their handlers)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import (  # noqa: F401 (they register their handlers)
     aggregates,
-    arithmetic,
     calls,
-    predicates,
+    operators,
     values,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import STRICT
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
-    Query,
-    Scope,
-    StatementState,
-    name_of,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
-    Statement,
-    locate,
-    parse,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.catalog import describe, show
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.changes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.catalog import describe, show
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.changes import (
     compile_delete,
+    compile_insert,
     compile_update,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.definitions import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import STRICT
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.definitions import (
     Definition,
     compile_alter,
     compile_create,
     compile_drop,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.from_clause import find_table
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.inserts import compile_insert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import find_table
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    Query,
+    Scope,
+    StatementState,
+    name_of,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
+    Statement,
+    locate,
+    parse,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     Schema,
     SqlType,

@@ -18,7 +18,7 @@ from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.grammar import (
     check_nesting,
     find_foreign,

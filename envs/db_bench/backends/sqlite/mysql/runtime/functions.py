@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.aggregation import AGGREGATES, Window
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, like
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.date_functions import DATE_FUNCTIONS

@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import Deadline
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
 

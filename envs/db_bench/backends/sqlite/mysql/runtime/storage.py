@@ -4,7 +4,7 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Decimal
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
     SQLiteValue,
     decimal_unit,

@@ -5,17 +5,17 @@ from sys import getsizeof
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import align
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_condition
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.catalog import information_schema
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import align
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_condition
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Scope,
     Source,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.catalog import information_schema
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTERNAL,
     Kind,

@@ -4,17 +4,17 @@ import re
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.aggregates import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
     compile_windows,
     window_names,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import collated
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_condition,
     compile_expression,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     Fragment,
     OutputColumn,
@@ -22,11 +22,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.from_clause import compile_from
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.grouping import (
-    check_full_group_by,
-    constant_columns,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
 
 _NO_NAME = re.compile("[^\0-\uffff]")
@@ -306,3 +302,63 @@ def compile_limit(node: exp.Expr) -> str:
             raise Misplaced(part.sql("mysql"))
     numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
+
+
+def check_full_group_by(
+    node: exp.Expr,
+    scope: Scope,
+    bare: list[tuple[int, BareColumn]],
+    constants: set[str],
+    clause: str = "SELECT list",
+) -> None:
+    """Raises: MySQLError (1055, 1140) for a bare column that the groups do not determine.
+
+    `bare`: (number of the expression, column). `constants`: columns that WHERE fixes.
+    """
+    is_grouped = node.args.get("group") is not None
+    if not bare or not (is_grouped or scope.num_aggregates):
+        return
+    known = scope.group_sql | constants
+    for number, column in bare:
+        source = column.source
+        if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
+            continue
+        if is_grouped:
+            raise Mistake.FULL_GROUP_BY(number, clause, column.title)
+        raise Mistake.MIXED_GROUP(number, column.title)
+
+
+def _is_determined(column: BareColumn, known: set[str]) -> bool:
+    fragments = column.source.fragments
+    return any(
+        key and all(fragments[name].sql in known for name in key) for key in column.source.keys
+    )
+
+
+def constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
+    where = node.args.get("where")
+    found: set[str] = set()
+    pending = [where.this] if where else []
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.And):
+            pending += [part.this, part.expression]
+        elif isinstance(part, exp.Paren):
+            pending.append(part.this)
+        elif isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
+            found |= _sql_of(part.this, scope)
+        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
+            found |= _sql_of(part.expression, scope)
+    return found
+
+
+def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
+    if not isinstance(column, exp.Column):
+        return set()
+    name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
+    return {
+        source.fragments[name].sql
+        for source in scope.sources
+        if name in source.fragments and (not table or source.alias == table)
+    }

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import store
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Scope,
     StatementState,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.stored import store
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTERNAL,
     TEXT,

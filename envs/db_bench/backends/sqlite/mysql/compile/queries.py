@@ -2,21 +2,21 @@
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import collated, convert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, convert
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Query,
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.select import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
     compile_limit,
     compile_select,
     order_term,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, merge_types, quote_name
 
 _SET_OPERATIONS: dict[type[exp.Expr], str] = {

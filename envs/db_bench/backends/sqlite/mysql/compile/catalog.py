@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     OutputColumn,
     Query,
     name_of,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import like
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTEGER,

@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import to_number
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import Fragment, Query, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import to_number
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Query, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 
 Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
 _HANDLERS: dict[type[exp.Expr], Handler] = {}
