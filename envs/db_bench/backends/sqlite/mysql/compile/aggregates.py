@@ -9,6 +9,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_expression,
+    compile_order,
     handles,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
@@ -171,18 +172,11 @@ def window_definition(node: exp.Expr, scope: Scope) -> str:
     if partition:
         terms = (collated(compile_expression(term, scope)) for term in partition)
         parts.append(f"PARTITION BY {', '.join(terms)}")
-    order = node.args.get("order")
-    if order:
-        terms = (
-            collated(compile_expression(term.this, scope))
-            + (" DESC" if term.args.get("desc") else "")
-            for term in order.expressions
-        )
-        parts.append(f"ORDER BY {', '.join(terms)}")
+    parts.append(compile_order(node.args.get("order"), scope).lstrip())
     spec = node.args.get("spec")
     if spec:
         parts.append(_frame(spec))
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
 
 
 def _frame(spec: exp.Expr) -> str:

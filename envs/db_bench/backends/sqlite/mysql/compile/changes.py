@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, store
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import store
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_condition,
     compile_expression,
+    compile_order,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import (
     compile_joins,
@@ -20,6 +21,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Source,
     StatementState,
     name_of,
+    with_names,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import compile_limit
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
@@ -114,16 +116,12 @@ def _insert_query(
     query = scope.statement.compile_query(node, scope, False)
     if len(query.columns) != len(columns):
         raise Mistake.COLUMN_COUNT(1)
-    inner = quote_name(f"{INTERNAL}q")
-    names = [f'"c{index}"' for index in range(len(columns))]
+    names = [f"c{index}" for index in range(len(columns))]
     values = (
-        store(Fragment(name, own.type, own.is_collated), column, 1, is_lenient)
+        store(Fragment(quote_name(name), own.type, own.is_collated), column, 1, is_lenient)
         for name, own, column in zip(names, query.columns, columns, strict=True)
     )
-    return (
-        f"SELECT {', '.join(values)} FROM (WITH {inner}({', '.join(names)}) AS ({query.sql}) "
-        f"SELECT * FROM {inner}) WHERE 1"
-    )
+    return f"SELECT {', '.join(values)} FROM {with_names(query.sql, names)} WHERE 1"
 
 
 def _conflict(node: exp.Expr, table: TableSchema, state: StatementState) -> str:
@@ -164,11 +162,7 @@ def _limited(node: exp.Expr, source: str, table: TableSchema, where: str, scope:
     if node.args.get("offset"):
         raise Misplaced(f", {node.args['limit'].expression.name}")
     scope.clause = "order clause"
-    terms = []
-    for ordered in node.args["order"].expressions if node.args.get("order") else ():
-        value = compile_expression(ordered.this, scope)
-        terms.append(collated(value) + (" DESC" if ordered.args.get("desc") else ""))
-    order = f" ORDER BY {', '.join(terms)}" if terms else ""
+    order = compile_order(node.args.get("order"), scope)
     row = table.row_id
     return f" WHERE {row} IN (SELECT {row} FROM {source}{where}{order}{compile_limit(node)})"
 

@@ -13,6 +13,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Scope,
     StatementState,
     name_of,
+    with_names,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
@@ -69,13 +70,9 @@ def compile_create(node: exp.Expr, state: StatementState) -> Definition:
     query = state.compile_query(node.expression, Scope(state), True)
     columns = tuple(_made(column) for column in query.columns)
     table = TableSchema(name, columns)
-    listed = ", ".join(f"{quote_name(c.name)}" for c in columns)
-    values = ", ".join(_copied(column) for column in columns)
-    inner = quote_name(f"{INTERNAL}q")
-    copy = (
-        f"INSERT INTO {quote_name(name)} SELECT {values} FROM "
-        f"(WITH {inner}({listed}) AS ({query.sql}) SELECT * FROM {inner})"
-    )
+    values = ", ".join(map(_copied, columns))
+    rows = with_names(query.sql, (column.name for column in columns))
+    copy = f"INSERT INTO {quote_name(name)} SELECT {values} FROM {rows}"
     return Definition((table.sqlite_ddl, copy), state.schema.with_table(table))
 
 

@@ -18,7 +18,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_subquery,
     handles,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import INNER, Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import DATE_UNITS, UNITS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
@@ -26,7 +26,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     DIVISION_SCALE,
     DOUBLE,
     INTEGER,
-    INTERNAL,
     MAX_SCALE,
     NUMBERS,
     TEMPORALS,
@@ -34,7 +33,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     UNKNOWN,
     Kind,
     SqlType,
-    quote_name,
     quote_text,
 )
 
@@ -175,21 +173,13 @@ def _negative(node: exp.Expr, scope: Scope) -> Fragment:
 
 
 _CHAIN = 30
-_INNER = quote_name(f"{INTERNAL}q")
 
 
 @handles(exp.And, exp.Or)
 def _connector(node: exp.Expr, scope: Scope) -> Fragment:
     """AND and OR: a chain of thousands is one flat text, not a recursion."""
-    kind = type(node)
-    parts: list[exp.Expr] = []
-    current = node
-    while isinstance(current, kind):
-        parts.append(current.expression)
-        current = current.this
-    parts.append(current)
-    word = " AND " if kind is exp.And else " OR "
-    conditions = [compile_condition(part, scope) for part in reversed(parts)]
+    word = " AND " if isinstance(node, exp.And) else " OR "
+    conditions = [compile_condition(part, scope) for part in node.flatten(unnest=False)]
     while len(conditions) > _CHAIN:  # SQLite limits the depth of a tree: make it a flat one
         chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
         conditions = [f"({word.join(chunk)})" for chunk in chunks]
@@ -268,8 +258,8 @@ def _quantified(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
     else:
         decided, default, chosen = f"max{test} = 1", "0", "1"
     return Fragment(
-        f'(WITH {_INNER}("c") AS ({query.sql}) SELECT CASE WHEN {decided} THEN {chosen} '
-        f"WHEN count(*) > count{test} THEN NULL ELSE {default} END FROM {_INNER})",
+        f'(WITH {INNER}("c") AS ({query.sql}) SELECT CASE WHEN {decided} THEN {chosen} '
+        f"WHEN count(*) > count{test} THEN NULL ELSE {default} END FROM {INNER})",
         INTEGER,
     )
 
@@ -281,8 +271,8 @@ def _scalar_subquery(node: exp.Expr, scope: Scope) -> Fragment:
     if query.is_single_row:
         return Fragment(f"({query.sql})", kind)
     return Fragment(
-        f'(WITH {_INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
-        f'FROM (SELECT "c" FROM {_INNER} LIMIT 2))',
+        f'(WITH {INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
+        f'FROM (SELECT "c" FROM {INNER} LIMIT 2))',
         kind,
     )
 
@@ -327,7 +317,7 @@ def _in_query(left: Fragment, node: exp.Expr, scope: Scope) -> Fragment:
     if second == '"c"':
         return Fragment(f"({first} IN ({query.sql}))", INTEGER)
     return Fragment(
-        f'({first} IN (WITH {_INNER}("c") AS ({query.sql}) SELECT {second} FROM {_INNER}))', INTEGER
+        f'({first} IN (WITH {INNER}("c") AS ({query.sql}) SELECT {second} FROM {INNER}))', INTEGER
     )
 
 

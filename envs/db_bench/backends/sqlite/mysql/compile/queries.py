@@ -3,7 +3,10 @@
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, convert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    compile_expression,
+    direction,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
@@ -88,7 +91,7 @@ def _tail(node: exp.Expr, columns: list[OutputColumn], scope: Scope) -> str:
         if term is None:
             name = name_of(ordered.this.this) if isinstance(ordered.this, exp.Column) else "?"
             raise Mistake.UNKNOWN_COLUMN(name, "order clause")
-        terms.append(term + (" DESC" if ordered.args.get("desc") else ""))
+        terms.append(term + direction(ordered))
     order = f" ORDER BY {', '.join(terms)}" if terms else ""
     return order + compile_limit(node)
 

@@ -8,7 +8,12 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.reserved import RESERVED_WORDS
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
+    INTERNAL,
+    Schema,
+    SqlType,
+    quote_name,
+)
 
 
 class Fragment(NamedTuple):
@@ -44,6 +49,16 @@ class Query:
     def types(self) -> tuple[SqlType, ...]:
         """The types of the result's columns."""
         return tuple(column.type for column in self.columns)
+
+
+INNER = quote_name(f"{INTERNAL}q")
+"""A common table expression of ours; within its own query the name is another one's or none."""
+
+
+def with_names(sql: str, names: Iterable[str]) -> str:
+    """Returns a table expression: a query whose columns have these names."""
+    listed = ", ".join(map(quote_name, names))
+    return f"(WITH {INNER}({listed}) AS ({sql}) SELECT * FROM {INNER})"
 
 
 class Source:

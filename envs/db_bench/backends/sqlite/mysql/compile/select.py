@@ -12,6 +12,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import colla
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_condition,
     compile_expression,
+    direction,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
@@ -49,7 +50,7 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
         for name, value in projections
     ]
     order = _compile_order(node, scope, projections)
-    check_full_group_by(node, scope, bare, constant_columns(node, scope))
+    _check_full_group_by(node, scope, bare)
     if having and not group and not scope.num_aggregates:
         where, having = [*where, *having], []
     parts = [
@@ -237,7 +238,7 @@ def _compile_order(
                 _check_distinct_order(value, scope, projections, number)
             sql = collated(value) if value.literal is None else "NULL"
         _check_order_columns(node, scope, number)
-        terms.append(sql + (" DESC" if ordered.args.get("desc") else ""))
+        terms.append(sql + direction(ordered))
     scope.aggregates_allowed = scope.windows_allowed = False
     return terms
 
@@ -253,13 +254,8 @@ def _check_distinct_order(
 
 def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
     if scope.bare and node.args.get("group"):
-        check_full_group_by(
-            node,
-            scope,
-            [(number, column) for column in scope.bare],
-            constant_columns(node, scope),
-            "ORDER BY clause",
-        )
+        bare = [(number, column) for column in scope.bare]
+        _check_full_group_by(node, scope, bare, "ORDER BY clause")
     scope.bare.clear()
 
 
@@ -304,21 +300,20 @@ def compile_limit(node: exp.Expr) -> str:
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
 
 
-def check_full_group_by(
+def _check_full_group_by(
     node: exp.Expr,
     scope: Scope,
     bare: list[tuple[int, BareColumn]],
-    constants: set[str],
     clause: str = "SELECT list",
 ) -> None:
-    """Raises: MySQLError (1055, 1140) for a bare column that the groups do not determine.
+    """ONLY_FULL_GROUP_BY. `bare`: (number of the expression, column).
 
-    `bare`: (number of the expression, column). `constants`: columns that WHERE fixes.
+    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
     """
     is_grouped = node.args.get("group") is not None
     if not bare or not (is_grouped or scope.num_aggregates):
         return
-    known = scope.group_sql | constants
+    known = scope.group_sql | _constant_columns(node, scope)
     for number, column in bare:
         source = column.source
         if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
@@ -335,18 +330,14 @@ def _is_determined(column: BareColumn, known: set[str]) -> bool:
     )
 
 
-def constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
+def _constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
     """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
     where = node.args.get("where")
+    if where is None:
+        return set()
     found: set[str] = set()
-    pending = [where.this] if where else []
-    while pending:
-        part = pending.pop()
-        if isinstance(part, exp.And):
-            pending += [part.this, part.expression]
-        elif isinstance(part, exp.Paren):
-            pending.append(part.this)
-        elif isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
+    for part in where.this.walk(prune=lambda n: not isinstance(n, exp.And | exp.Paren)):
+        if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
             found |= _sql_of(part.this, scope)
         elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
             found |= _sql_of(part.expression, scope)

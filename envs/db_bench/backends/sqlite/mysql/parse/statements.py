@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from sys import getsizeof
 
@@ -93,27 +94,19 @@ _READER = _Reader()
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # an agent's SQL is no reason for log lines
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Statement:
     """One statement of the agent's text; equal to another if the text is the same."""
 
-    __slots__ = ("_tokens", "text")
-
-    def __init__(self, text: str, tokens: Sequence[Token] = ()) -> None:
-        self.text = text
-        self._tokens = tuple(tokens)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Statement) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    text: str
+    _tokens: Sequence[Token] = field(default=(), compare=False)
 
     @property
-    def tokens(self) -> tuple[Token, ...]:
+    def tokens(self) -> Sequence[Token]:
         """The text's tokens, read when they are asked for."""
-        tokens = self._tokens or tuple(_tokenize(self.text))
-        self._tokens = tokens
-        return tokens
+        if not self._tokens:
+            self._tokens = _tokenize(self.text)
+        return self._tokens
 
     def forget_tokens(self) -> None:
         """Gives the tokens' memory back: caches keep statements for long."""

@@ -7,6 +7,7 @@ from decimal import ROUND_DOWN, Context, Decimal
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
+    Function,
     SQLiteValue,
     decimal_unit,
     to_decimal,
@@ -17,7 +18,6 @@ NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re
 """A number in a text, which may go on after it; the group is without spaces."""
 _NINE_DIGITS = decimal_unit(9)
 _CONTEXT = Context(prec=400)
-Function = Callable[..., SQLiteValue]
 
 
 def _format(value: float, places: float) -> str:
