@@ -22,6 +22,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.operators import modulo, shifted_date
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    NEW_ROW,
     Fragment,
     Scope,
     name_of,
@@ -225,7 +226,7 @@ def _call(node: exp.Expr, scope: Scope) -> Fragment:
     if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and len(arguments) == 3:
         return _by_unit(name, arguments, scope)
     if name == "VALUES" and len(arguments) == 1:
-        return scope.find_column(name_of(arguments[0]), "new row")
+        return scope.find_column(name_of(arguments[0]), NEW_ROW)
     if name in WINDOW_FUNCTIONS:
         raise Misplaced(")")
     if name in _DENIED:

@@ -16,6 +16,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import (
     table_source,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    NEW_ROW,
     Fragment,
     Scope,
     Source,
@@ -33,17 +34,17 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     quote_text,
 )
 
-_NEW_ROW = "new row"
 
-
-def compile_insert(node: exp.Expr, state: StatementState, is_replace: bool) -> list[str]:
+def compile_insert(node: exp.Expr, state: StatementState) -> list[str]:
     """Translates INSERT and REPLACE. Raises: MySQLError."""
     scope = Scope(state)
     target = node.this.this if isinstance(node.this, exp.Schema) else node.this
     table = find_table(target, scope)
     columns = _insert_columns(node, table)
     is_lenient = bool(node.args.get("ignore"))
-    verb = "INSERT OR REPLACE" if is_replace else "INSERT OR IGNORE" if is_lenient else "INSERT"
+    verb = (
+        "INSERT OR REPLACE" if state.is_replace else "INSERT OR IGNORE" if is_lenient else "INSERT"
+    )
     rows = _insert_rows(node.expression, columns, table, scope, is_lenient)
     conflict = _conflict(node, table, state)
     if not columns:
@@ -132,7 +133,7 @@ def _conflict(node: exp.Expr, table: TableSchema, state: StatementState) -> str:
     source = table_source(table, table.name, state.schema.name)
     scope.add(source)
     alias = node.expression.args.get("alias")
-    for name in (_NEW_ROW, name_of(alias.this) if alias else ""):
+    for name in (NEW_ROW, name_of(alias.this) if alias else ""):
         if name:
             scope.add(_new_row(source, name))
     sets = assignments(conflict.expressions, scope, {table.name: table})
@@ -255,7 +256,7 @@ def compile_delete(node: exp.Expr, state: StatementState) -> list[str]:
         row = tables[targets[0]].row_id
         name, found = quote_name(tables[targets[0]].name), f"{quote_name(targets[0])}.{row}"
         return [f"DELETE FROM {name} WHERE {row} IN (SELECT {found} FROM {sql}{where})"]
-    slots = [quote_text(f".{name}") for name in targets]  # no name of an agent's own variable
+    slots = [quote_text(f"ROWS {name}") for name in targets]  # agents' variables: in lower case
     rows = [
         f"',' || group_concat(DISTINCT {quote_name(name)}.{tables[name].row_id}) || ','"
         for name in targets

@@ -51,6 +51,8 @@ class Query:
         return tuple(column.type for column in self.columns)
 
 
+NEW_ROW = f"{INTERNAL}new"
+"""The table that VALUES(column) reads in ON DUPLICATE KEY UPDATE."""
 INNER = quote_name(f"{INTERNAL}q")
 """A common table expression of ours; within its own query the name is another one's or none."""
 
@@ -109,6 +111,7 @@ class StatementState:
 
     schema: Schema
     compile_query: "Callable[[exp.Expr, Scope, bool], Query]"
+    is_replace: bool = False
     target: str | None = None
     has_quotes: bool = True
 
@@ -163,7 +166,8 @@ class Scope:
             if found is not None:
                 return found
             scope = scope.parent
-        raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if table else name, self.clause)
+        is_written = table not in ("", NEW_ROW)
+        raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if is_written else name, self.clause)
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
