@@ -5,19 +5,19 @@ from sys import getsizeof
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import align
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_condition
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.catalog import information_schema
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import align
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_condition
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Scope,
     Source,
     name_of,
+    with_names,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.catalog import information_schema
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    INTERNAL,
     Kind,
     TableSchema,
     quote_name,
@@ -109,10 +109,7 @@ def _compile_derived(node: exp.Expr, alias: exp.Expr, scope: Scope) -> str:
     name = name_of(alias.this)
     scope.add(Source(name, columns))
     if names:
-        listed = ", ".join(map(quote_name, names))
-        inner = quote_name(f"{INTERNAL}c")
-        with_ = f"WITH {inner}({listed}) AS ({query.sql})"
-        return f"({with_} SELECT * FROM {inner}) AS {quote_name(name)}"
+        return f"{with_names(query.sql, names)} AS {quote_name(name)}"
     return f"({query.sql}) AS {quote_name(name)}"
 
 
@@ -127,7 +124,10 @@ def _compile_table(node: exp.Expr, scope: Scope) -> str:
             return f"{quote_name(name)} AS {quote_name(alias)}"
     schema = scope.statement.schema
     if database.lower() == "information_schema":
-        return _add_catalog(name, alias, scope)
+        catalog = information_schema(name, schema)
+        scope.add(Source(alias, catalog.columns))
+        names = (column.name for column in catalog.columns)
+        return f"{with_names(catalog.sql, names)} AS {quote_name(alias)}"
     table = find_table(node, scope)
     if scope.statement.target == name and scope.parent is not None:
         raise Mistake.UPDATE_TARGET(name)
@@ -169,9 +169,3 @@ def _make_source(table: TableSchema, alias: str, database: str) -> Source:
     keys = [table.primary_key, *(key for _, key in table.unique_keys)]
     keys = [key for key in keys if all(not table.by_name[n.lower()].is_nullable for n in key)]
     return Source(alias, columns, keys, database)
-
-
-def _add_catalog(name: str, alias: str, scope: Scope) -> str:
-    columns, sql = information_schema(name, scope.statement.schema)
-    scope.add(Source(alias, columns))
-    return f"({sql}) AS {quote_name(alias)}"

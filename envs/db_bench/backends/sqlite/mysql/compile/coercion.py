@@ -1,12 +1,14 @@
-"""MySQL's implicit conversions between numbers, texts and dates, as SQLite expressions."""
+"""MySQL's conversions between numbers, texts and dates: in expressions, and into columns."""
 
-import re
 from collections.abc import Sequence
 from contextvars import ContextVar
+from decimal import Decimal
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import Fragment
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.number_functions import NUMBER
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     BLOB,
@@ -16,6 +18,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     NUMBERS,
     TEMPORALS,
     TEXT,
+    ColumnSchema,
     Kind,
     SqlType,
     merge_types,
@@ -23,30 +26,18 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
 )
 
 _DATES = frozenset({Kind.DATE, Kind.DATETIME})
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292)."""
-
-
-def number_prefix(text: str) -> str:
-    """Returns the number that a text begins with, "0" where there is none."""
-    match = _NUMBER.match(text)
-    return match[1] if match else "0"
-
-
-def strict_number(text: SQLiteValue) -> SQLiteValue:
-    """Returns the number that a text is. Raises: MySQLError (1292)."""
-    if isinstance(text, str) and not _NUMBER.fullmatch(text):
-        raise Mistake.TRUNCATED_NUMBER(text)
-    return text if text is None else float(text)
 
 
 def to_number(value: Fragment) -> Fragment:
     """Returns a value as MySQL uses it in arithmetic."""
     kind = value.type.kind
     if kind is Kind.TEXT or kind is Kind.BLOB:
-        if value.literal is not None and (_NUMBER.fullmatch(value.literal) or not STRICT.get()):
-            return Fragment(number_prefix(value.literal), DOUBLE)
+        literal = value.literal
+        if literal is not None and (NUMBER.fullmatch(literal) or not STRICT.get()):
+            number = NUMBER.match(literal)
+            return Fragment(number[1] if number else "0", DOUBLE)
         if STRICT.get():
             return Fragment(f"my_number({value.sql})", DOUBLE)
         return Fragment(f"CAST({value.sql} AS REAL)", DOUBLE)
@@ -147,3 +138,44 @@ def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
         f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
     )
     return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
+
+
+def sqlite_literal(value: SQLiteValue) -> str:
+    """Returns a value as a SQLite literal."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    return quote_text(value) if isinstance(value, str) else repr(value)
+
+
+def store(value: Fragment, column: ColumnSchema, row: int = 1, is_lenient: bool = False) -> str:
+    """Returns a value's SQL as the column stores it. Raises: MySQLError for bad literals."""
+    if value.type.kind is Kind.NULL:
+        if not column.is_nullable and not column.is_auto_increment:
+            raise Mistake.NULL_COLUMN(column.name)
+        return "NULL"
+    if column.type.kind is Kind.INTEGER and value.type.kind in (Kind.FLOAT, Kind.DOUBLE):
+        value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
+    if value.literal is not None:
+        stored = stored_value(
+            _python_value(value), column.type, column.name, row, is_lenient=is_lenient
+        )
+        if column.is_auto_increment and stored == 0:
+            return "NULL"
+        return sqlite_literal(stored)
+    if column.type.kind is Kind.TEXT:
+        value = to_text(value)
+    return (
+        f"my_store({value.sql}, {quote_text(column.declared)}, {quote_text(column.name)}, "
+        f"{row}, {int(is_lenient)})"
+    )
+
+
+def _python_value(value: Fragment) -> int | float | str | Decimal:
+    text = value.literal or ""
+    if value.type.kind is Kind.INTEGER:
+        return int(text)
+    if value.type.kind is Kind.DECIMAL:
+        return Decimal(text)
+    return float(text) if value.type.kind is Kind.DOUBLE else text

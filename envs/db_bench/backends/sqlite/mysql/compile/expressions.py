@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import to_number
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import Fragment, Query, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, to_number
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Query, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 
 Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
 _HANDLERS: dict[type[exp.Expr], Handler] = {}
@@ -53,6 +53,22 @@ def check_size(num_chars: int) -> None:
 def compile_condition(node: exp.Expr, scope: Scope) -> str:
     """Returns an expression as a condition."""
     return to_number(compile_expression(node, scope)).sql
+
+
+def compile_order(order: exp.Expr | None, scope: Scope) -> str:
+    """Returns an ORDER BY clause whose terms are expressions, not positions; "" for none."""
+    if order is None:
+        return ""
+    terms = (
+        collated(compile_expression(term.this, scope)) + direction(term)
+        for term in order.expressions
+    )
+    return f" ORDER BY {', '.join(terms)}"
+
+
+def direction(term: exp.Expr) -> str:
+    """Returns what follows a term of ORDER BY."""
+    return " DESC" if term.args.get("desc") else ""
 
 
 def compile_subquery(node: exp.Expr, scope: Scope, num_columns: int | None) -> Query:

@@ -6,10 +6,14 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.reserved import RESERVED_WORDS
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
+    INTERNAL,
+    Schema,
+    SqlType,
+    quote_name,
+)
 
 
 class Fragment(NamedTuple):
@@ -45,6 +49,18 @@ class Query:
     def types(self) -> tuple[SqlType, ...]:
         """The types of the result's columns."""
         return tuple(column.type for column in self.columns)
+
+
+NEW_ROW = f"{INTERNAL}new"
+"""The table that VALUES(column) reads in ON DUPLICATE KEY UPDATE."""
+INNER = quote_name(f"{INTERNAL}q")
+"""A common table expression of ours; within its own query the name is another one's or none."""
+
+
+def with_names(sql: str, names: Iterable[str]) -> str:
+    """Returns a table expression: a query whose columns have these names."""
+    listed = ", ".join(map(quote_name, names))
+    return f"(WITH {INNER}({listed}) AS ({sql}) SELECT * FROM {INNER})"
 
 
 class Source:
@@ -95,6 +111,7 @@ class StatementState:
 
     schema: Schema
     compile_query: "Callable[[exp.Expr, Scope, bool], Query]"
+    is_replace: bool = False
     target: str | None = None
     has_quotes: bool = True
 
@@ -149,7 +166,8 @@ class Scope:
             if found is not None:
                 return found
             scope = scope.parent
-        raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if table else name, self.clause)
+        is_written = table not in ("", NEW_ROW)
+        raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if is_written else name, self.clause)
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
@@ -178,13 +196,13 @@ class Scope:
 
 
 def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
-    """Returns an identifier's name, "" for none; names taken for calls lose their mark.
+    """Returns an identifier's name, "" for none.
 
     Raises: Misplaced for a reserved word, which only a name before it and a dot allow.
     """
     if node is None:
         return ""
-    name = node.name.removeprefix(MARK)
+    name = node.name
     if (
         name.upper() in RESERVED_WORDS
         and isinstance(node, exp.Identifier)

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import store
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Scope,
     StatementState,
     name_of,
+    with_names,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.stored import store
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTERNAL,
     TEXT,
@@ -70,13 +70,9 @@ def compile_create(node: exp.Expr, state: StatementState) -> Definition:
     query = state.compile_query(node.expression, Scope(state), True)
     columns = tuple(_made(column) for column in query.columns)
     table = TableSchema(name, columns)
-    listed = ", ".join(f"{quote_name(c.name)}" for c in columns)
-    values = ", ".join(_copied(column) for column in columns)
-    inner = quote_name(f"{INTERNAL}q")
-    copy = (
-        f"INSERT INTO {quote_name(name)} SELECT {values} FROM "
-        f"(WITH {inner}({listed}) AS ({query.sql}) SELECT * FROM {inner})"
-    )
+    values = ", ".join(map(_copied, columns))
+    rows = with_names(query.sql, (column.name for column in columns))
+    copy = f"INSERT INTO {quote_name(name)} SELECT {values} FROM {rows}"
     return Definition((table.sqlite_ddl, copy), state.schema.with_table(table))
 
 
@@ -317,7 +313,7 @@ def _altered(
         column, _, _ = _column(action.this, state)
         changed = _replaced(table, old, column, origins)
         return _placed(changed, column, action.this.args.get("position"))
-    raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql').replace(MARK, '')}")
+    raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql')}")
 
 
 def _existing(table: TableSchema, name: str) -> ColumnSchema:

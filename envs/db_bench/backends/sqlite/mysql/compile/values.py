@@ -4,25 +4,25 @@ import math
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import (
     align,
     choose,
     to_number,
     to_temporal,
     to_text,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     check_size,
     compile_condition,
     compile_expression,
     handles,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     Scope,
     name_of,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     BLOB,
     DOUBLE,

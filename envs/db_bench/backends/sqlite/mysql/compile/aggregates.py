@@ -2,22 +2,22 @@
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import (
     collated,
     to_number,
     to_text,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_expression,
+    compile_order,
     handles,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     DIVISION_SCALE,
     DOUBLE,
@@ -140,7 +140,7 @@ def _window(node: exp.Expr, scope: Scope) -> Fragment:
     call = node.this
     name = _function_name(call)
     if name not in AGGREGATES and name not in WINDOW_FUNCTIONS and name != "GROUP_CONCAT":
-        raise Misplaced(f"OVER {node.sql('mysql').replace(MARK, '')}")
+        raise Misplaced(f"OVER {node.sql('mysql')}")
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
     if name in WINDOW_FUNCTIONS:
@@ -172,18 +172,11 @@ def window_definition(node: exp.Expr, scope: Scope) -> str:
     if partition:
         terms = (collated(compile_expression(term, scope)) for term in partition)
         parts.append(f"PARTITION BY {', '.join(terms)}")
-    order = node.args.get("order")
-    if order:
-        terms = (
-            collated(compile_expression(term.this, scope))
-            + (" DESC" if term.args.get("desc") else "")
-            for term in order.expressions
-        )
-        parts.append(f"ORDER BY {', '.join(terms)}")
+    parts.append(compile_order(node.args.get("order"), scope).lstrip())
     spec = node.args.get("spec")
     if spec:
         parts.append(_frame(spec))
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
 
 
 def _frame(spec: exp.Expr) -> str:

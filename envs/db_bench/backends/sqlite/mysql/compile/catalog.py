@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     OutputColumn,
     Query,
     name_of,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import like
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     INTEGER,
@@ -152,25 +152,22 @@ def _create_table(table: TableSchema) -> str:
     )
 
 
-def information_schema(name: str, schema: Schema) -> tuple[list[OutputColumn], str]:
-    """Returns the columns and the SQL of an information_schema table. Raises: MySQLError."""
+def information_schema(name: str, schema: Schema) -> Query:
+    """Returns a table of information_schema. Raises: MySQLError (1109)."""
     if name.lower() == "tables":
-        query = _table(
+        return _table(
             ("TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE"),
             [(schema.name, table.name, "BASE TABLE", "InnoDB") for table in schema.tables],
         )
-    elif name.lower() == "columns":
+    if name.lower() == "columns":
         names = "TABLE_SCHEMA TABLE_NAME COLUMN_NAME ORDINAL_POSITION COLUMN_DEFAULT IS_NULLABLE"
-        query = _table(
+        return _table(
             (*names.split(), "DATA_TYPE", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA"),
             _column_rows(schema),
         )
-    elif name.lower() == "schemata":
-        query = _table(("SCHEMA_NAME",), [(schema.name,), ("information_schema",)])
-    else:
-        raise Mistake.UNKNOWN_CATALOG(name)
-    names_sql = ", ".join(f'"{column.name}"' for column in query.columns)
-    return query.columns, f"WITH i({names_sql}) AS ({query.sql}) SELECT * FROM i"
+    if name.lower() == "schemata":
+        return _table(("SCHEMA_NAME",), [(schema.name,), ("information_schema",)])
+    raise Mistake.UNKNOWN_CATALOG(name)
 
 
 def _column_rows(schema: Schema) -> list[tuple[Cell, ...]]:

@@ -2,21 +2,24 @@
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import collated, convert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, convert
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    compile_expression,
+    direction,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Query,
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.select import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
     compile_limit,
     compile_select,
     order_term,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, merge_types, quote_name
 
 _SET_OPERATIONS: dict[type[exp.Expr], str] = {
@@ -88,7 +91,7 @@ def _tail(node: exp.Expr, columns: list[OutputColumn], scope: Scope) -> str:
         if term is None:
             name = name_of(ordered.this.this) if isinstance(ordered.this, exp.Column) else "?"
             raise Mistake.UNKNOWN_COLUMN(name, "order clause")
-        terms.append(term + (" DESC" if ordered.args.get("desc") else ""))
+        terms.append(term + direction(ordered))
     order = f" ORDER BY {', '.join(terms)}" if terms else ""
     return order + compile_limit(node)
 

@@ -1,18 +1,21 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
+import re
+
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.aggregates import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
     compile_windows,
     window_names,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import collated
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
     compile_condition,
     compile_expression,
+    direction,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     Fragment,
     OutputColumn,
@@ -20,13 +23,11 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
     Scope,
     name_of,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import MARK
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.from_clause import compile_from
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.grouping import (
-    check_full_group_by,
-    constant_columns,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
+
+_NO_NAME = re.compile("[^\0-\uffff]")
+"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 def compile_select(node: exp.Expr, scope: Scope) -> Query:
@@ -49,7 +50,7 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
         for name, value in projections
     ]
     order = _compile_order(node, scope, projections)
-    check_full_group_by(node, scope, bare, constant_columns(node, scope))
+    _check_full_group_by(node, scope, bare)
     if having and not group and not scope.num_aggregates:
         where, having = [*where, *having], []
     parts = [
@@ -102,7 +103,7 @@ def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
         value = compile_expression(expression, scope)
         scope.aggregates_allowed = False
         if scope.num_aggregates > num_aggregates:
-            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").replace(MARK, "").lower())
+            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").lower())
         terms.append(value)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
@@ -166,13 +167,15 @@ def _has_quoted_names(node: exp.Expr) -> bool:
 
 
 def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
-    if isinstance(projection, exp.Alias):
-        return _alias_of(projection)
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
-    if isinstance(projection, exp.Literal):
-        return projection.name
-    return projection.sql("mysql").replace(MARK, "") if has_name else ""
+    if isinstance(projection, exp.Alias):
+        name = _alias_of(projection)
+    elif isinstance(projection, exp.Literal):
+        name = projection.name
+    else:
+        name = projection.sql("mysql") if has_name else ""
+    return name if name.isascii() else _NO_NAME.sub("?", name)
 
 
 def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
@@ -235,7 +238,7 @@ def _compile_order(
                 _check_distinct_order(value, scope, projections, number)
             sql = collated(value) if value.literal is None else "NULL"
         _check_order_columns(node, scope, number)
-        terms.append(sql + (" DESC" if ordered.args.get("desc") else ""))
+        terms.append(sql + direction(ordered))
     scope.aggregates_allowed = scope.windows_allowed = False
     return terms
 
@@ -251,13 +254,8 @@ def _check_distinct_order(
 
 def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
     if scope.bare and node.args.get("group"):
-        check_full_group_by(
-            node,
-            scope,
-            [(number, column) for column in scope.bare],
-            constant_columns(node, scope),
-            "ORDER BY clause",
-        )
+        bare = [(number, column) for column in scope.bare]
+        _check_full_group_by(node, scope, bare, "ORDER BY clause")
     scope.bare.clear()
 
 
@@ -297,6 +295,61 @@ def compile_limit(node: exp.Expr) -> str:
     parts = [limit.expression, *([offset.expression] if offset else [])]
     for part in parts:
         if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
-            raise Misplaced(part.sql("mysql").replace(MARK, ""))
+            raise Misplaced(part.sql("mysql"))
     numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
+
+
+def _check_full_group_by(
+    node: exp.Expr,
+    scope: Scope,
+    bare: list[tuple[int, BareColumn]],
+    clause: str = "SELECT list",
+) -> None:
+    """ONLY_FULL_GROUP_BY. `bare`: (number of the expression, column).
+
+    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
+    """
+    is_grouped = node.args.get("group") is not None
+    if not bare or not (is_grouped or scope.num_aggregates):
+        return
+    known = scope.group_sql | _constant_columns(node, scope)
+    for number, column in bare:
+        source = column.source
+        if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
+            continue
+        if is_grouped:
+            raise Mistake.FULL_GROUP_BY(number, clause, column.title)
+        raise Mistake.MIXED_GROUP(number, column.title)
+
+
+def _is_determined(column: BareColumn, known: set[str]) -> bool:
+    fragments = column.source.fragments
+    return any(
+        key and all(fragments[name].sql in known for name in key) for key in column.source.keys
+    )
+
+
+def _constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
+    where = node.args.get("where")
+    if where is None:
+        return set()
+    found: set[str] = set()
+    for part in where.this.walk(prune=lambda n: not isinstance(n, exp.And | exp.Paren)):
+        if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
+            found |= _sql_of(part.this, scope)
+        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
+            found |= _sql_of(part.expression, scope)
+    return found
+
+
+def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
+    if not isinstance(column, exp.Column):
+        return set()
+    name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
+    return {
+        source.fragments[name].sql
+        for source in scope.sources
+        if name in source.fragments and (not table or source.alias == table)
+    }
