@@ -16,8 +16,12 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
-from agentpeft.envs.db_bench.generator.generator import DBBenchGenerator, curriculum, find_conflict
-from agentpeft.envs.db_bench.generator.phrases import PHRASES
+from agentpeft.envs.db_bench.generator.generator import (
+    PHRASES,
+    DBBenchGenerator,
+    curriculum,
+    find_conflict,
+)
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.generator.tables import Selection, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills

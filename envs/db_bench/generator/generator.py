@@ -1,20 +1,28 @@
 """Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.db_bench.generator.conditions import Attempt
-from agentpeft.envs.db_bench.generator.phrases import PHRASES
-from agentpeft.envs.db_bench.generator.reads import Draft, make_read
+from agentpeft.envs.db_bench.generator.families import Attempt, Draft, Family
+from agentpeft.envs.db_bench.generator.reads import select
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.generator.tables import SampleTable, make_sample
-from agentpeft.envs.db_bench.generator.writes import make_delete, make_insert, make_update
-from agentpeft.envs.db_bench.skills import SKILLS, check_skills
+from agentpeft.envs.db_bench.generator.writes import delete, insert, update
+from agentpeft.envs.db_bench.skills import (
+    GROUP_BY,
+    HAVING_CONDITIONS,
+    LIMIT,
+    ORDER_BY,
+    SKILLS,
+    WHERE,
+    WRITES,
+    check_skills,
+)
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.phrases import Speaker, read_toml
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError, SkillGenerator
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
@@ -22,18 +30,19 @@ from agentpeft.envs.tasks.task_random import TaskRandom
 
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
-_WRITES = {"insert": make_insert, "delete": make_delete, "update": make_update}
+_CHANGES = (insert, delete, update)
 _EXCLUSIVE = (
-    (tuple(_WRITES), "a statement is one of them"),
-    (SKILLS[4:7], "one WHERE clause is one of them"),
-    (SKILLS[7:9], "a GROUP BY has one column or several"),
-    (SKILLS[9:11], "a HAVING has one condition or several"),
-    (SKILLS[12:15], "one ORDER BY is one of them"),
-    (SKILLS[15:17], "a LIMIT has an offset or none"),
+    (WRITES, "a statement is one of them"),
+    (WHERE, "one WHERE clause is one of them"),
+    (GROUP_BY, "a GROUP BY has one column or several"),
+    (HAVING_CONDITIONS, "a HAVING has one condition or several"),
+    (ORDER_BY, "one ORDER BY is one of them"),
+    (LIMIT, "a LIMIT has an offset or none"),
     (("subquery_single", "subquery_multiple"), "the number of subqueries is one or more"),
     (("subquery_single", "subquery_nested"), "nesting takes two subqueries"),
 )
-_CHOOSES_ROWS = (*SKILLS[4:7], *SKILLS[12:15], "limit_only")
+
+PHRASES = read_toml(__file__, "data/phrases.toml")
 
 
 def find_conflict(skills: Sequence[str]) -> str | None:
@@ -42,15 +51,19 @@ def find_conflict(skills: Sequence[str]) -> str | None:
         both = [skill for skill in skills if skill in group]
         if len(both) > 1:
             return f"{both[0]} and {both[1]} exclude each other: {reason}"
-    for write in _WRITES:
-        if write not in skills:
-            continue
-        fitting = (write,) if write == "insert" else (write, *_CHOOSES_ROWS)
-        for skill in sorted(set(skills).difference(fitting)):
-            return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
-        if "order_by" in str(skills) and "limit_only" not in skills:
-            return f"an order changes nothing in {write} without limit_only"
+    family = _family_of(skills)
+    name = family.name
+    for skill in sorted(set(skills).difference(family.skills)):
+        return f"{name} and {skill} exclude each other: {name.upper()} has no such part"
+    has_order = not set(ORDER_BY).isdisjoint(skills)
+    if name in WRITES and has_order and "limit_only" not in skills:
+        return f"an order changes nothing in {name} without limit_only"
     return None
+
+
+def _family_of(skills: Collection[str]) -> Family:
+    """Returns the family of the statements that show some skills: SELECT where none is a change."""
+    return next((family for family in _CHANGES if family.name in skills), select)
 
 
 class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
@@ -158,7 +171,7 @@ def curriculum(
 def _make_draft(
     rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
 ) -> Draft | None:
-    make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
+    make = _family_of(skills).make
     for _ in range(_DRAFTS_PER_TABLE):
         with suppress(NoTaskHereError):
             return make(Attempt(rng, speaker, sample, skills))

@@ -2,18 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
-from agentpeft.envs.db_bench.backends.protocol import Row
 from agentpeft.envs.db_bench.generator.conditions import (
-    Attempt,
     Clause,
     join_kept,
     make_where,
     select_rows,
     to_bits,
 )
+from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import (
     Output,
     add_alias,
@@ -22,12 +20,16 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_aggregates,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator.phrases import count_rows
-from agentpeft.envs.db_bench.generator.tables import (
-    Field,
-    Selection,
-    StoredRow,
-    to_literal,
+from agentpeft.envs.db_bench.generator.tables import Field, Selection, StoredRow, to_literal
+from agentpeft.envs.db_bench.skills import (
+    ALIAS,
+    GROUP_BY,
+    HAVING,
+    LIMIT,
+    ORDER_BY,
+    SKILLS,
+    WHERE,
+    WRITES,
 )
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
@@ -35,17 +37,8 @@ from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 _OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A finished statement, what it is called in English, its skills, and its rows if a SELECT."""
-
-    sql: str
-    instruction: str
-    skills: frozenset[str]
-    label: tuple[Row, ...] | None
-
-
-def make_read(attempt: Attempt) -> Draft:
+@family(skills=[skill for skill in SKILLS if skill not in WRITES])
+def select(attempt: Attempt) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in attempt.skills:
         attempt.prefix = f"{attempt.sample.table.name[0]}."
@@ -54,7 +47,7 @@ def make_read(attempt: Attempt) -> Draft:
     outputs = _make_outputs(attempt, groups)
     group, having = _make_group(attempt, groups), Clause()
     start = f"FROM {attempt.from_sql}"
-    if any(skill.startswith("having") for skill in attempt.skills):
+    if attempt.asks_for(HAVING):
         having = _make_having(attempt, f"{start}{where.sql}{group.sql}")
     outputs, alias_words = add_alias(attempt, outputs)
     head = Clause(_select_list(outputs) + start)
@@ -73,7 +66,7 @@ def make_read(attempt: Attempt) -> Draft:
         attempt.sample.own_sql(sql),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
-        | attempt.skills & {"column_alias", "table_alias"},
+        | attempt.skills.intersection(ALIAS),
         tuple(zip(*columns, strict=True)),
     )
 
@@ -85,8 +78,8 @@ def make_order(
 
     The first of two keys is one of `coarse`, which leave ties.
     """
-    kind = next((s for s in attempt.skills if s.startswith("order_by")), "")
-    if not kind and not any(skill.startswith("limit") for skill in attempt.skills):
+    kind = next(filter(attempt.skills.__contains__, ORDER_BY), "")
+    if not kind and not attempt.asks_for(LIMIT):
         return Clause(), ""
     kind = kind or "order_by_single_column"
     num_keys = 1 if kind == "order_by_single_column" else 2
@@ -136,7 +129,7 @@ def make_order(
 
 def _pick_groups(attempt: Attempt) -> list[Field]:
     is_multiple = "group_by_multiple_columns" in attempt.skills
-    if not is_multiple and not any("group" in s or "having" in s for s in attempt.skills):
+    if not attempt.asks_for((*GROUP_BY, *HAVING)):
         return []
     return [attempt.pick(attempt.sample.categories) for _ in range(1 + is_multiple)]
 
@@ -159,11 +152,11 @@ def _make_outputs(attempt: Attempt, groups: Sequence[Field]) -> list[Output]:
     if groups:
         chosen = [column_output(attempt, group) for group in groups]
         return chosen + make_aggregates(attempt)
-    is_sorted = any(skill.startswith(("order", "limit")) for skill in attempt.skills)
-    if not is_sorted and "where" in str(attempt.skills) and attempt.rng.random() < 0.25:
+    is_sorted = attempt.asks_for((*ORDER_BY, *LIMIT))
+    if not is_sorted and attempt.asks_for(WHERE) and attempt.rng.random() < 0.25:
         return make_aggregates(attempt)
     fields = attempt.sample.fields
-    if not attempt.skills & {"column_alias", "table_alias"} and attempt.rng.random() < 0.15:
+    if not attempt.asks_for(ALIAS) and attempt.rng.random() < 0.15:
         return [column_output(attempt, column) for column in fields]
     chosen_fields = attempt.rng.sample(fields, attempt.rng.choice((1, 2, 2, 3)))
     return [column_output(attempt, column) for column in chosen_fields]
@@ -232,7 +225,7 @@ def _select_list(outputs: Sequence[Output]) -> str:
 
 
 def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -> Clause:
-    if not any(skill.startswith(("order_by", "limit")) for skill in attempt.skills):
+    if not attempt.asks_for((*ORDER_BY, *LIMIT)):
         return Clause()
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
@@ -274,6 +267,11 @@ def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> 
         cut=slice(offset, offset + num_rows),
         weaker_cuts=(slice(None), slice(num_rows), slice(offset, None)),
     )
+
+
+def count_rows(num_rows: int) -> str:
+    """Returns "row" or "3 rows", to go after "the first"."""
+    return "row" if num_rows == 1 else f"{num_rows} rows"
 
 
 def limit_clause(num_rows: int, words: str) -> Clause:

@@ -4,14 +4,12 @@ Each is a table. `with` names what it works with, in order: a noun of `NOUNS` an
 `do` changes the world by `VERBS`; `gold` are the commands that do it. A family with `value` (one of
 `VALUES`) asks for it, by `kind` of answer or, without one, in a file. `skills` are those that the
 gold commands show; given where they are not seen in them. Words may have blanks: `{f}`.
-How a family is said is in `data/phrases.txt`, under its name or what `say` gives.
+How a family is said is in `data/phrases.toml`, under its name or what `say` gives.
 """
 
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from agentpeft.envs.os_interaction.generator.scene import NOUNS, Scene
 from agentpeft.envs.os_interaction.generator.verbs import VALUES, VERBS
@@ -19,10 +17,10 @@ from agentpeft.envs.os_interaction.generator.world import Node
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.grading.state import Match
 from agentpeft.envs.os_interaction.skills import check_skills, detect_skills
-from agentpeft.envs.tasks.phrases import Speaker, read_phrases
+from agentpeft.envs.tasks.phrases import Speaker, read_toml
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
-PHRASES = read_phrases(Path(__file__).parent / "data" / "phrases.txt")
+PHRASES = read_toml(__file__, "data/phrases.toml")
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,8 @@ def _phrase(speaker: Speaker, name: str, value: str) -> str:
 
 
 def _read_families() -> tuple[Family, ...]:
-    text = (Path(__file__).parent / "data" / "families.toml").read_text(encoding="utf-8")
     families = []
-    for name, fields in tomllib.loads(text).items():
+    for name, fields in read_toml(__file__, "data/families.toml").items():
         skills = check_skills(fields.pop("skills", None) or detect_skills(fields["gold"]))
         nouns, do = fields.pop("with"), tuple(fields.pop("do", ()))
         families.append(

@@ -5,22 +5,15 @@ The public methods of `Scene` whose names are in `NOUNS` are what a family's `wi
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from posixpath import basename
 from random import Random
 
 from agentpeft.envs.os_interaction.generator.world import Node, Team, World, new_node, new_person
+from agentpeft.envs.tasks.phrases import invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
 from agentpeft.envs.tasks.splits import split_of
 
-_POOLS = {
-    name: tuple(words.split())
-    for name, words in (
-        line.split(": ", 1)
-        for line in (Path(__file__).parent / "data" / "words.txt").read_text().splitlines()
-    )
-}
-_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
+_POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")
 _TOPS = ("/srv", "/opt", "/data")
 _EXTENSIONS = (".txt", ".log", ".md", ".cfg")
 _MODES = ("600", "640", "660", "664", "400", "440", "444", "700", "750", "755", "770")
@@ -247,9 +240,8 @@ class Scene:
 
 
 def _invent_word(rng: Random) -> str:
-    """Returns a word of 5 to 9 letters that can be said, such as "tekolar"."""
-    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(5, 9))]
-    word = "".join(letters)
+    """Returns a word of 5 to 9 letters that names no group of the image."""
+    word = invent_word(rng, 5)
     return _invent_word(rng) if word in _TAKEN else word
 
 
