@@ -5,12 +5,12 @@ from contextlib import suppress
 from functools import reduce
 from random import Random
 
-from agentpeft.envs.os_interaction.generator.families import FAMILIES, PHRASES, Family
+from agentpeft.envs.os_interaction.generator.families import FAMILIES
+from agentpeft.envs.os_interaction.generator.families.family import StepFamily
 from agentpeft.envs.os_interaction.generator.scene import Scene
 from agentpeft.envs.os_interaction.generator.world import expected_state, render_setup
 from agentpeft.envs.os_interaction.skills import SKILLS, check_skills
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
-from agentpeft.envs.tasks.phrases import Speaker
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError, SkillGenerator
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
@@ -61,9 +61,8 @@ class OSGenerator(SkillGenerator[OSTask, GeneratorOptions]):
         rng = Random(task_id)
         for _ in range(_MAX_SCENES):
             families = _pick_families(rng, skills)
-            speaker, scene = Speaker(PHRASES, rng, options.max_phrasings), Scene(rng, options)
             with suppress(NoTaskHereError):
-                return _make_task(task_id, families, speaker, scene)
+                return _make_task(task_id, families, Scene(rng, options))
         return None
 
 
@@ -82,13 +81,13 @@ def curriculum(
     return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
 
 
-def _make_task(task_id: str, families: list[Family], speaker: Speaker, scene: Scene) -> OSTask:
+def _make_task(task_id: str, families: list[StepFamily], scene: Scene) -> OSTask:
     """Returns a task of these families' steps. Raises: NoTaskHereError."""
-    steps = [family.make(scene, speaker, may_ask=family is families[-1]) for family in families]
+    steps = [family.make(scene, may_ask=family is families[-1]) for family in families]
     if scene.world == scene.initial and steps[-1].answer is None:
         raise NoTaskHereError
     shown = {skill for family in families for skill in family.skills}
-    words = reduce(lambda a, b: speaker.say("then", a=a, b=b), [s.words for s in steps])
+    words = reduce(lambda a, b: scene.speaker.say("then", a=a, b=b), [s.words for s in steps])
     return OSTask(
         task_id=task_id,
         instruction=words,
@@ -100,9 +99,9 @@ def _make_task(task_id: str, families: list[Family], speaker: Speaker, scene: Sc
     )
 
 
-def _pick_families(rng: Random, skills: tuple[str, ...]) -> list[Family]:
+def _pick_families(rng: Random, skills: tuple[str, ...]) -> list[StepFamily]:
     """Returns families that show the skills together, with as few others as each skill allows."""
-    chosen: list[Family] = []
+    chosen: list[StepFamily] = []
     missing = list(skills)
     rng.shuffle(missing)
     while missing:

@@ -92,6 +92,10 @@ class World:
         names = self.below(path)
         return [n for n in names if self.files[n].kind == "file" and n.endswith(suffix)]
 
+    def empty_files_below(self, path: str) -> list[str]:
+        """Returns the empty files anywhere below a directory, in order."""
+        return [name for name in self.files_below(path) if not self.files[name].content]
+
 
 def render_setup(world: World) -> str:
     """Returns the bash script that makes a world on a fresh image."""
