@@ -13,7 +13,7 @@ import pytest
 
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.os_interaction.generator.families import FAMILIES
-from agentpeft.envs.os_interaction.generator.generator import OSGenerator, curriculum
+from agentpeft.envs.os_interaction.generator.generator import OSGenerator
 from agentpeft.envs.os_interaction.generator.scene import PHRASES, Scene
 from agentpeft.envs.os_interaction.skills import SKILLS, check_skills, detect_skills
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
@@ -162,7 +162,7 @@ def test_invented_words_are_of_their_split_too():
 
 
 def test_a_curriculum_rises_in_skills():
-    stream = curriculum(0, tasks_per_stage=3, max_skills=3)
+    stream = OSGenerator.curriculum(0, tasks_per_stage=3, max_skills=3)
     assert [len(task.task_id.split("/")[0].split("+")) for task in stream] == [1] * 3 + [2] * 3 + [
         3
     ] * 3

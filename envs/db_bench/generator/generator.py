@@ -24,8 +24,6 @@ from agentpeft.envs.db_bench.skills import (
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.phrases import Speaker, read_toml
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError, SkillGenerator
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
 from agentpeft.envs.tasks.task_random import TaskRandom
 
 _MAX_TABLES = 300
@@ -70,43 +68,11 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
     """Makes tasks that show given skills, with no others than those need.
 
     Every part of a gold statement matters: without any one of its conditions, keys or limits the
-    answer would be another. No answer is empty. `draw` picks skills and a number, and these with
-    the options are the task's id, so `get` remakes it, in any process. Thread-safe.
+    answer would be another. No answer is empty. `TableOptions` explains the options.
     """
 
     known_skills = SKILLS
-
-    def __init__(  # noqa: PLR0913 (settings, by keyword only)
-        self,
-        skills: Sequence[str] | None = None,
-        *,
-        skill_mode: str = "single",
-        num_skills: int | None = None,
-        max_phrasings: int | None = None,
-        split: Split | None = None,
-        max_columns: int | None = None,
-        max_rows: int | None = None,
-        max_text_chars: int | None = None,
-        invent: bool = False,
-    ) -> None:
-        """Checks that such tasks exist.
-
-        Args:
-            skills: names from `SKILLS`; None is all.
-            skill_mode: "single": each task is for one of them; "all": has all of them.
-            num_skills: with "all", each task has this many of them, drawn anew; None is all.
-            max_phrasings: how many ways to say each thing, plainest first; None is every way.
-            split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
-            max_columns: of the table; None is up to nine. See `TableOptions`.
-            max_rows: of the table; None is up to 14.
-            max_text_chars: of a text in gold SQL; None is any length.
-            invent: made-up words among the values. See `TableOptions`.
-
-        Raises: SettingsError.
-        """
-        options = TableOptions(max_phrasings, split, invent, max_columns, max_rows, max_text_chars)
-        super().__init__(skills, skill_mode, num_skills, options)
-        self._pick_skills(np.random.default_rng(0))
+    options_type = TableOptions
 
     def make(
         self, task_id: str, skills: tuple[str, ...], options: TableOptions
@@ -151,21 +117,6 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
                 if conflict is None or not find_conflict(check_skills((*together, "limit_only"))):
                     chosen = together
         raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
-
-
-def curriculum(
-    seed: int,
-    *,
-    skills: Sequence[str] | None = None,
-    tasks_per_stage: int = 1000,
-    max_skills: int = 4,
-) -> TaskStream[DBBenchTask]:
-    """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
-
-    def make(number: int) -> DBBenchGenerator:
-        return DBBenchGenerator(skills, skill_mode="all", num_skills=number)
-
-    return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
 
 
 def _make_draft(
