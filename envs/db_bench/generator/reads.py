@@ -1,7 +1,7 @@
 """Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from agentpeft.envs.db_bench.generator.conditions import (
@@ -320,16 +320,8 @@ def _verify_rows(
         if len({all_rows[i] + key_rows[i] for i in kept}) > len({key_rows[i] for i in kept}):
             raise NoTaskHereError
     rows = [all_rows[index] for index in sample.select(selection)]
-    if not rows or (keys and len(rows) > 1 and rows == rows[::-1]):
-        raise NoTaskHereError
-    distinct = set(rows)
-    for weaker in weaker_selections:
-        other = [all_rows[index] for index in sample.select(weaker)]
-        if len(other) == len(rows) and (
-            other == rows
-            or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
-        ):
-            raise NoTaskHereError
+    others = ([all_rows[index] for index in sample.select(weaker)] for weaker in weaker_selections)
+    _check_rows(rows, others, has_order=bool(keys))
     return rows
 
 
@@ -346,15 +338,26 @@ def _verify(attempt: Attempt, clauses: Sequence[Clause]) -> list[StoredRow]:
         if len(found) > len({row[-len(keys) :] for row in found}):
             raise NoTaskHereError
     rows = query("".join(parts))
-    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
+    others = (
+        query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
+        for index, clause in enumerate(clauses)
+        for weaker in clause.weaker
+    )
+    _check_rows(rows, others, has_order=bool(keys))
+    return rows
+
+
+def _check_rows(rows: list[StoredRow], others: Iterable[list[StoredRow]], has_order: bool) -> None:
+    """Raises: NoTaskHereError unless a query's rows differ from those of each weaker query.
+
+    They differ from themselves in reverse order, too, where the order matters.
+    """
+    if not rows or None in rows[0] or (has_order and len(rows) > 1 and rows == rows[::-1]):
         raise NoTaskHereError
     distinct = set(rows)
-    for index, clause in enumerate(clauses):
-        for weaker in clause.weaker:
-            other = query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
-            if len(other) == len(rows) and (
-                other == rows
-                or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
-            ):
-                raise NoTaskHereError
-    return rows
+    for other in others:
+        if len(other) == len(rows) and (
+            other == rows
+            or (not has_order and set(other) == distinct and Counter(other) == Counter(rows))
+        ):
+            raise NoTaskHereError

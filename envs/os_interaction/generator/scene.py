@@ -131,9 +131,9 @@ class Scene:
         """Returns a path where nothing is yet, without an ending."""
         return self.new("")
 
-    def fresh_file(self, extension: str | None = None) -> str:
+    def fresh_file(self) -> str:
         """Returns a new file of some lines, in a directory that no step lists."""
-        ending = self.extension() if extension is None else extension
+        ending = self.extension()
         node = new_node(content=self.text(self.rng.randint(4, 9)))
         return self.add(self.aside(ending), node)
 

@@ -78,10 +78,8 @@ def family(*golds: str, skills: Sequence[str] = (), say: str = "") -> Callable[[
     """
 
     def define(function: ChangeT) -> ChangeT:
-        for gold in golds:
-            shown = check_skills([*detect_skills(gold), *skills])
-            name = say or function.__name__.removeprefix("_")
-            FAMILIES.append(StepFamily(name, gold, shown, lambda scene: (function(scene), None)))
+        name = say or function.__name__.removeprefix("_")
+        _define(name, golds, skills, lambda scene: (function(scene), None))
         return function
 
     return define
@@ -97,10 +95,19 @@ def question(
     """
 
     def define(function: QuestionT) -> QuestionT:
-        for gold in golds:
-            shown = check_skills([*detect_skills(gold), *skills])
-            name = say or function.__name__.removeprefix("_")
-            FAMILIES.append(StepFamily(name, gold, shown, function, kind))
+        _define(say or function.__name__.removeprefix("_"), golds, skills, function, kind)
         return function
 
     return define
+
+
+def _define(
+    say: str,
+    golds: Sequence[str],
+    skills: Sequence[str],
+    act: Callable[[Scene], tuple[Blanks, Value | None]],
+    kind: AnswerKind | None = None,
+) -> None:
+    for gold in golds:
+        shown = check_skills([*detect_skills(gold), *skills])
+        FAMILIES.append(StepFamily(say, gold, shown, act, kind))
