@@ -11,9 +11,9 @@ import numpy as np
 from agentpeft.envs.core.errors import (
     SettingsError,
     UnknownTaskError,
+    check_choice,
     check_count,
     check_flag,
-    did_you_mean,
     shown,
 )
 from agentpeft.envs.tasks.splits import Split, check_split
@@ -81,7 +81,7 @@ def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `known`. Raises: SettingsError."""
     wanted = set(names)
     for name in sorted(wanted.difference(known)):
-        raise SettingsError(f"unknown skill {shown(name)}{did_you_mean(name, known)}")
+        check_choice("skill", name, known)
     return tuple(skill for skill in known if skill in wanted)
 
 
