@@ -20,7 +20,13 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_aggregates,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator.tables import Field, Selection, StoredRow, to_literal
+from agentpeft.envs.db_bench.generator.tables import (
+    Field,
+    OrderKeys,
+    Selection,
+    StoredRow,
+    to_literal,
+)
 from agentpeft.envs.db_bench.skills import (
     ALIAS,
     GROUP_BY,
@@ -33,8 +39,6 @@ from agentpeft.envs.db_bench.skills import (
 )
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
-
-_OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
 
 
 @family(skills=[skill for skill in SKILLS if skill not in WRITES])
@@ -86,43 +90,32 @@ def make_order(
     firsts = candidates if num_keys == 1 else coarse
     if len(candidates) < num_keys or not firsts:
         raise NoTaskHereError
-    directions = [attempt.rng.choice(("ASC", "DESC"))] * num_keys
-    if kind.endswith("different_directions"):
-        directions[1] = _OPPOSITE[directions[0]]
+    is_descending = attempt.rng.choice((False, True))
+    has_opposites = kind.endswith("different_directions")
     first = attempt.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
-    keys = [first, *(attempt.rng.sample(others, num_keys - 1))]
+    keys = [first, *attempt.rng.sample(others, num_keys - 1)]
+    terms = [(key, is_descending != (has_opposites and i == 1)) for i, key in enumerate(keys)]
+    reversals = [
+        [*terms[:i], (key, not is_down), *terms[i + 1 :]] for i, (key, is_down) in enumerate(terms)
+    ]
 
-    def render(chosen: Sequence[str]) -> str:
-        parts = [
-            f"{key.alias or key.sql} {direction}".removesuffix(" ASC")
-            for key, direction in zip(keys, chosen, strict=True)
-        ]
+    def render(terms: Sequence[tuple[Output, bool]]) -> str:
+        parts = [f"{key.alias or key.sql}{' DESC' * is_down}" for key, is_down in terms]
         return f" ORDER BY {', '.join(parts)}"
 
-    reversed_one = [
-        render([*directions[:i], _OPPOSITE[directions[i]], *directions[i + 1 :]])
-        for i in range(num_keys)
-    ]
-    words = [
-        attempt.say(direction.lower(), c=key.words)
-        for key, direction in zip(keys, directions, strict=True)
-    ]
-    sql = tuple(key.sql for key in keys)
-    names = [key.sql.removeprefix(attempt.prefix) for key in keys]
-    order = tuple((name, way == "DESC") for name, way in zip(names, directions, strict=True))
-    weaker_orders = [
-        (*order[:i], (name, not is_descending), *order[i + 1 :])
-        for i, (name, is_descending) in enumerate(order)
-    ]
+    def to_order(terms: Sequence[tuple[Output, bool]]) -> OrderKeys:
+        return tuple((key.sql.removeprefix(attempt.prefix), is_down) for key, is_down in terms)
+
+    words = [attempt.say("desc" if is_down else "asc", c=key.words) for key, is_down in terms]
     clause = Clause(
-        render(directions),
+        render(terms),
         "",
-        ("", *reversed_one),
+        ("", *map(render, reversals)),
         frozenset({kind}),
-        sql,
-        order=order,
-        weaker_orders=((), *weaker_orders),
+        tuple(key.sql for key in keys),
+        order=to_order(terms),
+        weaker_orders=((), *map(to_order, reversals)),
     )
     return clause, f"{attempt.say('then')} ".join(words)
 
