@@ -3,6 +3,6 @@
 from agentpeft.envs.os_interaction.generator.families import files, lines, questions, users
 from agentpeft.envs.os_interaction.generator.families.family import FAMILIES
 
-# What an id makes depends on the order in which families are defined, within these modules and
-# among them: keep it, and add new families to the last one.
+# What a task's id makes depends on which families there are and on their order, within these
+# modules and among them.
 __all__ = ["FAMILIES", "files", "lines", "questions", "users"]

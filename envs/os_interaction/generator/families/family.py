@@ -1,4 +1,7 @@
-"""What a family of generated OS tasks is, and the decorators that make one of a function."""
+"""What a family of generated OS tasks is, and the decorators that make one of a function.
+
+In the functions, a variable of one letter is the word for the blank of that name.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

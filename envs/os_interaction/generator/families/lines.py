@@ -146,11 +146,11 @@ def _cd_where(scene: Scene) -> Blanks:
 
 @question("cd {l}\npwd -P > {out}", kind="text")
 def _the_real_path(scene: Scene) -> tuple[Blanks, Value]:
-    t = f"{scene.fresh_directory()}/{scene.word()}"
-    l = f"{scene.fresh_directory()}/{scene.word()}"  # noqa: E741 (as in the phrasings)
-    scene.add(t, new_node("directory"))
-    scene.add(l, new_node("symlink", target=t))
-    return {"l": l}, t
+    target = f"{scene.fresh_directory()}/{scene.word()}"
+    link = f"{scene.fresh_directory()}/{scene.word()}"
+    scene.add(target, new_node("directory"))
+    scene.add(link, new_node("symlink", target=target))
+    return {"l": link}, target
 
 
 @family("cd {d}\nprintf '%s\\n' {t} > {f}")
