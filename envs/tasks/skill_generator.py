@@ -80,7 +80,7 @@ OptionsT = TypeVar("OptionsT", bound=GeneratorOptions)
 def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `known`. Raises: SettingsError."""
     wanted = set(names)
-    for name in sorted(wanted.difference(known)):
+    for name in sorted(wanted):
         check_choice("skill", name, known)
     return tuple(skill for skill in known if skill in wanted)
 
