@@ -82,7 +82,7 @@ def make_order(
 
     The first of two keys is one of `coarse`, which leave ties.
     """
-    kind = next(filter(attempt.skills.__contains__, ORDER_BY), "")
+    kind = next((skill for skill in ORDER_BY if skill in attempt.skills), "")
     if not kind and not attempt.asks_for(LIMIT):
         return Clause(), ""
     kind = kind or "order_by_single_column"
@@ -91,17 +91,18 @@ def make_order(
     if len(candidates) < num_keys or not firsts:
         raise NoTaskHereError
     is_descending = attempt.rng.choice((False, True))
-    has_opposites = kind.endswith("different_directions")
+    has_opposites = kind == "order_by_multiple_columns_different_directions"
     first = attempt.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
     keys = [first, *attempt.rng.sample(others, num_keys - 1)]
     terms = [(key, is_descending != (has_opposites and i == 1)) for i, key in enumerate(keys)]
+    # Turning round any one of the keys must change the answer, as leaving all of them out must.
     reversals = [
         [*terms[:i], (key, not is_down), *terms[i + 1 :]] for i, (key, is_down) in enumerate(terms)
     ]
 
     def render(terms: Sequence[tuple[Output, bool]]) -> str:
-        parts = [f"{key.alias or key.sql}{' DESC' * is_down}" for key, is_down in terms]
+        parts = [(key.alias or key.sql) + (" DESC" if is_down else "") for key, is_down in terms]
         return f" ORDER BY {', '.join(parts)}"
 
     def to_order(terms: Sequence[tuple[Output, bool]]) -> OrderKeys:
