@@ -1,6 +1,7 @@
-"""Samples through the model, in micro-batches that memory suffices for: scores and gradients."""
+"""The model at work on micro-batches that fit into memory: scores, and a loss's gradients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -8,16 +9,23 @@ import torch
 from torch import Tensor
 
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.batches import (
-    MicroBatch,
-    Sample,
-    can_share_prompts,
-    compute_logprobs,
-    compute_outputs,
-    make_micro_batches,
-)
+from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
 from agentpeft.policies.learning.critic import Critic, Pass
-from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.forward import (
+    Outputs,
+    PolicyOutputs,
+    can_share_prompts,
+    compute_entropy,
+    compute_logits,
+)
+from agentpeft.policies.learning.objective import (
+    Objective,
+    Totals,
+    WeightedSample,
+    make_loss_inputs,
+)
+from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
@@ -51,18 +59,35 @@ class ModelRunner:
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = self.parameters[0].device
-        is_supervised = algorithm_of(settings.training).is_supervised
-        self._temperature = (not is_supervised and settings.env_runners.temperature) or 1.0
+        spec = algorithm_of(settings.training)
+        # The policy that sampled; imitation and greedy play are scored at temperature 1
+        self._temperature = (not spec.is_supervised and settings.env_runners.temperature) or 1.0
+        self._has_entropy_bonus = spec.entropy_coeff > 0
         may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
         self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 
-    def score(self, samples: Sequence[Sample], way: Pass) -> list[dict[str, Floats]]:
-        """Returns what a pass gives for each sample's tokens, (N,) each: `logprobs`, `values`."""
-        with way.adapter():
-            return self._within_memory(lambda: self._score(samples, way))
+    def score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
+        """Returns what the passes say of each member's sampled tokens, without gradients."""
+        logprobs: dict[int, Floats] = {}
+        values: dict[int, Floats] = {}
+        for each in passes:
+            with each.adapter():
+                found = self._within_memory(partial(self._score, members, each))
+            logprobs |= found[0]
+            values |= found[1]
+        no_tokens = np.zeros(0, np.float32)
+        has_logprobs = any(each.has_logits for each in passes)
+        has_values = any(each.has_values for each in passes)
+        return [
+            Scores(
+                logprobs=logprobs.get(number, no_tokens) if has_logprobs else None,
+                values=values.get(number, no_tokens) if has_values else None,
+            )
+            for number in range(len(members))
+        ]
 
-    def accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
+    def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         """Leaves the objective's gradients in `parameters`, and returns its totals."""
         return self._within_memory(lambda: self._accumulate(samples, objective))
 
@@ -86,52 +111,55 @@ class ModelRunner:
         self._num_calm_updates = num_calm_updates
 
     @torch.no_grad()
-    def _score(self, samples: Sequence[Sample], way: Pass) -> list[dict[str, Floats]]:
-        none = np.zeros(0, np.float32)
-        found = {id(s): dict.fromkeys(way.columns, none) for s in samples}
-        for batch in self._micro_batches(samples):
-            ends = np.cumsum([s.trajectory.loss_mask.sum() for s in batch.samples])
-            for name, values in self._read(batch, way).items():
-                parts = np.split(values.cpu().numpy(), ends[:-1])
-                for sample, part in zip(batch.samples, parts, strict=True):
-                    found[id(sample)][name] = part
-        return [found[id(sample)] for sample in samples]
+    def _score(
+        self, members: Sequence[GroupMember], forward_pass: Pass
+    ) -> tuple[dict[int, Floats], dict[int, Floats]]:
+        """Returns the log-probabilities and the values that a pass gives, by member's number."""
+        logprobs: dict[int, Floats] = {}
+        values: dict[int, Floats] = {}
+        for batch in self._micro_batches(members):
+            logits, states = self._forward(batch, forward_pass)
+            if forward_pass.has_logits:
+                logprobs |= batch.by_member(token_logprobs(logits, batch.slots, batch.targets))
+            if forward_pass.has_values:
+                values |= batch.by_member(self._critic.values(states, batch))
+        return logprobs, values
 
-    def _read(self, batch: MicroBatch, way: Pass) -> dict[str, Tensor]:
-        logits, states = self._outputs(batch, way)
-        columns = {"logprobs": compute_logprobs(logits, batch)} if way.has_logits else {}
-        return columns | ({"values": self._critic.values(states, batch)} if way.has_values else {})
-
-    def _accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
+    def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
-        for way in self._critic.passes:
-            with way.adapter():
-                for batch in self._micro_batches(samples):
-                    totals.add(self._backward(batch, way, objective))
+        members = [each.sample.member for each in samples]
+        for forward_pass in self._critic.passes:
+            with forward_pass.adapter():
+                for batch in self._micro_batches(members):
+                    packed = [samples[number] for number in batch.order]
+                    outputs = self._outputs(batch, forward_pass)
+                    inputs = make_loss_inputs(packed, self._device)
+                    loss, part = objective.compute(outputs, inputs)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    totals.add(part)
         return totals
 
-    def _backward(self, batch: MicroBatch, way: Pass, objective: Objective) -> Totals:
-        logits, states = self._outputs(batch, way)
-        parts = [objective.compute(logits, batch)] if way.has_logits else []
-        if way.has_values:
+    def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
+        logits, states = self._forward(batch, forward_pass)
+        policy = values = None
+        if forward_pass.has_logits:
+            logprobs = token_logprobs(logits, batch.slots, batch.targets)
+            with torch.set_grad_enabled(self._has_entropy_bonus):
+                policy = PolicyOutputs(logprobs, compute_entropy(logits, batch))
+        if forward_pass.has_values:
             values = self._critic.values(states, batch)
-            parts.append(objective.compute_value_loss(values, batch))
-        torch.stack([loss for loss, _ in parts]).sum().backward()  # type: ignore[no-untyped-call]
-        totals = Totals()
-        for _, own in parts:
-            totals.add(own)
-        return totals
+        return Outputs(policy, values)
 
-    def _outputs(self, batch: MicroBatch, way: Pass) -> tuple[Tensor, Tensor]:
-        """Returns logits of the sampling temperature (imitation, greedy play: 1), and states."""
+    def _forward(self, batch: MicroBatch, forward_pass: Pass) -> tuple[Tensor, Tensor]:
+        """Returns the needed positions' logits, over the temperature, and their states."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            logits, states = compute_outputs(self._model, self._head, batch, way.has_logits)
+            logits, states = compute_logits(self._model, self._head, batch, forward_pass.has_logits)
         return logits if self._temperature == 1.0 else logits / self._temperature, states
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return make_micro_batches(samples, self.max_tokens, self._shares_prompts, self._device)
+    def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
+        return make_micro_batches(members, self.max_tokens, self._shares_prompts, self._device)
 
     def _within_memory(self, compute: Callable[[], _T]) -> _T:
         """Returns the result, with ever smaller micro-batches while memory does not suffice."""

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.samples import GroupMember
 
 _MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
 """For learners that cannot be reached, or hang: of a dead one the others, and Ray, hear at once."""
@@ -34,29 +34,29 @@ def open_store(host: str) -> TCPStore:
     return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING_TIMEOUT)
 
 
-def cut_into_shares(samples: Sequence[Sample], num_shares: int) -> list[list[Sample]]:
-    """Returns parts of about as many tokens, groups uncut: their prompts run once.
+def cut_into_shares(members: Sequence[GroupMember], num_shares: int) -> list[list[int]]:
+    """Returns shares of about as many tokens, as indices into `members`; a group stays whole.
 
-    The largest group goes first, each to the part that has least; a part may stay empty. Groups
-    of 5, 4 and 2 tokens in two parts: [5], [4, 2].
+    So each prompt runs once. The largest group goes first, each to the share with the fewest
+    tokens; a share may stay empty. Groups of 5, 4 and 2 tokens in two shares: [5], [4, 2].
     """
     if num_shares == 1:
-        return [list(samples)]
-    groups: dict[int, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.group, []).append(sample)
-    shares: list[list[Sample]] = [[] for _ in range(num_shares)]
-    num_tokens = [0] * num_shares
-    for group in sorted(groups.values(), key=_num_tokens, reverse=True):
-        least = num_tokens.index(min(num_tokens))
+        return [list(range(len(members)))]
+    groups: dict[int, list[int]] = {}
+    for number, member in enumerate(members):
+        groups.setdefault(member.group, []).append(number)
+
+    def num_tokens(group: Sequence[int]) -> int:
+        answers = sum(len(members[number].trajectory.token_ids) for number in group)
+        return answers + len(members[group[0]].trajectory.prompt_ids)
+
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    share_tokens = [0] * num_shares
+    for group in sorted(groups.values(), key=num_tokens, reverse=True):
+        least = share_tokens.index(min(share_tokens))
         shares[least] += group
-        num_tokens[least] += _num_tokens(group)
+        share_tokens[least] += num_tokens(group)
     return shares
-
-
-def _num_tokens(group: Sequence[Sample]) -> int:
-    answers = sum(len(sample.trajectory.token_ids) for sample in group)
-    return answers + len(group[0].trajectory.prompt_ids)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Peers:
             )
         return peers
 
-    def shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        """Returns each learner's share, by rank."""
-        return cut_into_shares(samples, self.num_learners)
+    def shares(self, members: Sequence[GroupMember]) -> list[list[int]]:
+        """Returns each learner's share, by rank, as indices into `members`."""
+        return cut_into_shares(members, self.num_learners)
 
     def gather(self, own: _T) -> list[_T]:
         """Returns what each learner has, by rank."""
