@@ -125,10 +125,10 @@ class Learner:
     def score_extremes(self) -> list[tuple[EpisodeGroup, UpdatedSample]]:
         """Returns the samples that pulled hardest at the last update, with their groups."""
         members = [sample.member for _, sample in self._extremes]
-        found = self._runner.score(members, [POLICY_PASS])  # of this learner alone
+        updated = self._runner.score(members, [POLICY_PASS])  # by this learner alone
         return [
             (group, UpdatedSample(sample, scores.logprobs))
-            for (group, sample), scores in zip(self._extremes, found, strict=True)
+            for (group, sample), scores in zip(self._extremes, updated, strict=True)
             if scores.logprobs is not None
         ]
 
@@ -182,15 +182,15 @@ class Learner:
         if not passes:
             return [Scores()] * len(members)
         shares = self.peers.shares(members)
-        own = [members[number] for number in shares[self.peers.rank]]
+        share = [members[number] for number in shares[self.peers.rank]]
+        scores_by_share = self.peers.gather(self._runner.score(share, passes))
         scores: dict[int, Scores] = {}
-        gathered = self.peers.gather(self._runner.score(own, passes))
-        for share, found in zip(shares, gathered, strict=True):
-            scores |= dict(zip(share, found, strict=True))
+        for numbers, share_scores in zip(shares, scores_by_share, strict=True):
+            scores |= dict(zip(numbers, share_scores, strict=True))
         return [scores[number] for number in range(len(members))]
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
-        """Returns the samples of whole groups in random, repeatable parts."""
+        """Splits the samples into minibatches of whole groups, at random but repeatably."""
         groups = sorted({sample.member.group for sample in samples})
         num_parts = min(self.settings.training.num_minibatches, len(groups))
         rng = np.random.default_rng((self.settings.seed, self.version, epoch))
@@ -203,12 +203,13 @@ class Learner:
         weighted = self._objective.weigh(minibatch)
         if not weighted:
             return []
-        share = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]
-        own = self._runner.accumulate([weighted[number] for number in share], self._objective)
+        numbers = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]
+        share = [weighted[number] for number in numbers]
+        share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
         whole = Totals()
-        for part in self.peers.gather(own):
-            whole.add(part)
+        for each in self.peers.gather(share_totals):
+            whole.add(each)
         limit = self.settings.training.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
         if not (np.isfinite(whole.loss) and np.isfinite(norm)):

@@ -69,23 +69,17 @@ class ModelRunner:
 
     def score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
         """Returns what the passes say of each member's sampled tokens, without gradients."""
-        logprobs: dict[int, Floats] = {}
-        values: dict[int, Floats] = {}
+        numbers, no_tokens = range(len(members)), np.zeros(0, np.float32)
+        logprobs: dict[int, Floats | None] = dict.fromkeys(numbers)
+        values: dict[int, Floats | None] = dict.fromkeys(numbers)
         for each in passes:
+            if each.has_logits:
+                logprobs |= dict.fromkeys(numbers, no_tokens)
+            if each.has_values:
+                values |= dict.fromkeys(numbers, no_tokens)
             with each.adapter():
-                found = self._within_memory(partial(self._score, members, each))
-            logprobs |= found[0]
-            values |= found[1]
-        no_tokens = np.zeros(0, np.float32)
-        has_logprobs = any(each.has_logits for each in passes)
-        has_values = any(each.has_values for each in passes)
-        return [
-            Scores(
-                logprobs=logprobs.get(number, no_tokens) if has_logprobs else None,
-                values=values.get(number, no_tokens) if has_values else None,
-            )
-            for number in range(len(members))
-        ]
+                self._within_memory(partial(self._score, members, each, logprobs, values))
+        return [Scores(logprobs[number], values[number]) for number in numbers]
 
     def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         """Leaves the objective's gradients in `parameters`, and returns its totals."""
@@ -112,18 +106,19 @@ class ModelRunner:
 
     @torch.no_grad()
     def _score(
-        self, members: Sequence[GroupMember], forward_pass: Pass
-    ) -> tuple[dict[int, Floats], dict[int, Floats]]:
-        """Returns the log-probabilities and the values that a pass gives, by member's number."""
-        logprobs: dict[int, Floats] = {}
-        values: dict[int, Floats] = {}
+        self,
+        members: Sequence[GroupMember],
+        forward_pass: Pass,
+        logprobs: dict[int, Floats | None],
+        values: dict[int, Floats | None],
+    ) -> None:
+        """Fills in what the pass computes, by member's number."""
         for batch in self._micro_batches(members):
             logits, states = self._forward(batch, forward_pass)
             if forward_pass.has_logits:
                 logprobs |= batch.by_member(token_logprobs(logits, batch.slots, batch.targets))
             if forward_pass.has_values:
                 values |= batch.by_member(self._critic.values(states, batch))
-        return logprobs, values
 
     def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:

@@ -21,35 +21,29 @@ _LAG_CAP = 2.0
 
 @dataclass
 class Totals:
-    """Sums over tokens (`loss`: over the weighted ones), and the largest mismatch.
+    """Sums over a part of an update, which the metrics are made of.
 
-    `value_loss` is a sum over the turns whose values were learnt.
+    `loss`: of the weighted tokens and turns. `sums`: by name, a sum over tokens or turns and how
+    many these were.
     """
 
     loss: float = 0.0
-    num_tokens: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
     mismatch_max: float = 0.0
-    value_loss: float = 0.0
-    num_turns: int = 0
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, other: "Totals") -> None:
         """Takes in the totals of another part of the same update."""
         self.loss += other.loss
-        self.num_tokens += other.num_tokens
-        self.value_loss += other.value_loss
-        self.num_turns += other.num_turns
         self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
-        for name, value in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, (value, count) in other.sums.items():
+            value_so_far, count_so_far = self.sums.get(name, (0.0, 0))
+            self.sums[name] = value_so_far + value, count_so_far + count
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the sampled tokens that were computed; NaN if there are none."""
-        if not self.num_tokens:
+        """Returns the means over what was computed; NaN if that is nothing."""
+        if not self.sums:
             return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
-        means = {f"train/{n}": v / self.num_tokens for n, v in self.sums.items()}
-        if self.num_turns:
-            means["train/value_loss"] = self.value_loss / self.num_turns
+        means = {f"train/{name}": value / count for name, (value, count) in self.sums.items()}
         return {**means, "train/mismatch_max": self.mismatch_max}
 
 
@@ -177,20 +171,18 @@ class Objective:
             per_token = per_token - spec.entropy_coeff * policy.entropy
         is_clipped = losses.is_clipped(logprobs, old, inputs.advantages, spec.clip)
         terms["clip_fraction"] = is_clipped.float()
-        loss = (per_token * inputs.weights).sum()
-        totals = Totals(loss.item(), len(old), {n: v.sum().item() for n, v in terms.items()})
+        loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0
         if not spec.is_supervised:
-            mismatch = (old - inputs.sampling_logprobs).abs()
-            totals.sums["mismatch_mean"] = mismatch.sum().item()
-            totals.mismatch_max = mismatch.max().item()
-        return loss, totals
+            terms["mismatch_mean"] = (old - inputs.sampling_logprobs).abs()
+            mismatch_max = terms["mismatch_mean"].max().item()
+        sums = {name: (term.sum().item(), len(term)) for name, term in terms.items()}
+        return loss, Totals(loss.item(), mismatch_max, sums)
 
     def _value_loss(self, values: Tensor, critic: CriticInputs) -> tuple[Tensor, Totals]:
         errors = losses.squared_error(
             values, critic.old_values, critic.targets, self._training.clip_range_vf
         )
         loss = self._training.vf_loss_coeff * (errors * critic.weights).sum()
-        value_loss = (errors * critic.turn_starts).sum().item()
-        return loss, Totals(
-            loss.item(), value_loss=value_loss, num_turns=int(critic.turn_starts.sum().item())
-        )
+        num_turns = int(critic.turn_starts.sum().item())
+        value_loss = (errors * critic.turn_starts).sum().item(), num_turns
+        return loss, Totals(loss.item(), sums={"value_loss": value_loss})
