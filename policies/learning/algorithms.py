@@ -1,4 +1,4 @@
-"""The algorithms: each is an advantage estimator times a policy loss, with its defaults.
+"""The algorithms: each is an advantage estimator and a policy loss, with defaults.
 
 A new one takes about a dozen lines. Write its estimator in `advantages.py` (one group's returns in,
 one advantage per episode out) or its loss in `losses.py` (log-probabilities, old ones, advantages,
@@ -23,7 +23,7 @@ _CLIP = losses.ClipRange(0.2, 0.2)
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """What an algorithm is made of, and its defaults; settings that are not None override them.
+    """The parts of an algorithm and its defaults, which settings that are not None override.
 
     With `critic`, GAE takes the place of `advantage`. `whitens_advantages` then counts over all
     turns of an update, else over all its episodes.
@@ -61,7 +61,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 
 
 def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
-    """Returns the named algorithm with the overrides of the settings."""
+    """Returns the algorithm that the settings name, with their overrides."""
     spec = ALGORITHMS[training.algorithm]
     low = spec.clip.low if training.clip_range is None else training.clip_range
     high = low if training.clip_range is not None else spec.clip.high

@@ -1,4 +1,4 @@
-"""A critic: the return that is still to come, predicted where each turn begins.
+"""The critic: predicts, where each turn begins, the return that is still to come.
 
 A turn's value is read off the last token before its first sampled one. That token predicts the
 sampled one, so its state is at hand. Values are computed for every sampled token, as
@@ -25,9 +25,9 @@ from agentpeft.policies.settings.config import CriticKind
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass: what is read off it, and the context in which its adapter runs.
+    """A forward pass: what it computes, and the context that switches its adapter on.
 
-    The backward pass belongs into the context too: checkpointing computes states anew there.
+    Run the backward pass in that context too: gradient checkpointing recomputes the states there.
     """
 
     has_logits: bool
@@ -42,9 +42,9 @@ POLICY_PASS = Pass(has_logits=True, has_values=False)
 class Critic:
     """A linear head, zero at first, on the states that the model's output layer reads.
 
-    "shared": the states of the policy's own pass; the value loss then trains the policy's adapter
-    too. "separate": those of a pass with an adapter of its own on the same frozen base. None: no
-    values, and nothing to train.
+    "shared": the head reads the policy's own pass, and the value loss trains the policy's adapter
+    too. "separate": it reads a second pass, with the critic's own adapter on the same frozen base.
+    None: there are no values and nothing to train.
     """
 
     def __init__(self, kind: CriticKind | None, policy: Policy, seed: int) -> None:
@@ -83,7 +83,7 @@ class Critic:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over weights. Raises: CheckpointError on those of another critic."""
+        """Loads weights. Raises: CheckpointError if they are of another kind of critic."""
         if state.keys() != self._weights.keys():
             counts = f"{len(state)} weights, this run's {len(self._weights)}"
             raise CheckpointError(f"the checkpoint's critic (training.critic) has {counts}")
@@ -92,10 +92,10 @@ class Critic:
 
 
 def compute_critic_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Returns the mean of the turns' values before the update, and how well they told the targets.
+    """Returns the turns' mean value before the update, and how well values explained the targets.
 
     The explained variance is 1 - var(target - value) / var(target): 1 at best, 0 for a constant,
-    not a number where all targets are equal. Without a critic, nothing.
+    NaN if all targets are equal. Returns nothing if there is no critic.
     """
     critic = [sample.critic for sample in samples if sample.critic is not None]
     if not critic:

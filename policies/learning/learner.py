@@ -45,14 +45,14 @@ _ALONE = Peers()
 
 
 class Learner:
-    """Updates a LoRA policy's trainable weights and hands them out in versions.
+    """Updates a policy's trainable weights and hands them out in versions.
 
-    `version` counts updates from 0, skipped ones too: a version names one moment of the run.
-    `baseline` is the moving average of the batches' mean returns; None before the first.
+    `version` counts updates from 0, skipped ones too, so a version names one moment of the run.
+    `baseline` is the moving average of the updates' mean returns; None before the first.
     """
 
     def __init__(self, settings: Settings, policy: Policy, peers: Peers = _ALONE) -> None:
-        """Trains the policy's trainable parameters, in place, together with its peers."""
+        """Trains the policy's trainable parameters in place, in step with the peers."""
         self.settings, self.policy, self.peers = settings, policy, peers
         self.version = 0
         self.baseline: float | None = None
@@ -133,7 +133,7 @@ class Learner:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""
+        """Returns the state that, with the policy's weights, lets a run resume to the bit."""
         return {
             "critic": self._critic.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -144,7 +144,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state_dict` was taken; the weights are loaded into the policy apart."""
+        """Continues from `state_dict`; load the policy's weights separately."""
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
@@ -240,7 +240,7 @@ class Learner:
             )
 
     def _set_mode(self) -> None:
-        """Dropout is for imitation alone; checkpointing works in training mode only."""
+        """Sets training mode for imitation, which may use dropout, and for checkpointing."""
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
         if self.settings.lora.dropout > 0:
@@ -249,7 +249,7 @@ class Learner:
 
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """Returns the means over all episodes, dropped groups' too, and the number of their tokens."""
+    """Returns means over all episodes, those of dropped groups too, and their sampled tokens."""
     episodes = [t for group in groups for t in group.trajectories]
     return {
         "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),

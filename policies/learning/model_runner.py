@@ -33,7 +33,7 @@ from agentpeft.policies.settings.config import Settings
 
 _MIN_MICRO_BATCH_TOKENS = 32
 CALM_UPDATES = 20
-"""After so many updates in a row for which memory sufficed, micro-batches are doubled again."""
+"""After so many updates in a row without a shortage of memory, micro-batches double again."""
 _OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator for CPUs, on Linux
     "not enough memory",  # the same, elsewhere
@@ -47,12 +47,12 @@ _T = TypeVar("_T")
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
-    `max_tokens` of a micro-batch is halved whenever memory does not suffice, which may pass: after
-    `CALM_UPDATES` without, it is doubled, up to the setting.
+    It halves `max_tokens`, the size of a micro-batch, whenever memory runs out. A shortage may
+    pass: after `CALM_UPDATES` updates without one it doubles `max_tokens`, up to the setting.
     """
 
     def __init__(self, settings: Settings, policy: Policy, critic: Critic) -> None:
-        """Trains what policy and critic have: `parameters`."""
+        """`parameters` are all that is trained: the policy's, then the critic's."""
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
         self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
         self._num_oom_retries = self._num_calm_updates = 0
@@ -82,11 +82,11 @@ class ModelRunner:
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
     def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
-        """Leaves the objective's gradients in `parameters`, and returns its totals."""
+        """Leaves the gradients of the samples' loss in `parameters`; returns its totals."""
         return self._within_memory(lambda: self._accumulate(samples, objective))
 
     def end_update(self) -> int:
-        """Returns how often memory did not suffice in this update, and grows after calm ones."""
+        """Returns how often memory ran out in this update; grows micro-batches after calm ones."""
         taken, self._num_oom_retries = self._num_oom_retries, 0
         is_calm = taken == 0 and self.max_tokens < self._limit
         self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
@@ -96,11 +96,11 @@ class ModelRunner:
         return taken
 
     def state(self) -> tuple[int, int]:
-        """Returns the present `max_tokens`, and for how many updates memory has sufficed."""
+        """Returns the present `max_tokens`, and the number of updates since memory last ran out."""
         return self.max_tokens, self._num_calm_updates
 
     def load_state(self, max_tokens: int, num_calm_updates: int = 0) -> None:
-        """Goes on from `state`, within this run's setting."""
+        """Continues from `state`, within this run's setting."""
         self.max_tokens = min(max_tokens, self._limit)
         self._num_calm_updates = num_calm_updates
 
@@ -157,7 +157,7 @@ class ModelRunner:
         return make_micro_batches(members, self.max_tokens, self._shares_prompts, self._device)
 
     def _within_memory(self, compute: Callable[[], _T]) -> _T:
-        """Returns the result, with ever smaller micro-batches while memory does not suffice."""
+        """Returns the result; tries again with smaller micro-batches while memory runs out."""
         while True:
             try:
                 return compute()

@@ -1,4 +1,4 @@
-"""What is minimised over a micro-batch, and the sums that the metrics are made of."""
+"""The loss of a micro-batch, and the sums that the metrics are made of."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
 
 _LAG_CAP = 2.0
-"""The importance cap of samples that older adapters drew, unless the settings have one."""
+"""The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -
 
 
 class Objective:
-    """An algorithm's loss with its KL and entropy terms, as the settings have them; a critic's."""
+    """An algorithm's loss with the settings' KL and entropy terms, and the critic's loss."""
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
