@@ -1,4 +1,8 @@
-"""A micro-batch through the model: what the model says of each of its sampled tokens."""
+"""A micro-batch through the model: what the model says of each of its sampled tokens.
+
+Logits (U, V) are the largest tensors of an update. Only `compute_entropy` and
+`scoring.token_logprobs` read them; the loss sees one number per sampled token.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,7 +76,7 @@ def compute_entropy(logits: Tensor, batch: MicroBatch) -> Tensor:
 
 
 def can_share_prompts(config: PretrainedConfig) -> bool:
-    """Returns whether the model's cache is the plain one of keys and values, which can be cut."""
+    """Returns whether the model caches plain keys and values, which rows can select from."""
     return all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
 
 
@@ -80,9 +84,9 @@ def can_share_prompts(config: PretrainedConfig) -> bool:
 def _only_positions(
     head: nn.Module, positions: Tensor, states: list[Tensor], has_logits: bool
 ) -> Iterator[None]:
-    """The output layer sees the flat `positions` of its input only: (B, T, H) -> (1, U, H).
+    """Lets the output layer see only the flat `positions` of its input: (B, T, H) -> (1, U, H).
 
-    They are appended to `states`, (U, H); without `has_logits` the layer sees none of them. What
+    Appends them to `states`, (U, H). Without `has_logits` the layer sees no position at all. What
     the model does after that layer (soft caps, scales) still happens.
     """
 
@@ -99,7 +103,7 @@ def _only_positions(
 
 
 def _places_after_prompts(batch: MicroBatch) -> dict[str, Tensor]:
-    """Returns where the rows' tokens are, and which of the padded prompt's tokens they see."""
+    """Returns the rows' position ids, and a mask that hides the padding of their prompts."""
     lengths = batch.prompt_lengths[batch.row_prompts]
     num_columns = batch.row_ids.shape[1]
     steps = torch.arange(num_columns, device=lengths.device)

@@ -74,9 +74,13 @@ def test_ppo_whitens_to_mean_0_and_deviation_1_over_all_groups():
 def test_every_sampled_token_gets_its_episodes_advantage():
     long = make_trajectory([1], range(6), 1, [1, 1, 0, 0, 1, 1], (2, 6))
     empty = make_trajectory([1], [], 0, ends=())
-    group = make_group(0, [make_trajectory([1], [2], 0), empty, long])
-    samples = make_samples_of([group], "dr_grpo")
-    assert [s.member.index for s in samples] == [0, 2]
-    expected = [[-1 / 3], [2 / 3] * 4]
-    for sample, values in zip(samples, expected, strict=True):
-        assert sample.advantages.tolist() == pytest.approx(values)
+    groups = [
+        make_group(0, [make_trajectory([1], [2], 0), empty, long]),
+        make_group(1, [make_trajectory([1], [2, 3], r) for r in (5, 7)]),
+    ]
+    samples = make_samples_of(groups, "dr_grpo")
+    assert [(s.member.group, s.member.index) for s in samples] == [(0, 0), (0, 2), (1, 0), (1, 1)]
+    for sample, value, num_tokens in zip(
+        samples, (-1 / 3, 2 / 3, -1, 1), (1, 4, 2, 2), strict=True
+    ):
+        assert sample.advantages.tolist() == pytest.approx([value] * num_tokens)
