@@ -10,7 +10,6 @@ from torch import Tensor
 
 from agentpeft.policies.learning import losses
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.forward import Outputs, PolicyOutputs
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
@@ -45,6 +44,25 @@ class Totals:
             return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
         means = {f"train/{name}": value / count for name, (value, count) in self.sums.items()}
         return {**means, "train/mismatch_max": self.mismatch_max}
+
+
+@dataclass(frozen=True)
+class PolicyOutputs:
+    """Log-probability and entropy (in nats) of the policy at each sampled token, (N,) each."""
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a pass says of a micro-batch's sampled tokens; `values`: the critic's, (N,).
+
+    None: the pass does not compute it.
+    """
+
+    policy: PolicyOutputs | None
+    values: Tensor | None
 
 
 @dataclass(frozen=True)

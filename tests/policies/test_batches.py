@@ -7,7 +7,7 @@ from learner_parts import make_group, make_policy, make_trajectory, random_group
 from transformers import Gemma2Config, Qwen2Config
 
 from agentpeft.policies.learning.batches import make_micro_batches
-from agentpeft.policies.learning.forward import (
+from agentpeft.policies.learning.model_runner import (
     can_share_prompts,
     compute_entropy,
     compute_logits,
