@@ -32,6 +32,8 @@ from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpoints import latest_checkpoint
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.learning.scoring import score_sequences
+from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import open_adapter, weights_and_updates
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
@@ -120,14 +122,19 @@ def check_merged(
     less the adapter's, relative to the largest of each. Raises: SettingsError, CheckpointError.
     """
     base = load_base(settings)
-    num_tokens = min(base.model.config.get_text_config().vocab_size, len(base.tokenizer))
-    ids = torch.from_numpy(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
-    alone = _logprobs(base.model, ids)
+    vocab_size = base.model.config.get_text_config().vocab_size
+    num_tokens = min(vocab_size, len(base.tokenizer))
+    sequences = list(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
+
+    def score(model: nn.Module) -> Floats:
+        return np.concatenate(score_sequences(model, vocab_size, sequences))
+
+    alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
     pair, network = open_adapter(base, adapter, is_trusted), _read(merged, base.model.dtype)
-    paired = _logprobs(pair, ids)
+    paired = score(pair)
     error, num_changed = _unmerge_error(network, weights_and_updates(pair))
-    difference = float((_logprobs(network, ids) - paired).abs().max())
+    difference = float(np.abs(score(network) - paired).max())
     limits = torch.finfo(base.model.dtype).eps * 8, _MAX_DIFFERENCE[base.model.dtype]
     sizes = {"base": stored_mib, "adapter": size_mib(adapter), "merged": size_mib(merged)}
     return {
@@ -136,18 +143,11 @@ def check_merged(
         "adapter": shown(adapter),
         "agrees": error <= limits[0] and difference <= limits[1],
         "max_logprob_difference": difference,
-        "adapter_effect": float((paired - alone).abs().max()),
+        "adapter_effect": float(np.abs(paired - alone).max()),
         "unmerge_error": error,
         "num_changed_weights": num_changed,
         "size_mib": {name: round(size, 3) for name, size in sizes.items()},
     }
-
-
-@torch.inference_mode()
-def _logprobs(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Returns the log-probability of each id after those before it: (B, T - 1)."""
-    logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    return logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
 
 
 def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

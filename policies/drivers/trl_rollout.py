@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs import Outcome
+from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_pool import EnvPool, outcome_of, reward_for, step
@@ -115,8 +116,9 @@ class TrlRollout:
         )
         model.train(was_training)
         ids = made.sequences[:, -len(made.scores) :]
-        scores = torch.stack(made.scores, dim=1).float().log_softmax(-1)
-        logprobs = scores.gather(-1, ids[..., None])[..., 0]
+        logits = torch.stack(made.scores, dim=1).float().flatten(0, 1)
+        positions = torch.arange(len(logits), device=logits.device)
+        logprobs = token_logprobs(logits, positions, ids.flatten()).view_as(ids)
         rows = zip(ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
         return [self._cut(row, values) for row, values in rows]
 
