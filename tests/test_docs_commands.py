@@ -1,7 +1,8 @@
 """Every command of the README and of docs/ runs as a newcomer would run it, or is looked at.
 
 Blocks without `needs:` run as they stand, each page's in a tree of its own in which the quickstart
-has been run. A tag says why one does not, and what is done instead:
+has been run. What several pages have runs once. A tag says why a block does not run, and what is
+done instead:
 
 * cluster: they run, on a Ray head with token authentication;
 * gpu: its `launch/train.py` runs with `--dry-run`;
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_blocks import BLOCKS, PAGES, ROOT, SHELL
+from docs_blocks import BLOCKS, PAGES, ROOT, SHELL, without_repetitions
 from known_commands import problem_of
 from newcomer import QUICKSTART, RUN
 from ray_cluster import ray_head
@@ -43,7 +44,7 @@ INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip instal
 
 def tagged(*tags):
     chosen = [block for block in SHELL if block.needs in tags and block.text != QUICKSTART]
-    return pytest.mark.parametrize("block", chosen, ids=str)
+    return pytest.mark.parametrize("block", without_repetitions(chosen), ids=str)
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,18 @@
 """A small sweep with Ray Tune."""
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import ray
+from docs_blocks import ROOT, texts_of
 from ray import tune
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpoints import read_checkpoint, read_state
 from agentpeft.policies.settings.config import Settings
-
-ROOT = Path(__file__).parents[2]
 
 VALUES = {
     "tiny": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
@@ -53,8 +50,7 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
 
 
 def test_the_pages_sweep_runs(tmp_path):
-    page = (ROOT / "docs" / "training" / "tune.md").read_text("utf-8")
-    (block,) = re.findall(r"^```python needs:tune\n(.*?)^```$", page, re.M | re.S)
+    (block,) = texts_of(ROOT / "docs" / "training" / "tune.md", "python", "tune")
     config = tmp_path / "tiny.toml"
     config.write_text(Settings(**VALUES).to_toml(), encoding="utf-8")
     script = tmp_path / "sweep.py"
