@@ -86,6 +86,7 @@ def test_commands_inside_of_sentences_are_known(page):
     assert not [problem for text in found if (problem := problem_of(shlex.split(text)))]
 
 
+@pytest.mark.slow
 @tagged("")
 def test_a_block_runs_as_it_stands(block, trees):
     newcomer = trees(block.page)
@@ -93,6 +94,7 @@ def test_a_block_runs_as_it_stands(block, trees):
     run(newcomer, block.text)
 
 
+@pytest.mark.slow
 @tagged("gpu")
 def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     train = re.compile(r"^(python launch/train\.py .*?) *(#.*)?$", re.M)
@@ -100,6 +102,7 @@ def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     assert "--dry-run" in script and "num_gpus_per_learner" in run(trees(block.page), script)
 
 
+@pytest.mark.slow
 @tagged("minutes")
 def test_what_takes_minutes_is_parsed(block, trees):
     for words in block.commands():
@@ -120,6 +123,7 @@ def cluster(newcomer, tmp_path_factory):
         yield {k: v for k, v in env.items() if k.startswith("RAY_")} | {"HOME": changes["HOME"]}
 
 
+@pytest.mark.slow
 @tagged("cluster")
 def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path):
     outputs, address = str(tmp_path / "runs"), cluster["RAY_API_SERVER_ADDRESS"]
@@ -131,6 +135,7 @@ def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path)
     assert list(Path(outputs).rglob("adapter_config.json"))
 
 
+@pytest.mark.slow
 def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
     (block,) = [block for block in SHELL if block.needs == "network"]
     script = block.text.replace("<this repository>", str(ROOT)).replace("<its folder>", ROOT.name)
@@ -145,6 +150,7 @@ def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
     assert done.stdout.endswith("success 1.0\n")
 
 
+@pytest.mark.slow
 def test_the_quickstart_leaves_the_run_that_the_pages_speak_of(newcomer):
     assert QUICKSTART in [block.text for block in SHELL if block.page.name == "README.md"]
     assert (newcomer.tree / RUN / "checkpoints/checkpoint-000002/adapter").is_dir()

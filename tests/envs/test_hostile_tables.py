@@ -18,6 +18,8 @@ from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.grading.grader import Grader
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 1.0
 PETS = Table(
     "pets",

@@ -14,6 +14,8 @@ from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.loaders import load_tasks
 
+pytestmark = pytest.mark.slow
+
 MONITOR = """\
 useradd -m worker
 cat >/srv/monitor.sh <<'END'

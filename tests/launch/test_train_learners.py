@@ -14,6 +14,8 @@ from agentpeft.launch.train import main
 from agentpeft.policies.checkpoints import checkpoint_path
 from agentpeft.policies.workers.actors import LearnerGroup
 
+pytestmark = pytest.mark.slow
+
 TINY = """
 experiment = "tiny"
 deterministic = true

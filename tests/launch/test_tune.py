@@ -34,6 +34,7 @@ def cluster(tmp_path, monkeypatch):
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
     space = {"training.lr": tune.grid_search([1e-3, 1e-2])}
     saving = tune.CheckpointConfig(checkpoint_at_end=True)
@@ -49,6 +50,7 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
             assert read_state(read_checkpoint(tmp_path / folder / "checkpoint"))["iteration"] == 2
 
 
+@pytest.mark.slow
 def test_the_pages_sweep_runs(tmp_path):
     (block,) = texts_of(ROOT / "docs" / "training" / "tune.md", "python", "tune")
     config = tmp_path / "tiny.toml"

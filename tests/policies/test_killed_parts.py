@@ -21,6 +21,8 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.workers.workers import WorkerSpec, start_workers
 
+pytestmark = pytest.mark.slow
+
 NUM_ITERATIONS = 3
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 

@@ -30,6 +30,8 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers import learner_calls
 from agentpeft.policies.workers.actors import LearnerGroup
 
+pytestmark = pytest.mark.slow
+
 TINY = (
     *SMALL,
     "lora.rank=4",

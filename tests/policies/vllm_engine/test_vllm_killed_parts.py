@@ -27,7 +27,7 @@ learners = {num_threads = 1}
 evaluation = {num_tasks = 0}
 output = {checkpoint_interval = 1, tensorboard = false}
 """
-pytestmark = pytest.mark.timeout(900)  # five engines are started
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # five engines are started
 LIMIT_S = 10
 """Within how many seconds what a killed process owned is gone."""
 for name in (__name__, "process_parts"):  # workers cannot import them
