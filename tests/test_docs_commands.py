@@ -111,7 +111,7 @@ def test_what_takes_minutes_is_parsed(block, trees):
 
 
 @pytest.fixture(scope="module")
-def cluster(newcomer, tmp_path_factory):
+def head(newcomer, tmp_path_factory):
     """The environment of a Ray head that asks for the newcomer's token, with the package."""
     run(newcomer, "RAY_AUTH_MODE=token ray get-auth-token --generate")
     changes = {
@@ -125,10 +125,10 @@ def cluster(newcomer, tmp_path_factory):
 
 @pytest.mark.slow
 @tagged("cluster")
-def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path):
-    outputs, address = str(tmp_path / "runs"), cluster["RAY_API_SERVER_ADDRESS"]
+def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, head, tmp_path):
+    outputs, address = str(tmp_path / "runs"), head["RAY_API_SERVER_ADDRESS"]
     script = block.text.replace("/mnt/runs", outputs).replace("http://head:8265", address)
-    changes = dict(cluster)
+    changes = dict(head)
     if "AGENTPEFT_OUTPUT_DIR" not in script:
         outputs = f"{changes['HOME']}/outputs"
     assert '{"before"' in run(trees(block.page), script, changes)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import ray
 from docs_blocks import ROOT, texts_of
 from ray import tune
 
@@ -25,17 +24,10 @@ VALUES = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.slow
-def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
+@pytest.mark.usefixtures("cluster")
+def test_two_learning_rates_are_two_trials_of_two_iterations(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     space = {"training.lr": tune.grid_search([1e-3, 1e-2])}
     saving = tune.CheckpointConfig(checkpoint_at_end=True)
     run = tune.RunConfig(storage_path=str(tmp_path), checkpoint_config=saving, verbose=0)
