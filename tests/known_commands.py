@@ -67,7 +67,8 @@ def _unknown(words: list[str], options: set[str]) -> str:
 
 
 def _make(words: list[str]) -> str:
-    return "".join(f"no target {word} " for word in words if word not in TARGETS)
+    targets = [word for word in words if "=" not in word]
+    return "".join(f"no target {word} " for word in targets if word not in TARGETS)
 
 
 def _pip(words: list[str]) -> str:

@@ -140,6 +140,7 @@ def test_more_tasks_are_added_and_played_ones_kept(evaluate, tmp_path):
     assert episodes(tmp_path, "oracle")[:20] == before
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on(run_dir, tmp_path, evaluate):
     words = ["evaluation.num_tasks=300", "env_runners.max_concurrent_episodes=2"]
     command = [sys.executable, str(ROOT / "launch/evaluate.py"), str(run_dir), *words]

@@ -204,6 +204,7 @@ def test_wrong_input_is_one_line_and_status_2(
     assert "secret" not in error
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_one_line_and_leaves_no_file(tmp_path):
     code = (  # a job in the background of a shell begins with SIGINT ignored
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"

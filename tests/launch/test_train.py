@@ -232,6 +232,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path, 
     assert learnt(run_dir, 60) == learnt(next((whole / "tiny").iterdir()), 60)
 
 
+@pytest.mark.slow
 def test_a_run_whose_gcs_was_killed_ends_with_all_it_had_started(tmp_path, start):
     driver = start("tiny.toml", "env_runners.num_env_runners=1", "training.num_iterations=9999")
     wait_for_iterations(tmp_path, 1)
@@ -266,6 +267,7 @@ main(sys.argv[2:])
 """The training command, killed as it calls something for the n-th time."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [
@@ -341,6 +343,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_and_forgets_the_newer(config, tm
     assert learnt(run_dir, 4)[0] == whole[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_under_way_is_not_resumed_by_another(config, tmp_path, start, capsys):
     process = start(config, "training.num_iterations=10000")
     run_dir = wait_for_iterations(tmp_path, 1)
@@ -353,6 +356,7 @@ def test_a_run_that_is_under_way_is_not_resumed_by_another(config, tmp_path, sta
     assert {line.get("train/lr", 0.01) for line in read_metrics(run_dir)} == {0.01}
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_deleted_under_a_run_ends_it(config, tmp_path, start):
     process = start(config, "training.num_iterations=10000")
     run_dir = wait_for_iterations(tmp_path, 1)

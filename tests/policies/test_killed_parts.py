@@ -6,11 +6,9 @@ import signal
 import sys
 import time
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 import ray
-from process_parts import leftovers
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
@@ -21,21 +19,14 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 from agentpeft.policies.workers.workers import WorkerSpec, start_workers
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster(num_gpus=1),  # in name
+    pytest.mark.usefixtures("nothing_left", "cluster"),
+]
+
 NUM_ITERATIONS = 3
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
-    """A cluster with one GPU in name; nothing of it or of the runs is left behind."""
-    folder = tmp_path_factory.mktemp("cache")
-    before = set(Path("/dev/shm").iterdir())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(folder))
-        ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
-    assert leftovers(folder, before) == []
 
 
 def make_settings(*overrides):

@@ -30,6 +30,14 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers import learner_calls
 from agentpeft.policies.workers.actors import LearnerGroup
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster(num_cpus=3),
+    pytest.mark.usefixtures("cluster"),
+]
+for module in (learner_parts, sys.modules[__name__]):  # workers cannot import them
+    ray.cloudpickle.register_pickle_by_value(module)
+
 TINY = (
     *SMALL,
     "lora.rank=4",
@@ -41,18 +49,6 @@ ALONE = SimpleNamespace(peers=Peers())
 
 def make_settings(*overrides):
     return Settings(**with_overrides({}, (*TINY, *overrides)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        load_base(make_settings())
-        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-        for module in (learner_parts, sys.modules[__name__]):  # which workers cannot import
-            ray.cloudpickle.register_pickle_by_value(module)
-        yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
 
+pytestmark = pytest.mark.slow
+
 OVERLAPPED = """
 max_adapter_lag = 1
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
