@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 import agentpeft.envs
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import find_spec
+from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
@@ -41,7 +42,6 @@ from agentpeft.policies.rollout.oracle import (
     warm_start_environment,
 )
 from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings, WarmStartSettings
-from agentpeft.policies.workers.temporary_folders import temporary_folder
 
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
@@ -298,12 +298,10 @@ def _read(folder: Path) -> PolicyBase | None:
 
 def _write(base: PolicyBase, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(folder.parent, ".making-") as made:
-        whole = made / folder.name
-        base.model.save_pretrained(whole)
-        base.tokenizer.save_pretrained(whole)
-        try:
-            whole.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another process was first: its entry is as good
-                raise
+    try:
+        with making(folder) as new:
+            base.model.save_pretrained(new)
+            base.tokenizer.save_pretrained(new)
+    except OSError:
+        if not folder.exists():  # else another process was first: its entry is as good
+            raise

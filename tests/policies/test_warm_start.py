@@ -176,7 +176,7 @@ def test_damaged_entry_is_made_again(cache, name):
     damaged.write_bytes(damaged.read_bytes()[:-8])
     again = load_tiny(make_settings(num_steps=1))
     assert again.fingerprint == first.fingerprint
-    assert not list(cache.glob(".making-*"))
+    assert not list(cache.glob(".new-*"))
 
 
 def test_changed_weights_in_the_cache_are_noticed(cache):
