@@ -14,8 +14,8 @@ from agentpeft.policies.models.warm_start import (
     load_tiny,
 )
 from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.rollout.oracle import (
-    make_text_env,
     oracle_groups,
     play_oracle,
     warm_start_batches,
@@ -52,7 +52,7 @@ def make_chat():
 
 @pytest.mark.parametrize("environment", [ARITHMETIC, DB_BENCH])
 def test_oracle_episodes_succeed_and_decode_to_its_actions(environment):
-    chat, env = make_chat(), make_text_env(environment)
+    chat, env = make_chat(), make_text_env(environment.id, environment.kwargs)
     task = env.task_source.draw(np.random.default_rng(0))
     episode = play_oracle(env, task, chat)
     starts = [0, *episode.turn_ends]
@@ -81,7 +81,7 @@ def test_warm_start_learns_from_the_overridden_environment():
 
 def test_environment_without_an_oracle_is_refused():
     with pytest.raises(SettingsError, match="has no oracle"):
-        make_text_env(EnvironmentSettings(id="CartPole-v1"))
+        make_text_env("CartPole-v1", {})
 
 
 def test_loss_falls_and_is_reported():
