@@ -5,14 +5,11 @@ import pytest
 import torch
 
 from agentpeft.envs import ENV_IDS, Outcome, SettingsError
+from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.pretrain import _backward
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.models.warm_start import (
-    WarmStartSchedule,
-    _backward,
-    compute_key,
-    load_tiny,
-)
+from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.rollout.oracle import (
@@ -72,7 +69,7 @@ def test_a_position_is_always_the_same_task():
     assert [next(later).task_id for _ in range(2)] == first[4:] and len(set(first)) > 1
 
 
-def test_warm_start_learns_from_the_overridden_environment():
+def test_supervised_steps_learn_from_the_overridden_environment():
     warm_start = WarmStartSettings(num_steps=2, batch_size=3, env_kwargs={"num_digits": 3})
     batches = list(warm_start_batches(make_settings(warm_start=warm_start), make_chat()))
     assert [len(batch) for batch in batches] == [3, 3]
@@ -103,24 +100,24 @@ def play_schedule(schedule, successes):
 
 
 def test_learning_rate_warms_up_stays_and_decays():
-    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
     expected = [0.5, *[1.0] * 36, *(n / 4 for n in range(3, 0, -1))]
     assert factors == pytest.approx(expected)
 
 
 def test_learning_rate_decays_over_the_share_that_is_asked_for():
-    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
     assert factors == pytest.approx([1.0] * 11 + [n / 10 for n in range(9, 0, -1)])
 
 
 def test_target_begins_the_decay_once_eight_batches_reach_it():
     settings = WarmStartSettings(num_steps=100, target_success=0.9)
     successes = [0.0] * 12 + [0.9] * 100
-    factors = play_schedule(WarmStartSchedule(settings), successes)
+    factors = play_schedule(PretrainSchedule(settings), successes)
     assert factors[19:] == pytest.approx([1, 1, 1 / 2])
 
 
-def test_target_ends_the_warm_start_early():
+def test_target_ends_pretraining_early():
     steps = []
     settings = make_settings(num_steps=400)
     warm_start = settings.warm_start.model_copy(update={"target_success": 0.05})
