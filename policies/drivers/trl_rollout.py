@@ -20,14 +20,11 @@ from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import ModelSettings
 
 
-class _Completing:
-    """Awaited, it yields its episode to whoever generates, and returns the completion sent back."""
+class _NextCompletion:
+    """Awaited, it is what the coroutine is sent next: a completion of its episode's context."""
 
-    def __init__(self, episode: EpisodeBuilder) -> None:
-        self._episode = episode
-
-    def __await__(self) -> Generator[EpisodeBuilder, Completion, Completion]:
-        return (yield self._episode)
+    def __await__(self) -> Generator[None, Completion, Completion]:
+        return (yield)
 
 
 class TrlRollout:
@@ -60,21 +57,24 @@ class TrlRollout:
     ) -> dict[str, list[Any]]:
         """Plays an episode for each of `make_rows`'s prompts. Raises: EnvFault."""
         episodes: list[EpisodeBuilder] = []
-        waiting: dict[Coroutine[EpisodeBuilder, Completion, None], EpisodeBuilder] = {}
+        going: dict[Coroutine[None, Any, None], EpisodeBuilder] = {}
         for prompt in prompts:
             position = int(prompt[-1]["position"])
             env, text = self._pool.begin(position, self._pool.task_at(position))
-            episodes.append(EpisodeBuilder(text, self._chat.begin(text), self._chat))
-            play = self._play(env, episodes[-1], trainer.max_completion_length)
-            waiting[play] = play.send(None)
-        # All that go on are at the same turn, so each round is one batch of the trainer's model
-        while waiting:
-            completions = self._generate(trainer, [e.context for e in waiting.values()])
-            for play, completion in zip(tuple(waiting), completions, strict=True):
+            episode = EpisodeBuilder(text, self._chat.begin(text), self._chat)
+            episodes.append(episode)
+            going[self._play(env, episode, trainer.max_completion_length)] = episode
+        # Each runs until it wants a completion; then those of all are one batch of the model. No
+        # event loop does this, since a notebook has one of its own running.
+        for play in going:
+            play.send(None)
+        while going:
+            completions = self._generate(trainer, [each.context for each in going.values()])
+            for play, completion in zip(tuple(going), completions, strict=True):
                 try:
-                    waiting[play] = play.send(completion)
+                    play.send(completion)
                 except StopIteration:
-                    del waiting[play]
+                    del going[play]
         played = [episode.to_trajectory() for episode in episodes]
         return {
             "prompt_ids": [t.prompt_ids.tolist() for t in played],
@@ -93,7 +93,7 @@ class TrlRollout:
             if episode.num_turns and num_tokens + self._max_new_tokens > max_tokens:
                 nothing = np.empty(0, np.int64), np.empty(0, np.float32)
                 return Completion(*nothing, StopReason.CONTEXT_FULL, adapter_version=0)
-            return await _Completing(episode)
+            return await _NextCompletion()
 
         agent = EngineAgent(episode, self._chat, complete)
         episode.end(env, await play_episode(env, agent))

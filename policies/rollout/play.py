@@ -36,7 +36,7 @@ class StepResult:
 
     @property
     def outcome(self) -> Outcome:
-        """How an episode ended: the environment's word, or else what the last reward says."""
+        """How the last step ended its episode: the environment's word, or else by the reward."""
         outcome = self.info.get("outcome")
         if isinstance(outcome, Outcome):
             return outcome
