@@ -21,8 +21,9 @@ from itertools import groupby
 from pathlib import Path
 
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.command_line import CommandParser, run_command
-from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run, write_file
+from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:

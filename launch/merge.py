@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.command_line import CommandParser, run_command, size_mib
 from agentpeft.launch.run.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
@@ -100,15 +101,13 @@ def merge(
     network = open_adapter(base, adapter, is_trusted).merge_and_unload(safe_merge=True)
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
-    new = output.parent / f".new-{output.name}"
-    try:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with making(output) as new:
         network.save_pretrained(new)
         base.tokenizer.save_pretrained(new)
         report = check_merged(settings, adapter, new, is_trusted)
-        if report["agrees"]:
-            new.rename(output)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+        if not report["agrees"]:
+            shutil.rmtree(new)
     return {**report, "merged": shown(output) if report["agrees"] else None}
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, Taskset, UnknownTaskError
 from agentpeft.envs.gsm8k.word_problems import WordProblems
+from agentpeft.envs.system.whole_files import write_file
 from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Json
 from agentpeft.envs.tasks.splits import Split
@@ -157,15 +158,11 @@ def _write_json(path: Path, data: Json) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Writes to a temporary name, then renames. Raises: SettingsError."""
-    temporary = path.with_name(f".{path.name}.partial")
+    """Raises: SettingsError."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_file(path, text.encode())
     except OSError as error:
         raise SettingsError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def make_parser() -> ArgumentParser:

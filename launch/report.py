@@ -20,10 +20,11 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.command_line import CommandParser, run_command
 from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
 from agentpeft.launch.reporting.report_episodes import read_episodes
-from agentpeft.launch.reporting.run_data import Row, RunData, read_run, write_file
+from agentpeft.launch.reporting.run_data import Row, RunData, read_run
 
 _PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000

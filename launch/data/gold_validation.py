@@ -8,15 +8,15 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from agentpeft.envs import ENV_IDS, DataError, Outcome, SettingsError, Task, Taskset, TextEnv
-from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs import DataError, Outcome, SettingsError, Task, Taskset, TextEnv
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.play import play_actions
 
 
 def validate(args: Namespace) -> int:
@@ -44,18 +44,12 @@ def validate(args: Namespace) -> int:
 
 def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **settings).unwrapped
-    except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound):
-        hint = did_you_mean(env_id, ENV_IDS)
-        raise SettingsError(f"unknown environment {env_id!r}{hint}") from None
-    except (gymnasium.error.Error, ImportError) as error:
-        raise SettingsError(f"{env_id}: {error}") from None
-    except (TypeError, SettingsError) as error:
-        problem = error if _takes_data(env_id) else "it has no setting 'data', so it reads no files"
+        return make_text_env(env_id, settings)
+    except SettingsError:
+        if _takes_data(env_id):
+            raise
+        problem = "it has no setting 'data', so it reads no files"
         raise SettingsError(f"{env_id}: {problem}") from None
-    if not isinstance(env, TextEnv):
-        raise SettingsError(f"{env_id} is not a text environment")
-    return env
 
 
 def _takes_data(env_id: str) -> bool:
@@ -73,16 +67,13 @@ def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
 
 
 def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
-    observation = ""
     env.reset(options={"task": task})
-    for action in env.oracle_actions(task):
-        observation = env.step(action)[0] or observation
-        if env.outcome is not Outcome.ONGOING:
-            break
+    results = play_actions(env, env.oracle_actions(task))
     if env.outcome is Outcome.SUCCESS:
         return None
     if isinstance(env, OSInteractionEnv) and env.mistake:
         return f"the gold solution ends in {env.outcome.value}: {env.mistake}"
+    observation = next((r.observation for r in reversed(results) if r.observation), "")
     return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
 
 

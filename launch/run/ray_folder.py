@@ -30,7 +30,7 @@ _GOODBYE = b"ended"
 @contextmanager
 def ray_folder(logs: Path) -> Iterator[Path]:
     """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
-    from agentpeft.policies.workers.temporary_folders import temporary_folder
+    from agentpeft.envs.system.temporary_folders import temporary_folder
     from agentpeft.policies.workers.time_limits import is_hanging
 
     with temporary_folder(_choose_parent(), _PREFIX) as folder:

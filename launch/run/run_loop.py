@@ -121,7 +121,7 @@ def _make_tiny(run: Start) -> None:
     """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
     if run.settings.model.name != "tiny":
         return
-    from agentpeft.policies.models.warm_start import load_tiny
+    from agentpeft.policies.models.tiny_cache import load_tiny
 
     start_s = time.monotonic()
     line = ""

@@ -273,7 +273,7 @@ main(sys.argv[2:])
     [
         "agentpeft.policies.learning.objective:Objective:compute:3",  # before the gradients
         "agentpeft.policies.engines.transformers.batching:Batch:step:22",  # among tokens
-        "agentpeft.policies.checkpoints::_write_synced:12",  # among a checkpoint's files
+        "agentpeft.envs.system.whole_files::bring_to_disk:28",  # among a checkpoint's files
     ],
     ids=["update", "rollout", "checkpoint"],
 )

@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 
-from agentpeft.policies.workers.temporary_folders import temporary_folder
+from agentpeft.envs.system.temporary_folders import temporary_folder
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from agentpeft.policies.workers.temporary_folders import temporary_folder
+from agentpeft.envs.system.temporary_folders import temporary_folder
 
 with temporary_folder(Path(sys.argv[1]), ".making-") as folder:
     (folder / "file").touch()

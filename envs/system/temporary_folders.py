@@ -1,6 +1,6 @@
-"""Temporary folders that are deleted even where their maker is killed: by the next maker."""
+"""Temporary folders that are deleted even if their maker is killed: by the next maker."""
 
-import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -10,17 +10,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MIN_AGE_S = 60.0
-"""A younger folder's maker may not have locked it yet."""
+"""A younger folder may be one that its maker has not locked yet."""
 
 
 @contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yields a new folder in `parent`, deleted at the end, and deletes those of dead makers.
+    """Yields a new folder in `parent` and deletes it at the end, as well as those of dead makers.
 
     A living maker holds a lock on its folder, which ends with it however it ends. Where folders
     cannot be locked (NFS), those of others are left alone.
     """
-    for orphan in parent.glob(f"{prefix}*"):
+    import fcntl  # Windows lacks it, and imports modules that make folders on Linux only
+
+    for orphan in parent.glob(f"{glob.escape(prefix)}*"):
         with suppress(OSError):
             _delete_unlocked(orphan)
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
@@ -36,6 +38,8 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 def _delete_unlocked(folder: Path) -> None:
     """Raises: OSError where it is locked, or cannot be."""
+    import fcntl
+
     if time.time() - folder.stat().st_mtime < _MIN_AGE_S:
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -5,17 +5,14 @@ import pytest
 import torch
 
 from agentpeft.envs import ENV_IDS, Outcome, SettingsError
+from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.pretrain import _backward
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.models.warm_start import (
-    WarmStartSchedule,
-    _backward,
-    compute_key,
-    load_tiny,
-)
+from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.rollout.oracle import (
-    make_text_env,
     oracle_groups,
     play_oracle,
     warm_start_batches,
@@ -52,7 +49,7 @@ def make_chat():
 
 @pytest.mark.parametrize("environment", [ARITHMETIC, DB_BENCH])
 def test_oracle_episodes_succeed_and_decode_to_its_actions(environment):
-    chat, env = make_chat(), make_text_env(environment)
+    chat, env = make_chat(), make_text_env(environment.id, environment.kwargs)
     task = env.task_source.draw(np.random.default_rng(0))
     episode = play_oracle(env, task, chat)
     starts = [0, *episode.turn_ends]
@@ -72,7 +69,7 @@ def test_a_position_is_always_the_same_task():
     assert [next(later).task_id for _ in range(2)] == first[4:] and len(set(first)) > 1
 
 
-def test_warm_start_learns_from_the_overridden_environment():
+def test_supervised_steps_learn_from_the_overridden_environment():
     warm_start = WarmStartSettings(num_steps=2, batch_size=3, env_kwargs={"num_digits": 3})
     batches = list(warm_start_batches(make_settings(warm_start=warm_start), make_chat()))
     assert [len(batch) for batch in batches] == [3, 3]
@@ -81,7 +78,7 @@ def test_warm_start_learns_from_the_overridden_environment():
 
 def test_environment_without_an_oracle_is_refused():
     with pytest.raises(SettingsError, match="has no oracle"):
-        make_text_env(EnvironmentSettings(id="CartPole-v1"))
+        make_text_env("CartPole-v1", {})
 
 
 def test_loss_falls_and_is_reported():
@@ -103,24 +100,24 @@ def play_schedule(schedule, successes):
 
 
 def test_learning_rate_warms_up_stays_and_decays():
-    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
     expected = [0.5, *[1.0] * 36, *(n / 4 for n in range(3, 0, -1))]
     assert factors == pytest.approx(expected)
 
 
 def test_learning_rate_decays_over_the_share_that_is_asked_for():
-    factors = play_schedule(WarmStartSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
     assert factors == pytest.approx([1.0] * 11 + [n / 10 for n in range(9, 0, -1)])
 
 
 def test_target_begins_the_decay_once_eight_batches_reach_it():
     settings = WarmStartSettings(num_steps=100, target_success=0.9)
     successes = [0.0] * 12 + [0.9] * 100
-    factors = play_schedule(WarmStartSchedule(settings), successes)
+    factors = play_schedule(PretrainSchedule(settings), successes)
     assert factors[19:] == pytest.approx([1, 1, 1 / 2])
 
 
-def test_target_ends_the_warm_start_early():
+def test_target_ends_pretraining_early():
     steps = []
     settings = make_settings(num_steps=400)
     warm_start = settings.warm_start.model_copy(update={"target_success": 0.05})
@@ -176,7 +173,7 @@ def test_damaged_entry_is_made_again(cache, name):
     damaged.write_bytes(damaged.read_bytes()[:-8])
     again = load_tiny(make_settings(num_steps=1))
     assert again.fingerprint == first.fingerprint
-    assert not list(cache.glob(".making-*"))
+    assert not list(cache.glob(".new-*"))
 
 
 def test_changed_weights_in_the_cache_are_noticed(cache):
