@@ -33,8 +33,8 @@ from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
 from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers import learner_calls
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup, PendingSamples
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup, PendingSamples
 
 logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"
@@ -57,12 +57,20 @@ class Algorithm:
     of samples are under way; each is played with the adapter that is the newest as it begins.
     """
 
-    def __init__(self, settings: Settings, run_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        run_dir: Path,
+        *,
+        env_runner_class: type[EnvRunnerActor] = EnvRunnerActor,
+        learner_class: type[LearnerActor] = LearnerActor,
+    ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
         Makes the run's folder, once: a run whose folder is deleted under it ends with an error.
         """
         self.settings, self.run_dir = settings, run_dir
+        self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
         self.iteration = self._position = self._num_episodes = self._version = 0
@@ -108,9 +116,9 @@ class Algorithm:
 
     def _start(self) -> None:
         settings = self._warm_start(self.settings)
-        self._learners = LearnerGroup(settings)
+        self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
-        self._runners = EnvRunnerGroup(settings, self._faults)
+        self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
         self._broadcast()
 
@@ -139,7 +147,7 @@ class Algorithm:
         positions = self._next_positions()
         with clock.part("learn"):
             metrics, hashes = self._learners.call_all(
-                learner_calls.imitate, positions.start, len(positions)
+                LearnerActor.imitate, positions.start, len(positions)
             )
         self._seen.add(hashes)
         with clock.part("broadcast"):
@@ -223,7 +231,7 @@ class Algorithm:
             "settings": self.settings.model_dump(mode="json"),
             **seal_logs(self.run_dir),
         }
-        files = self._learners.call(learner_calls.learner_to_files)
+        files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
         for name, content in ((STATE_FILE, state), (_STATS, stats)):
             files[name] = json.dumps(content, indent=1).encode()
@@ -255,7 +263,7 @@ class Algorithm:
                 )
         seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
-            self._learners.call_all(learner_calls.restore_learner, files)
+            self._learners.call_all(LearnerActor.restore, files)
             self._seen = seen
             self.iteration, self._position = state["iteration"], state["position"]
             self._num_episodes = state["num_episodes"]
@@ -306,7 +314,7 @@ class Algorithm:
             sessions = self.run_dir / "sessions"
             append_episodes(sessions / f"{name}.jsonl", self.iteration, report.records)
             if name == "train":
-                tokens = self._learners.call(learner_calls.read_token_records)
+                tokens = self._learners.call(LearnerActor.read_token_records)
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
 
     def _warm_start(self, settings: Settings) -> Settings:
@@ -320,9 +328,9 @@ class Algorithm:
         if folder.exists():
             read_checkpoint(folder)
         else:
-            with closing(LearnerGroup(settings)) as learners:
-                learners.call_all(learner_calls.warm_start)
-                write_checkpoint(folder, learners.call(learner_calls.adapter_to_files))
+            with closing(LearnerGroup(settings, self._learner_class)) as learners:
+                learners.call_all(LearnerActor.warm_start)
+                write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
         model = settings.model.model_copy(update={"name": str(folder), "adapter": None})
         return settings.model_copy(update={"model": model})
 
