@@ -1,4 +1,4 @@
-"""`Algorithm`: the loop of sampling, learning and broadcasting, its evaluation and checkpoints."""
+"""`Algorithm`: samples, learns and broadcasts in a loop; evaluates, saves and restores."""
 
 import json
 import logging
@@ -45,16 +45,16 @@ _FAULTS = (
     "num_redrawn_groups",
 )
 _FIXED = ("model", "tiny", "lora")
-"""The sections that a checkpoint and the run that restores it must have in common."""
+"""Sections of the settings that must be the same in a checkpoint and the run that restores it."""
 
 
 class Algorithm:
     """Trains an adapter with env runners and learners; a context manager that stops them.
 
-    An iteration learns from `training.num_groups` tasks, which are told by their positions in the
-    task stream. All that is random is a function of seed, position, sample and turn, so a
-    checkpoint holds the learner's state and two counters. With `max_adapter_lag` n, n + 1 rounds
-    of samples are under way; each is played with the adapter that is the newest as it begins.
+    An iteration learns from the next `training.num_groups` positions of the task stream. All
+    randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
+    learner's state and a few counters. With `max_adapter_lag` n, n + 1 rounds of samples are under
+    way; each is played with the newest adapter at its beginning.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class Algorithm:
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
-        Makes the run's folder, once: a run whose folder is deleted under it ends with an error.
+        The run's folder is made here and never again: a run whose folder is deleted ends with an
+        error. The classes are for actors that do more, or fail as a test wants them to.
         """
         self.settings, self.run_dir = settings, run_dir
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
@@ -90,15 +91,15 @@ class Algorithm:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all that was started; idempotent."""
+        """Ends all actors; idempotent."""
         self._rounds.clear()
         self._running.close()
 
     def train(self) -> dict[str, float]:
         """Runs one iteration and returns its metrics. After any error nothing is left running.
 
-        Where the learner died, that is the iteration after the last checkpoint (without one, the
-        first), and the logs are cut back to it.
+        If the learner dies, training goes back to the last checkpoint, or to the beginning if there
+        is none, the logs are cut back, and the iteration that follows is run instead.
         """
         if self.iteration == 0:
             self._first_logs = measure_logs(self.run_dir)
@@ -123,9 +124,9 @@ class Algorithm:
         self._broadcast()
 
     def _replace_learner(self, reason: WorkerLostError) -> None:
-        """Starts all processes anew and goes back to the last checkpoint, as a resumed run does.
+        """Restarts all actors and goes back to the last checkpoint, as a resumed run does.
 
-        The runners too: adapters that they have seen may come again, with other weights.
+        The runners are restarted too: they may see a version again, with other weights.
         """
         limit = self.settings.fault_tolerance.max_num_learner_restarts
         if self._faults["num_learner_restarts"] >= limit:
@@ -168,9 +169,9 @@ class Algorithm:
     def _learn_from(
         self, samples: PendingSamples, clock: "_Clock"
     ) -> tuple[dict[str, float], SampleReport]:
-        """Returns the metrics of the update, and the report of what it learnt from.
+        """Learns from a round; returns the update's metrics and the round's report.
 
-        What goes with a lost node on its way to the learners is drawn again.
+        Groups that are lost with their node before they reach the learners are drawn again.
         """
         while True:
             with clock.part("sample"):
@@ -198,7 +199,7 @@ class Algorithm:
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
 
-        `num_seen_tasks` are those whose content training has learnt from: see `held_out`.
+        `num_seen_tasks` counts the tasks whose content training has learnt from; see `held_out`.
         """
         evaluation = self.settings.evaluation
         requests = [
@@ -216,9 +217,9 @@ class Algorithm:
         return metrics
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint whole or not at all, and returns where it is.
+        """Writes a checkpoint, whole or not at all, and returns its path.
 
-        None is the run's own place, where only the newest are kept. Raises: CheckpointError.
+        `path` None: the run's own folder, which keeps only the newest. Raises: CheckpointError.
         """
         own = self.run_dir / "checkpoints"
         target = checkpoint_path(own, self.iteration) if path is None else Path(path)
@@ -244,9 +245,9 @@ class Algorithm:
     def restore_from_path(self, path: str | Path) -> None:
         """Goes on from a checkpoint: versions keep counting, and the adapter is delivered again.
 
-        Where it is one of this run's own, the logs are cut back to it and later checkpoints are set
-        aside. Raises: CheckpointError if a file of it is damaged or missing, or it is of another
-        model or adapter; then nothing has changed.
+        If it is one of this run's own, the logs are cut back to it and later checkpoints are set
+        aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
+        differ; nothing has changed then.
         """
         source = Path(path)
         files = read_checkpoint(source)
@@ -275,7 +276,7 @@ class Algorithm:
             cut_logs(self.run_dir, state["logs"])
 
     def _check_world(self, report: SampleReport, num_groups: int) -> None:
-        """Raises: TrainingError where so much failed that the rest is not what was asked for."""
+        """Raises: TrainingError if more groups failed in their environment than is allowed."""
         limit = self.settings.fault_tolerance.max_failed_group_share
         num_failed = len(report.dropped_group_ids)
         if num_failed > limit * num_groups:
@@ -293,6 +294,7 @@ class Algorithm:
             raise
 
     def _broadcast(self) -> dict[str, float]:
+        """Delivers the learners' adapter to all runners; `delivery.publish` says how."""
         shipment = self._learners.adapter()
         metrics = self._runners.load_adapter(shipment)
         self._version = shipment.receipt.version
@@ -318,9 +320,9 @@ class Algorithm:
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
 
     def _warm_start(self, settings: Settings) -> Settings:
-        """Returns settings whose model is the adapter that imitated the oracle, where asked for.
+        """Returns the settings, with the warm-started adapter as their model if one is asked for.
 
-        It is the reference too. The tiny model learns its base weights instead, when it is made.
+        It becomes the reference too. The tiny model is pretrained instead, when it is made.
         """
         warm_start, folder = settings.warm_start, self.run_dir / "warm_start"
         if settings.model.name == "tiny" or warm_start.num_steps == 0:
@@ -336,7 +338,7 @@ class Algorithm:
 
 
 class _Clock:
-    """Seconds of an iteration by part; what no part accounts for is orchestration."""
+    """Seconds of an iteration by part; the rest is orchestration."""
 
     def __init__(self) -> None:
         self._start_s = time.perf_counter()

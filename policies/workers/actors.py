@@ -20,18 +20,18 @@ _DEFERRED = (DeliveryError, EngineError, WorkerLostError)
 
 
 class Actor(ABC):
-    """An object whose methods are called by their names, in a Ray actor's process or the driver's.
+    """An object with named methods: a Ray actor in its own process, or an object in the driver's.
 
-    A method that takes other actors' results takes references in a list and resolves them itself
-    (`ray_actors.resolve`). References that are arguments Ray would fetch before the call, and it
-    would answer no ping until they have come, or their node is known to be lost.
+    Results of other actors reach a method as a list of references, which it resolves itself
+    (`ray_actors.resolve`). As arguments of their own, Ray would fetch them before the call, and the
+    actor would answer no ping until they had come or their node was known to be lost.
     """
 
     def start(self, settings: Settings, num_threads: int, *, is_process: bool = False) -> None:
-        """Makes what the actor works with; Ray would report an error of a constructor as its own.
+        """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors.
 
-        `is_process`: this process is the actor's alone, and ends with its node's Ray. Left to Ray,
-        it would end only once somebody had reaped Ray's process.
+        `is_process`: this process is the actor's alone. It then ends with its node's raylet; Ray
+        itself would end it only after someone has reaped the dead raylet.
         """
         if is_process:
             end_with(os.getppid())
@@ -42,20 +42,20 @@ class Actor(ABC):
 
     @abstractmethod
     def make(self, settings: Settings) -> None:
-        """Makes what the actor works with."""
+        """Loads or starts what the actor works with."""
 
     def ping(self) -> None:  # noqa: B027 (answering is all)
         """Returns, even while another call is under way."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to close)
-        """Frees what ends with no process; idempotent."""
+        """Frees what would outlive the process; idempotent."""
 
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """Actors of one class: how many, what Ray reserves for each, and each one's threads.
+    """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
-    `name` is for messages. `is_closed`: before an actor's process is ended, `close` is called.
+    `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
     """
 
     name: str
@@ -76,8 +76,8 @@ class ActorSpec:
 class Actors(Protocol):
     """Actors of one class, called by index.
 
-    A method is named by the function of the class, `call(0, LearnerActor.update)`, so that its
-    arguments are type-checked. Only its name and the arguments travel.
+    `call(0, LearnerActor.update)` names a method by its function, so that its arguments are
+    type-checked. Only the name and the arguments are sent to the actor.
     """
 
     num_actors: int
@@ -92,8 +92,8 @@ class Actors(Protocol):
     ) -> Ref:
         """Calls a method and returns a reference to its result.
 
-        With `num_returns` above 1 the method returns so many items, and a list of a reference to
-        each is returned. A call waits for the actor's earlier calls, unless it `is_beside` them.
+        If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
+        call waits for the actor's earlier calls to end, unless `is_beside`.
         """
         ...
 

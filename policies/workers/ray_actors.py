@@ -48,16 +48,19 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 def resolve(refs: Sequence[Ref]) -> list[Any]:
-    """Returns what references refer to; called within an actor's method."""
+    """Returns the objects that references refer to; an actor's method calls it.
+
+    Inline they are the objects, and `ray.get` must not be called: it would start Ray.
+    """
     is_remote = any(isinstance(ref, ray.ObjectRef) for ref in refs)
-    return list(ray.get(list(refs)) if is_remote else refs)  # ray.get would start a Ray
+    return list(ray.get(list(refs)) if is_remote else refs)
 
 
 class RayActors:
-    """Ray actors in a placement group of their own; within another, as in Ray Tune's, in that.
+    """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 
-    Placement has a limit of its own, apart from that of the start, which loads models and may take
-    long. So has every call into Ray: Ray's own limits do not hold while it hangs (`_ask`).
+    Placement and start have separate time limits, since starting loads models and may take long.
+    Every call into Ray has a limit too (`_ask`): Ray's own do not hold while Ray itself hangs.
     """
 
     def __init__(self, spec: ActorSpec, settings: Settings) -> None:
@@ -95,7 +98,7 @@ class RayActors:
         return self._ask("calling an actor", lambda: remote.remote(*args))
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        """See `Actors`; every so often asks all actors for a sign of life, and ends silent ones."""
+        """See `Actors`. While it waits, actors that answer no ping are ended."""
         probe_s = self._limits.env_runner_health_probe_timeout_s
         while True:
             try:
@@ -122,11 +125,11 @@ class RayActors:
             self._end(actors)
             if group is not None:
                 within(_STOP_S, "giving up a placement", lambda: remove_placement_group(group))
-        except RayHangsError:  # what is left ends with this process
+        except RayHangsError:  # the actors that are left end with this process
             logger.warning("%s: not ended in order, since Ray does not answer", self._spec.name)
 
     def _ask(self, what: str, function: Callable[[], T], more_s: float = 0.0) -> T:
-        """Calls into Ray; `more_s` is what the call may wait for others. Raises: RayHangsError."""
+        """Calls Ray; `more_s` is how long the call may wait for actors. Raises: RayHangsError."""
         limit_s = self._limits.ray_timeout_s + more_s
         try:
             return within(limit_s, what, function)
@@ -134,7 +137,7 @@ class RayActors:
             raise RayHangsError(what, limit_s) from None
 
     def _check_node(self) -> None:
-        """Raises: TrainingError where this machine's Ray is gone, so that it can start nothing."""
+        """Raises: TrainingError if Ray has ended on this machine, so that nothing can start."""
         own = ray.get_runtime_context().get_node_id()
         nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
         if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
@@ -170,10 +173,10 @@ class RayActors:
         except GetTimeoutError:
             raise
         except RayError as error:
-            raise self._to_own(error) from error
+            raise self._translate(error) from error
 
-    def _to_own(self, error: RayError) -> Exception:
-        """Returns what an actor raised, or what an error of Ray says is lost."""
+    def _translate(self, error: RayError) -> Exception:
+        """Returns the error that an actor raised, or says what is lost by an error of Ray's."""
         name, reason = self._spec.name, " ".join(str(error).split())
         if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
             cause: Exception = error.cause
@@ -216,7 +219,7 @@ class RayActors:
         try:
             if group is None or self._ask("placing", lambda: group.wait(timeout_s), timeout_s):
                 return
-        except Exception as error:  # Ray has no other for a group that went with its node
+        except Exception as error:  # Ray has no narrower one for a group whose node is lost
             if "does not exist" in str(error):
                 raise TrainingError(f"Ray has lost this run ({error}): resume the run") from None
             raise

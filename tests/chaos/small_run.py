@@ -38,7 +38,6 @@ num_groups = 16
 group_size = 4
 lr = 1e-2
 """
-ACTORS = ("ray::EnvRunnerActor", "ray::LearnerActor")
 _VARYING = ("time/", "fault/", "train/mismatch_")
 STEPS = [0, 1, 2, 3, 4, 4]
 """The steps of the lines of metrics: both evaluations, and the iterations between them."""
@@ -125,10 +124,8 @@ class SmallRun:
             return [self._driver.pid]
         own = set(children_of(self._driver.pid))
         commands = {pid: text for pid, text in read_processes("cmdline") if pid in own}
-        if part in ("learner", "runner"):
-            name = ACTORS[part == "learner"]
-            return [pid for pid, text in commands.items() if text.startswith(name)]
-        name = {"raylet": "/raylet/raylet", "GCS": "/gcs/gcs_server"}[part]
+        actors = {"runner": "ray::EnvRunnerActor", "learner": "ray::LearnerActor"}
+        name = ({"raylet": "/raylet/raylet", "GCS": "/gcs/gcs_server"} | actors)[part]
         return [pid for pid, text in commands.items() if name in text.partition("\0")[0]]
 
     def half_written(self) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from process_parts import children_of, is_running
 from ray_cluster import free_ports
-from small_run import ACTORS, ROOT, make_environment, send
+from small_run import ROOT, make_environment, send
 
 
 class DatabaseServer:
@@ -105,7 +105,8 @@ class TwoNodes:
 
 def _is_actor(pid: int) -> bool:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().startswith(ACTORS)
+        names = ("ray::EnvRunnerActor", "ray::LearnerActor")
+        return Path(f"/proc/{pid}/cmdline").read_text().startswith(names)
     return False
 
 
