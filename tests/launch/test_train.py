@@ -239,7 +239,8 @@ def test_a_run_whose_gcs_was_killed_ends_with_all_it_had_started(tmp_path, start
     own = set(children_of(driver.pid))
     commands = {pid: text for pid, text in read_processes("cmdline") if pid in own}
     os.kill(next(pid for pid in commands if "gcs_server" in commands[pid]), signal.SIGKILL)
-    workers = [pid for pid in commands if commands[pid].startswith("ray::_ActorHost")]
+    names = ("ray::EnvRunnerActor", "ray::LearnerActor")
+    workers = [pid for pid in commands if commands[pid].startswith(names)]
     assert len(workers) == 2
     seconds_until_gone([driver.pid, *workers], 90)
     assert driver.wait() != 0
