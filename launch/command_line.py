@@ -6,7 +6,6 @@ import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from itertools import takewhile
-from pathlib import Path
 from typing import NoReturn
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
@@ -82,8 +81,3 @@ def say(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'output'}: {error.strerror}"
     return " ".join(str(error).split())
-
-
-def size_mib(path: Path) -> float:
-    """Returns the size of a folder's files in MiB."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20

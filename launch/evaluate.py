@@ -33,8 +33,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
+from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import KEY_VARIABLE, Contestant, Kind, Methods, seated
-from agentpeft.launch.merge import find_adapter
 from agentpeft.launch.run.run_folder import output_base, read_start, shown
 from agentpeft.policies.checkpoints import CONFIG_FILE
 from agentpeft.policies.evaluation import compute_success_metrics

@@ -16,7 +16,7 @@ from tiny_run import make_run
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.merge import base_settings, find_adapter
+from agentpeft.launch.evaluating.merging import base_settings, find_adapter
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.evaluation import pass_at_k, wilson_interval
