@@ -1,11 +1,14 @@
 """Merges an adapter into its base: a standalone Hugging Face model, checked from the disk.
 
-    python launch/merge.py outputs/quickstart/20260101-120000
-    python launch/merge.py path/to/adapter --base Qwen/Qwen2.5-0.5B-Instruct --output merged
-    python launch/merge.py path/to/adapter --check merged
+```sh
+python launch/merge.py outputs/quickstart/20260101-120000
+python launch/merge.py path/to/adapter --base Qwen/Qwen2.5-0.5B-Instruct --output merged
+python launch/merge.py path/to/adapter --check merged
+```
 
 Both checks read the written model anew: its log-probabilities are those of the unmerged pair, and
 taking the adapter away again leaves the base. The last line is JSON, with all sizes.
+
 Exit status: 0 merged and checked; 1 a check failed, nothing is left; 2 wrong input or wrong base.
 """
 
@@ -14,43 +17,44 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import json
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
-from transformers.utils.logging import disable_progress_bar
+from typer import Argument, Option
 
-from agentpeft.launch.command_line import CommandParser, run_command
-from agentpeft.launch.evaluating.merging import base_settings, check_merged, find_adapter, merge
+from agentpeft.launch.command_line import CommandLine
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status."""
-    return run_command(_run, make_parser().parse_args(argv))
+_base = partial(Option, rich_help_panel="The base model")
+main = CommandLine()
 
 
-def _run(args: Namespace) -> int:
+@main.add(help=__doc__)
+def merge(
+    adapter: Annotated[Path, Argument(help="Folder of an adapter, a checkpoint or a run.")],
+    *,
+    output: Annotated[Path | None, Option(show_default="merged, beside the adapter")] = None,
+    check: Annotated[Path | None, Option(help="Check this model; merge nothing.")] = None,
+    base: Annotated[str | None, _base(help="Where it is now, if it was moved.")] = None,
+    same_base: Annotated[bool, _base("--same-base", help="Trust --base's other name.")] = False,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None, _base(show_default="the base's own")
+    ] = None,
+) -> int:
+    """Merges, or only checks, and prints the report."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from agentpeft.launch.evaluating import merging
+
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    adapter = find_adapter(args.adapter)
-    settings = base_settings(adapter, args.base, args.dtype)
-    if args.check is not None:
-        report = check_merged(settings, adapter, args.check, args.same_base)
+    folder = merging.find_adapter(adapter)
+    settings = merging.base_settings(folder, base, dtype)
+    if check is not None:
+        report = merging.check_merged(settings, folder, check, same_base)
     else:
-        report = merge(settings, adapter, args.output or adapter.parent / "merged", args.same_base)
+        report = merging.merge(settings, folder, output or folder.parent / "merged", same_base)
     print(json.dumps(report))
     return 0 if report["agrees"] else 1
-
-
-def make_parser() -> ArgumentParser:
-    """Returns the command's words."""
-    parser = CommandParser(__doc__)
-    parser.add_argument("adapter", type=Path, help="folder of an adapter, a checkpoint or a run")
-    parser.add_argument("--base", help="its base model, if that is no longer where it was")
-    parser.add_argument("--same-base", action="store_true", help="trust --base's other name")
-    parser.add_argument("--output", type=Path, help="folder to write (default: merged, beside it)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: the base's own")
-    parser.add_argument("--check", type=Path, metavar="MERGED", help="check this model; no merge")
-    return parser
 
 
 if __name__ == "__main__":
