@@ -8,7 +8,7 @@ import pytest
 from agentpeft.policies.settings.config import setting_names
 
 ROOT = Path(__file__).parents[2]
-ONLY_CHECKS = {"config.py", "contradictions.py", "algorithm_config.py"}
+ONLY_CHECKS = {"config.py", "algorithm_config.py"}
 READ = {
     node.attr
     for room in ("policies", "launch")
