@@ -65,8 +65,8 @@ class CommandLine(Typer):
         )
         self._program = program
 
-    def add(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
-        """Adds the decorated function as a command, with `--debug` among its options."""
+    def add(self, **settings: Any) -> Callable[[Command], Command]:
+        """Adds a function as a command, with `--debug` too; `settings` are Typer's."""
 
         def register(function: Command) -> Command:
             @wraps(function)
@@ -76,7 +76,7 @@ class CommandLine(Typer):
             own = signature(function)
             parameters = [*own.parameters.values(), _DEBUG]
             run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-            self.command(name, **settings)(run)
+            self.command(**settings)(run)
             return function
 
         return register

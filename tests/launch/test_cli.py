@@ -1,5 +1,7 @@
 """The command `agentpeft`: its help, its completion, and that it runs the scripts' functions."""
 
+import errno
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentpeft.launch.cli import COMMANDS, main
+from agentpeft.launch.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
@@ -57,6 +60,26 @@ def test_it_runs_the_scripts_own_functions(words, message, capsys, monkeypatch, 
     assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_output_that_nobody_reads_ends_a_command_silently():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "agentpeft.launch.cli", "train", "--dry-run"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_said(capfd):
+    command_line = CommandLine()
+
+    @command_line.add()
+    def fail() -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert command_line([]) == 1
+    assert capfd.readouterr().err == "error: output: Broken pipe\n"
 
 
 def test_a_missing_package_is_said():
