@@ -33,7 +33,7 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model says of a trajectory's sampled tokens, (N,) each; None: it was not asked."""
+    """A model's numbers for a trajectory's sampled tokens, (N,) each; None: not computed."""
 
     logprobs: Floats | None = None
     values: Floats | None = None
@@ -56,9 +56,10 @@ class CriticTargets:
 class Sample:
     """A trajectory to learn from; it has at least one sampled token.
 
-    `advantages`: (N,). `old`: by the weights before the update; its log-probabilities are None
-    where the update takes a single step, so that they are those of its own forward pass.
-    `reference`: without a KL term it says nothing. `critic`: None without a critic.
+    `advantages`: (N,). `old`: scores by the weights before the update; its log-probabilities are
+    None if the update takes a single step, since that step's forward pass computes the same ones.
+    `reference`: scores by the reference policy; empty without a KL term. `critic`: None without a
+    critic.
     """
 
     member: GroupMember
