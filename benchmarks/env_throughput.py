@@ -116,7 +116,10 @@ class Run:
 
 
 def play(env: gymnasium.Env[str, str], task: Task) -> None:
-    """Plays one episode with the oracle. Raises: RuntimeError where it does not succeed."""
+    """Plays one episode with the oracle. Raises: RuntimeError where it does not succeed.
+
+    It steps the environment itself, so that the time is the environment's alone.
+    """
     text_env = text_env_of(env)
     info = env.reset(options={"task": task})[1]
     for action in text_env.oracle_actions(task):

@@ -26,6 +26,7 @@ from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask
+from agentpeft.policies.rollout.play import play_actions
 
 _NUM_WARM_UP = 100
 _LABEL = "agentpeft.os_interaction"
@@ -43,8 +44,7 @@ def make_tasks(num_tasks: int, seed: int) -> list[OSTask]:
 def play(env: OSInteractionEnv, task: OSTask, actions: list[str]) -> bool:
     """Returns whether an episode succeeds."""
     env.reset(options={"task": task})
-    for action in actions:
-        env.step(action)
+    play_actions(env, actions)
     return env.outcome is Outcome.SUCCESS
 
 

@@ -65,8 +65,11 @@ def play_reference(client: docker.DockerClient, play: Play) -> None:
         container.remove(force=True)
 
 
-def play_episode(env: OSInteractionEnv, play: Play) -> None:
-    """Plays an episode with the oracle. Raises: RuntimeError where it does not succeed."""
+def play_gold(env: OSInteractionEnv, play: Play) -> None:
+    """Plays an episode with the oracle. Raises: RuntimeError where it does not succeed.
+
+    It steps the environment itself: the reference has no loop of ours in its time either.
+    """
     info = env.reset(options={"task": play.task})[1]
     for action in play.actions:
         info = env.step(action)[4]
@@ -101,7 +104,7 @@ def measure_sandbox(
     players = []
     for env in envs:
         assert isinstance(env, OSInteractionEnv)
-        players.append(lambda play, env=env: play_episode(env, play))
+        players.append(lambda play, env=env: play_gold(env, play))
     rate = measure(players, plays, duration_s)
     for env in envs:
         env.close()

@@ -45,6 +45,7 @@ from agentpeft.envs.db_bench.backends.server.client import Address, MySQLClient
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.system.processes import identify_process
+from agentpeft.policies.rollout.play import play_actions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "attacks"))
 from attack import Attack
@@ -143,14 +144,11 @@ def draw_attacks(env_name: str, rng: random.Random) -> Iterator[Attack]:
 def play_innocent(env: TextEnv[Any], task: Any) -> str:
     """Plays a task with the oracle; returns the outcome, or "fault"."""
     try:
-        outcome = env.reset(options={"task": task})[1]["outcome"]
-        for action in env.oracle_actions(task):
-            if outcome is not Outcome.ONGOING:
-                break
-            outcome = env.step(action)[4]["outcome"]
+        env.reset(options={"task": task})
+        play_actions(env, env.oracle_actions(task))
     except EnvFault:
         return "fault"
-    return str(outcome)
+    return str(env.outcome)
 
 
 def find_growth(samples: list[Sample]) -> dict[str, float]:

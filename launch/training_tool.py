@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.types import PositiveInt
 
 from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, TextEnv
+from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.command_line import FAILURES, WRONG, say
 from agentpeft.launch.data.task_files import with_task_files
-from agentpeft.launch.reporting.run_data import write_file
 from agentpeft.launch.run.run_folder import Start, log_to, make_run_dir, output_base
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
-from agentpeft.policies.rollout.oracle import make_text_env
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.play import play_actions
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import (
     AlgorithmName,
@@ -166,7 +167,7 @@ def _train(settings: Settings) -> Json:
 
 
 def _evaluate(request: ToolRequest, settings: Settings) -> Json:
-    from agentpeft.launch.evaluate import evaluate
+    from agentpeft.launch.evaluating.contest import evaluate
     from agentpeft.launch.evaluating.players import Contestant, Methods
 
     kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(request) else "base"
@@ -177,8 +178,7 @@ def _evaluate(request: ToolRequest, settings: Settings) -> Json:
 
 def _load_dataset(request: ToolRequest) -> Json:
     """Writes the rows and returns where, how many, and the first one."""
-    own = EnvironmentSettings(id=request.environment, kwargs=request.environment_kwargs())
-    with closing(make_text_env(own)) as env:
+    with closing(make_text_env(request.environment, request.environment_kwargs())) as env:
         source = env.task_source
         if not isinstance(source, Taskset):
             source = Taskset.generate(source, request.max_samples, seed=0)
@@ -195,9 +195,10 @@ def _to_row(env: TextEnv[Task], task: Task, form: str) -> Json:
     messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
     if form == "rl":
         return {"prompt": messages, "task_id": task.task_id, "skills": list(task.skills)}
-    for action in env.oracle_actions(task):
+    actions = env.oracle_actions(task)
+    for action, result in zip(actions, play_actions(env, actions), strict=False):
         messages.append({"role": "assistant", "content": action})
-        messages.append({"role": "user", "content": env.step(action)[0]})
+        messages.append({"role": "user", "content": result.observation})
     return {"messages": messages[:-1]}
 
 
@@ -207,7 +208,7 @@ class _Completion(BaseModel):
 
 
 def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, Any]]) -> Json:
-    with closing(make_text_env(environment)) as env:
+    with closing(make_text_env(environment.id, environment.kwargs)) as env:
         scored = [_play(env, _Completion(**completion)) for completion in completions]
     if not scored:
         raise SettingsError("no completions to score")
@@ -220,8 +221,5 @@ def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, 
 
 def _play(env: TextEnv[Task], completion: _Completion) -> tuple[float, Outcome]:
     env.reset(options={"task": completion.task_id})
-    total = 0.0
-    for action in completion.actions:
-        if env.outcome is Outcome.ONGOING:
-            total += env.step(find_action(action))[1]
-    return total, env.outcome
+    results = play_actions(env, map(find_action, completion.actions))
+    return sum((result.reward for result in results), 0.0), env.outcome

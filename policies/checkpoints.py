@@ -1,10 +1,9 @@
 """A run's files: checkpoints that are whole or refused, its settings, and its growing logs.
 
-A checkpoint is a folder. It is written under a temporary name beside its place, brought to the
-disk, then renamed, so a folder `checkpoint-…` was whole once. Its manifest has the SHA-256 of every
-file, so that later damage is found before anything is restored. The hashes guard against damaged
-disks and edited files, not against someone who writes a manifest of their own. Names that begin
-with a dot are leftovers of killed writers, and never read.
+A checkpoint is a folder that appears in one stroke, so a folder `checkpoint-…` was whole once. Its
+manifest has the SHA-256 of every file, so that later damage is found before anything is restored.
+The hashes guard against damaged disks and edited files, not against someone who writes a manifest
+of their own. Names that begin with a dot are leftovers of killed writers, and never read.
 """
 
 import hashlib
@@ -12,13 +11,13 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
 from agentpeft.policies.settings.config import Settings
@@ -31,64 +30,24 @@ _CONFIG_HASH = "# sha256 of the lines below: "
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def naming_file(path: Path) -> Iterator[None]:
-    """An OSError inside names `path`: that of a full disk names nothing, others a temporary name.
-
-    Raises: OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
 def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
     """Writes `files` (by relative name) and their manifest as the folder `path`, in one stroke.
 
-    An older folder of that name stays until the new one is on the disk. Folders above `path` must
-    be there: a run whose folder was deleted is not begun again without its settings.
+    An older folder of that name is replaced. Folders above `path` must be there: a run whose folder
+    was deleted is not begun again without its settings.
     Raises: CheckpointError, the older folder untouched, as when the disk is full.
     """
     manifest = {"sha256": {name: _hash(content) for name, content in files.items()}}
     files = {**files, MANIFEST_FILE: json.dumps(manifest, indent=1).encode()}
-    new, old = (path.parent / f".{kind}-{path.name}-{os.getpid()}" for kind in ("new", "old"))
     try:
-        for folder in (new, old):
-            shutil.rmtree(folder, ignore_errors=True)
-        new.mkdir()
-        for name, content in files.items():
-            _write_synced(new / name, content)
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-        _sync(path.parent)
+        with making(path, replaces_folder=True) as new:
+            for name, content in files.items():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(content)
     except OSError as error:
         raise CheckpointError(
             f"cannot write checkpoint {str(path)!r}: {error.strerror or error}"
         ) from error
-    finally:
-        if old.exists() and not path.exists():
-            old.rename(path)
-        for folder in (new, old):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _hash(content: bytes) -> str:
@@ -159,14 +118,7 @@ def write_config(run_dir: Path, settings: Settings) -> None:
     note = (
         f"{_CONFIG_HASH}{_hash(text.encode())}\n# change them by --resume RUN section.name=value\n"
     )
-    new = run_dir / f".new-{CONFIG_FILE}-{os.getpid()}"
-    try:
-        with naming_file(run_dir / CONFIG_FILE):
-            _write_synced(new, f"{note}{text}".encode())
-            new.replace(run_dir / CONFIG_FILE)
-            _sync(run_dir)
-    finally:
-        new.unlink(missing_ok=True)
+    write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())
 
 
 def read_config(run_dir: Path) -> Settings:
@@ -253,7 +205,7 @@ def seal_logs(run_dir: Path) -> dict[str, Any]:
     try:
         sizes = measure_logs(run_dir)
         for name in sizes:
-            _sync(run_dir / name)
+            bring_to_disk(run_dir / name)
         hashes = {n: _hash((run_dir / n).read_bytes()) for n in sizes if "/" not in n}
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename!r} to the disk: {error}") from error

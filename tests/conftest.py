@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from process_parts import leftovers
 
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, make_sandbox
@@ -64,6 +65,35 @@ def chromium() -> str:
     path = shutil.which("chromium") or ""
     _require(path, "no chromium")
     return path
+
+
+@pytest.fixture(scope="module")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A module's own AGENTPEFT_CACHE, which the processes that it starts inherit."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def nothing_left(cache_folder: Path) -> Iterator[None]:
+    """No process and no shared memory of the module is there after its last test."""
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    assert leftovers(cache_folder, before) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, cache_folder: Path) -> Iterator[None]:
+    """A module's own Ray with two CPUs; `pytest.mark.cluster` takes other resources."""
+    import ray  # here: the envs alone do not have it
+
+    marker = request.node.get_closest_marker("cluster")
+    resources = {"num_cpus": 2} | (marker.kwargs if marker else {})
+    ray.init("local", include_dashboard=False, log_to_driver=False, **resources)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

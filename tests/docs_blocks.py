@@ -2,8 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -54,3 +54,21 @@ def split_commands(words: list[str]) -> Iterator[list[str]]:
 
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language in {"sh", "bash", "console"}]
+
+
+def texts_of(page: Path, language: str, needs: str = "") -> list[str]:
+    """Returns a page's blocks in a language that need the same."""
+    wanted = (page, language, needs)
+    return [b.text for b in BLOCKS if (b.page, b.language, b.needs) == wanted]
+
+
+def without_repetitions(blocks: Sequence[Block]) -> list[Block]:
+    """Returns the blocks without the lines that an earlier page's block has had."""
+    first_page: dict[str, Path] = {}
+    left = []
+    for block in blocks:
+        lines = block.text.splitlines(keepends=True)
+        new = [line for line in lines if first_page.setdefault(line, block.page) == block.page]
+        if new:
+            left.append(replace(block, text="".join(new)))
+    return left

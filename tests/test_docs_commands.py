@@ -1,7 +1,8 @@
 """Every command of the README and of docs/ runs as a newcomer would run it, or is looked at.
 
 Blocks without `needs:` run as they stand, each page's in a tree of its own in which the quickstart
-has been run. A tag says why one does not, and what is done instead:
+has been run. What several pages have runs once. A tag says why a block does not run, and what is
+done instead:
 
 * cluster: they run, on a Ray head with token authentication;
 * gpu: its `launch/train.py` runs with `--dry-run`;
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_blocks import BLOCKS, PAGES, ROOT, SHELL
+from docs_blocks import BLOCKS, PAGES, ROOT, SHELL, without_repetitions
 from known_commands import problem_of
 from newcomer import QUICKSTART, RUN
 from ray_cluster import ray_head
@@ -43,7 +44,7 @@ INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip instal
 
 def tagged(*tags):
     chosen = [block for block in SHELL if block.needs in tags and block.text != QUICKSTART]
-    return pytest.mark.parametrize("block", chosen, ids=str)
+    return pytest.mark.parametrize("block", without_repetitions(chosen), ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,7 @@ def test_commands_inside_of_sentences_are_known(page):
     assert not [problem for text in found if (problem := problem_of(shlex.split(text)))]
 
 
+@pytest.mark.slow
 @tagged("")
 def test_a_block_runs_as_it_stands(block, trees):
     newcomer = trees(block.page)
@@ -92,6 +94,7 @@ def test_a_block_runs_as_it_stands(block, trees):
     run(newcomer, block.text)
 
 
+@pytest.mark.slow
 @tagged("gpu")
 def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     train = re.compile(r"^(python launch/train\.py .*?) *(#.*)?$", re.M)
@@ -99,6 +102,7 @@ def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     assert "--dry-run" in script and "num_gpus_per_learner" in run(trees(block.page), script)
 
 
+@pytest.mark.slow
 @tagged("minutes")
 def test_what_takes_minutes_is_parsed(block, trees):
     for words in block.commands():
@@ -107,7 +111,7 @@ def test_what_takes_minutes_is_parsed(block, trees):
 
 
 @pytest.fixture(scope="module")
-def cluster(newcomer, tmp_path_factory):
+def head(newcomer, tmp_path_factory):
     """The environment of a Ray head that asks for the newcomer's token, with the package."""
     run(newcomer, "RAY_AUTH_MODE=token ray get-auth-token --generate")
     changes = {
@@ -119,17 +123,19 @@ def cluster(newcomer, tmp_path_factory):
         yield {k: v for k, v in env.items() if k.startswith("RAY_")} | {"HOME": changes["HOME"]}
 
 
+@pytest.mark.slow
 @tagged("cluster")
-def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, cluster, tmp_path):
-    outputs, address = str(tmp_path / "runs"), cluster["RAY_API_SERVER_ADDRESS"]
+def test_a_job_of_the_pages_trains_on_a_cluster(block, trees, head, tmp_path):
+    outputs, address = str(tmp_path / "runs"), head["RAY_API_SERVER_ADDRESS"]
     script = block.text.replace("/mnt/runs", outputs).replace("http://head:8265", address)
-    changes = dict(cluster)
+    changes = dict(head)
     if "AGENTPEFT_OUTPUT_DIR" not in script:
         outputs = f"{changes['HOME']}/outputs"
     assert '{"before"' in run(trees(block.page), script, changes)
     assert list(Path(outputs).rglob("adapter_config.json"))
 
 
+@pytest.mark.slow
 def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
     (block,) = [block for block in SHELL if block.needs == "network"]
     script = block.text.replace("<this repository>", str(ROOT)).replace("<its folder>", ROOT.name)
@@ -144,6 +150,7 @@ def test_two_minutes_are_enough_for_an_empty_folder(tmp_path):
     assert done.stdout.endswith("success 1.0\n")
 
 
+@pytest.mark.slow
 def test_the_quickstart_leaves_the_run_that_the_pages_speak_of(newcomer):
     assert QUICKSTART in [block.text for block in SHELL if block.page.name == "README.md"]
     assert (newcomer.tree / RUN / "checkpoints/checkpoint-000002/adapter").is_dir()

@@ -87,11 +87,13 @@ def test_the_sdist_has_the_sources_and_the_licence(dist):
     assert {"LICENSE", "README.md", "pyproject.toml", "agentpeft/envs/core/text_env.py"} <= names
 
 
+@pytest.mark.slow
 def test_the_wheel_plays_in_an_empty_environment(empty_python, tmp_path):
     location = run(empty_python, "-W", "error", "-c", PLAY, cwd=tmp_path)
     assert Path(location).is_relative_to(empty_python.parents[1])
 
 
+@pytest.mark.slow
 def test_a_package_of_the_same_name_beside_the_wheel_is_not_taken(empty_python, tmp_path):
     (installed,) = empty_python.parents[1].glob("lib/python3*/site-packages")
     (installed / "envs").mkdir()
@@ -99,6 +101,7 @@ def test_a_package_of_the_same_name_beside_the_wheel_is_not_taken(empty_python, 
     run(empty_python, "-c", "from agentpeft.envs import SettingsError", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_base_install_is_small(empty_python, tmp_path):
     listed = run(empty_python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower()
     names = {line.partition("==")[0] for line in listed.splitlines()}
@@ -113,6 +116,7 @@ def test_extras_hold_what_their_names_say():
     assert "torch" not in "".join(SETTINGS["project"]["dependencies"] + extras["dev"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["mysql://root@127.0.0.1:9", "docker"])
 def test_a_database_without_its_extra_says_what_to_install(empty_python, tmp_path, database):
     code = (

@@ -4,26 +4,21 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from docs_blocks import PAGES, ROOT, texts_of
 
 from agentpeft.launch.prepare_data import main
 
-ROOT = Path(__file__).parents[1]
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
+README = ROOT / "README.md"
+EXAMPLES = [page for page in PAGES if texts_of(page, "python") or texts_of(page, "text")]
 PROBLEM = '{"question": "How many are 2 and 3?", "answer": "2 + 3 = 5\\n#### 5"}\n'
 
 
-def blocks(path, language):
-    """Returns the text of a file's fenced blocks in a language."""
-    found = re.findall(rf"^(```+){language}\n(.*?)^\1$", path.read_text("utf-8"), re.M | re.S)
-    return [text for _, text in found]
-
-
-def run_python(path, folder):
+def run_python(page, folder):
+    """Returns what a page's Python blocks print, run as one script."""
     script = folder / "examples.py"
-    script.write_text("\n".join(blocks(path, "python")), encoding="utf-8")
+    script.write_text("\n".join(texts_of(page, "python")), encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
     env = {**os.environ, "AGENTPEFT_CACHE": str(folder / "cache")}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -32,23 +27,23 @@ def run_python(path, folder):
 
 
 def test_the_examples_run(tmp_path):
-    assert run_python(ROOT / "README.md", tmp_path) == "success 1.0\n"
+    assert run_python(README, tmp_path) == "success 1.0\n"
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.stem)
-def test_the_documentation_runs_and_prints_what_it_says(path, tmp_path):
+@pytest.mark.parametrize("page", EXAMPLES[1:], ids=lambda page: page.stem)
+def test_the_documentation_runs_and_prints_what_it_says(page, tmp_path):
     (tmp_path / "train.jsonl").write_text(PROBLEM, encoding="utf-8")
     tasks = str(tmp_path / "entry_dict.json")
     main(["generate", "--num-tasks", "3", "--skills", "select", "--output", tasks])
-    printed = run_python(path, tmp_path)
-    for text in blocks(path, "text"):
+    printed = run_python(page, tmp_path)
+    for text in texts_of(page, "text"):
         assert text in printed
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
-def test_links_and_named_files_exist(path):
-    text = path.read_text("utf-8")
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_named_files_exist(page):
+    text = page.read_text("utf-8")
     names = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     names += re.findall(r"`((?:docs|benchmarks|examples|tests|launch|\.ci)/[\w./-]+)`", text)
-    missing = [n for n in names if not ((ROOT / n).exists() or (path.parent / n).exists())]
+    missing = [n for n in names if not ((ROOT / n).exists() or (page.parent / n).exists())]
     assert not missing

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
+from agentpeft.envs.core.errors import SettingsError, check_choice
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ def is_operation(name: str) -> bool:
 
 def get_operation(name: str) -> Operation:
     """Returns a registered operation. Raises: SettingsError on an unknown name."""
-    if name not in _OPERATIONS:
-        raise SettingsError(f"unknown operation {shown(name)}{did_you_mean(name, _OPERATIONS)}")
+    check_choice("operation", name, _OPERATIONS)
     return _OPERATIONS[name]
 
 

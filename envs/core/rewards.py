@@ -6,7 +6,7 @@ from functools import cached_property
 from math import isfinite, nan
 from types import MappingProxyType
 
-from agentpeft.envs.core.errors import EnvFault, SettingsError, did_you_mean, is_number, shown
+from agentpeft.envs.core.errors import EnvFault, SettingsError, check_choice, is_number, shown
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.envs.tasks.taskset import Task
@@ -82,15 +82,7 @@ class RewardConfig:
 
     @cached_property
     def _by_outcome(self) -> dict[Outcome, float]:
-        given = {
-            Outcome.SUCCESS: self.success,
-            Outcome.FAILURE: self.failure,
-            Outcome.INVALID_ACTION: self.invalid_action,
-            Outcome.TURN_LIMIT: self.turn_limit,
-            Outcome.TIMEOUT: self.timeout,
-            Outcome.CONTEXT_LIMIT: self.context_limit,
-            Outcome.UNKNOWN: self.unknown,
-        }
+        given = {o: getattr(self, o.value) for o in Outcome if o is not Outcome.ONGOING}
         return {
             outcome: self.failure if value is None else value for outcome, value in given.items()
         }
@@ -104,20 +96,14 @@ class RewardConfig:
         if isinstance(value, RewardConfig):
             return value
         if isinstance(value, str):
-            if value not in REWARD_PRESETS:
-                raise SettingsError(
-                    f"unknown reward preset {shown(value)}{did_you_mean(value, REWARD_PRESETS)}"
-                )
+            check_choice("reward preset", value, REWARD_PRESETS)
             return REWARD_PRESETS[value]
         if not isinstance(value, Mapping):
             raise SettingsError(
                 f"reward must be a RewardConfig, a preset's name or a mapping, got {shown(value)}"
             )
-        known = {f.name for f in fields(cls)} | {"preset"}
         for key in value:
-            if key not in known:
-                hint = did_you_mean(str(key), known)
-                raise SettingsError(f"unknown reward field {shown(key)}{hint}")
+            check_choice("reward field", key, (*(f.name for f in fields(cls)), "preset"))
         settings = dict(value)
         preset = settings.pop("preset", cls())
         if not isinstance(preset, str | RewardConfig):

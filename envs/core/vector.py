@@ -286,21 +286,8 @@ def _close_afterwards(env: gymnasium.Env[str, str], call: Future[Any]) -> None:
     env.close()
 
 
-def make_arithmetic(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
-    """Vector entry point of `AgentPEFT/Arithmetic-v0`."""
-    return TextVectorEnv.make("AgentPEFT/Arithmetic-v0", num_envs, **kwargs)
-
-
-def make_gsm8k(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
-    """Vector entry point of `AgentPEFT/GSM8K-v0`."""
-    return TextVectorEnv.make("AgentPEFT/GSM8K-v0", num_envs, **kwargs)
-
-
-def make_db_bench(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
-    """Vector entry point of `AgentPEFT/DBBench-v0`."""
-    return TextVectorEnv.make("AgentPEFT/DBBench-v0", num_envs, **kwargs)
-
-
-def make_os_interaction(num_envs: int = 1, **kwargs: Any) -> TextVectorEnv:
-    """Vector entry point of `AgentPEFT/OSInteraction-v0`."""
-    return TextVectorEnv.make("AgentPEFT/OSInteraction-v0", num_envs, **kwargs)
+make_arithmetic = partial(TextVectorEnv.make, "AgentPEFT/Arithmetic-v0")
+make_gsm8k = partial(TextVectorEnv.make, "AgentPEFT/GSM8K-v0")
+make_db_bench = partial(TextVectorEnv.make, "AgentPEFT/DBBench-v0")
+make_os_interaction = partial(TextVectorEnv.make, "AgentPEFT/OSInteraction-v0")
+"""The vector entry points of the suite's environments."""

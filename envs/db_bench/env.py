@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Unpack, get_args
@@ -12,6 +13,7 @@ from agentpeft.envs.core.errors import (
     check_choice,
     check_count,
     check_flag,
+    check_path,
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
@@ -24,11 +26,13 @@ from agentpeft.envs.db_bench.actions import (
 )
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSession
+from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.grading.grader import Grader
+from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
-from agentpeft.envs.db_bench.sources import make_task_source
 from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.tasks.skill_generator import choose_tasks
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.taskset import TaskSource
 
@@ -118,7 +122,11 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             max_phrasings, split, invent, max_columns, max_rows, max_text_chars
         )
         if task_source is None:
-            task_source = make_task_source(data, skills, skill_mode, num_skills, generated)
+            check_path("data", data)
+            load = None if data is None else partial(load_tasks, data)
+            task_source = choose_tasks(
+                DBBenchGenerator, load, skills, skill_mode, num_skills, generated
+            )
         elif (data, skills, num_skills, generated) != (None, None, None, TableOptions()):
             raise SettingsError("give either task_source, or data, skills and generator settings")
         super().__init__(task_source, options)

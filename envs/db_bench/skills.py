@@ -28,30 +28,23 @@ from sqlglot import exp
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.tasks.skill_generator import sort_skills
 
-SKILLS = (
-    "select",
-    "insert",
-    "delete",
-    "update",
-    "where_single_condition",
-    "where_multiple_conditions",
-    "where_nested_conditions",
-    "group_by_single_column",
-    "group_by_multiple_columns",
+WRITES = ("insert", "delete", "update")
+WHERE = ("where_single_condition", "where_multiple_conditions", "where_nested_conditions")
+GROUP_BY = ("group_by_single_column", "group_by_multiple_columns")
+HAVING_CONDITIONS = (
     "having_single_condition_with_aggregate",
     "having_multiple_conditions_with_aggregate",
-    "having_aggregate_calculation",
-    "order_by_single_column",
+)
+HAVING = (*HAVING_CONDITIONS, "having_aggregate_calculation")
+ORDER_BY_MULTIPLE = (
     "order_by_multiple_columns_same_direction",
     "order_by_multiple_columns_different_directions",
-    "limit_only",
-    "limit_and_offset",
-    "column_alias",
-    "table_alias",
-    "subquery_single",
-    "subquery_multiple",
-    "subquery_nested",
 )
+ORDER_BY = ("order_by_single_column", *ORDER_BY_MULTIPLE)
+LIMIT = ("limit_only", "limit_and_offset")
+ALIAS = ("column_alias", "table_alias")
+SUBQUERY = ("subquery_single", "subquery_multiple", "subquery_nested")
+SKILLS = ("select", *WRITES, *WHERE, *GROUP_BY, *HAVING, *ORDER_BY, *LIMIT, *ALIAS, *SUBQUERY)
 """The names of the skills; tasks list theirs in this order."""
 
 _STATEMENTS: tuple[tuple[type[exp.Expr], str], ...] = (

@@ -7,17 +7,16 @@ becomes "That is 3 * 4 = <<3*4=12>>12 eggs.", as GSM8K writes it. The last step'
 
 import operator
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict, cast
 
 import numpy as np
 
 from agentpeft.envs.core.errors import UnknownTaskError, did_you_mean
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
+from agentpeft.envs.tasks.phrases import read_toml
 from agentpeft.envs.tasks.splits import Split, check_split, split_of
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
@@ -48,9 +47,7 @@ class _Library(TypedDict):
 @cache
 def load_templates() -> _Library:
     """Returns names, items and templates."""
-    text = files(__package__).joinpath("word_problems.toml").read_text(encoding="utf-8")
-    library: _Library = tomllib.loads(text)  # type: ignore[assignment]
-    return library
+    return cast(_Library, read_toml(__file__, "word_problems.toml"))
 
 
 @dataclass(frozen=True)

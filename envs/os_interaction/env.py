@@ -1,8 +1,9 @@
 """`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -21,7 +22,9 @@ from agentpeft.envs.os_interaction.actions import (
     finish_action,
     parse_action,
 )
+from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.grading.grader import find_mistake, gold_output, set_up
+from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
     CommandResult,
@@ -30,11 +33,10 @@ from agentpeft.envs.os_interaction.sandboxes import (
     SandboxLimits,
     make_sandbox,
 )
-from agentpeft.envs.os_interaction.sources import make_task_source
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.envs.tasks.skill_generator import GeneratorOptions
+from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks
 from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.taskset import TaskSource
+from agentpeft.envs.tasks.taskset import Taskset, TaskSource
 
 
 class OSInteractionEnv(TextEnv[OSTask]):
@@ -113,9 +115,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
         """Raises: SettingsError, DataError (task file). The sandbox is made at the first reset."""
         generated = GeneratorOptions(max_phrasings, split, invent)
         if task_source is None:
-            files = data, scripts
-            chosen = skills, skill_mode, num_skills
-            task_source = make_task_source(files, *chosen, generated, live_checks)
+            load = _loader(data, scripts, live_checks)
+            task_source = choose_tasks(OSGenerator, load, skills, skill_mode, num_skills, generated)
         elif (data, scripts, live_checks, skills, num_skills, generated) != (
             *[None] * 5,
             GeneratorOptions(),
@@ -212,6 +213,24 @@ class OSInteractionEnv(TextEnv[OSTask]):
         if result.is_new_shell:
             lines.append("[the shell has ended; this is a new one]")
         return "\n".join(lines)
+
+
+def _loader(
+    data: str | Path | None, scripts: str | Path | None, live_checks: bool | None
+) -> Callable[[], Taskset[OSTask]] | None:
+    """Returns what loads a file's tasks; None without a file. Raises: SettingsError."""
+    if live_checks is not None and not isinstance(live_checks, bool):
+        raise SettingsError(f"live_checks must be True, False or None, got {shown(live_checks)}")
+    check_path("data", data)
+    check_path("scripts", scripts)
+    if data is not None:
+        return partial(load_tasks, data, scripts, live_checks)
+    if scripts is not None:
+        raise SettingsError(f"scripts={shown(str(scripts))} are for the tasks of a file; give data")
+    if live_checks is not None:
+        problem = f"live_checks={shown(live_checks)} is for the tasks of a file; give data"
+        raise SettingsError(problem)
+    return None
 
 
 def _to_limits(limits: SandboxLimits | Mapping[str, float] | None) -> SandboxLimits:

@@ -1,29 +1,29 @@
-"""How generated tasks are said in English: names of clauses, and the ways to say each."""
+"""The words of generated tasks: their data files, their phrasings in English, and made-up words."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
-Phrases = Mapping[str, tuple[str, ...]]
+_CONSONANTS_AND_VOWELS = ("bcdfghjklmnprstvwxyz", "aeiou")
 
 
-def read_phrases(path: Path) -> Phrases:
-    """Returns a file's phrasings by name, plainest first, with blanks in braces.
-
-    A line is `name: first phrasing | second | …`.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {
-        name: tuple(phrases.split(" | "))
-        for name, phrases in (line.split(": ", 1) for line in lines)
-    }
+def read_toml(module_file: str, name: str) -> dict[str, Any]:
+    """Returns a TOML file by its path from the folder of a module (`__file__`)."""
+    return tomllib.loads((Path(module_file).parent / name).read_text(encoding="utf-8"))
 
 
 class Speaker:
-    """Picks among the first `max_phrasings` ways (None: all) to say something."""
+    """Says things in English, each in one of several ways that `rng` picks."""
 
-    def __init__(self, phrases: Phrases, rng: Random, max_phrasings: int | None) -> None:
-        """`rng` decides."""
+    def __init__(
+        self, phrases: Mapping[str, Sequence[str]], rng: Random, max_phrasings: int | None
+    ) -> None:
+        """`phrases` has the ways to say each thing, plainest first, with blanks in braces.
+
+        Only the first `max_phrasings` ways are used; None uses all.
+        """
         self.rng = rng
         self._phrases = phrases
         self._max = max_phrasings
@@ -42,3 +42,9 @@ def enumerate_words(words: Sequence[str]) -> str:
     """Returns "a", "a and b" or "a, b and c"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def invent_word(rng: Random, min_letters: int) -> str:
+    """Returns a word of `min_letters` to 9 letters that can be said, such as "tekolar"."""
+    num_letters = rng.randint(min_letters, 9)
+    return "".join([rng.choice(_CONSONANTS_AND_VOWELS[i % 2]) for i in range(num_letters)])

@@ -2,8 +2,8 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Generic, Self, TypeVar, get_args
 
 import numpy as np
@@ -11,12 +11,13 @@ import numpy as np
 from agentpeft.envs.core.errors import (
     SettingsError,
     UnknownTaskError,
+    check_choice,
     check_count,
     check_flag,
-    did_you_mean,
     shown,
 )
 from agentpeft.envs.tasks.splits import Split, check_split
+from agentpeft.envs.tasks.streams import Stage, TaskStream
 from agentpeft.envs.tasks.taskset import SingleSkillSource, SkillMode, Taskset, TaskSource, TaskT
 
 _MAX_DRAWS = 10
@@ -79,12 +80,12 @@ OptionsT = TypeVar("OptionsT", bound=GeneratorOptions)
 def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """Returns the names once each, in the order of `known`. Raises: SettingsError."""
     wanted = set(names)
-    for name in sorted(wanted.difference(known)):
-        raise SettingsError(f"unknown skill {shown(name)}{did_you_mean(name, known)}")
+    for name in sorted(wanted):
+        check_choice("skill", name, known)
     return tuple(skill for skill in known if skill in wanted)
 
 
-def read_skills(
+def _read_skills(
     skills: Sequence[str] | str | None, skill_mode: str, known: Sequence[str]
 ) -> tuple[str, ...]:
     """Returns the skills that settings name; None is all. Raises: SettingsError."""
@@ -98,48 +99,70 @@ def read_skills(
     return sort_skills(names, known)
 
 
-def choose_tasks(
-    load: Callable[[], Taskset[TaskT]],
-    skills: Sequence[str] | None,
-    skill_mode: str,
-    generated: Mapping[str, object],
-) -> TaskSource[TaskT]:
-    """Returns a file's tasks that have the skills; with "single" one is drawn for each task.
-
-    Raises: SettingsError if there is one of the settings that only generated tasks have.
-    """
-    for name, value in generated.items():
-        if value not in (None, False):
-            raise SettingsError(f"{name}={shown(value)} is for generated tasks; data has its own")
-    tasks = load()
-    if skills is None:
-        return tasks
-    return SingleSkillSource(tasks, skills) if skill_mode == "single" else tasks.filter(skills)
-
-
 class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
-    """Draws skills and a number; these with the options are a task's id, which remakes it."""
+    """Draws skills and a number; these with the options are a task's id, which remakes it.
+
+    A subclass names its skills and the type of its options, and makes tasks. Thread-safe.
+    """
 
     known_skills: ClassVar[Sequence[str]]
+    options_type: type[OptionsT]
 
     def __init__(
         self,
-        skills: Sequence[str] | None,
-        skill_mode: str,
-        num_skills: int | None,
-        options: OptionsT,
+        skills: Sequence[str] | None = None,
+        *,
+        skill_mode: str = "single",
+        num_skills: int | None = None,
+        max_phrasings: int | None = None,
+        split: Split | None = None,
+        invent: bool = False,
+        **limits: int | None,
     ) -> None:
-        """Raises: SettingsError."""
-        self.skills = read_skills(skills, skill_mode, self.known_skills)
+        """Checks that such tasks exist.
+
+        Args:
+            skills: names of skills; None is all.
+            skill_mode: "single": each task is for one of them; "all": has all of them.
+            num_skills: with "all", each task has this many of them, drawn anew; None is all.
+            max_phrasings: how many ways to say each thing, plainest first; None is every way.
+            split: tasks of "train" and "test" have no words in common; None is all tasks.
+            invent: words are made up.
+            limits: what else the generator's options have. All are explained there.
+
+        Raises: SettingsError.
+        """
+        self.options = self.options_type(max_phrasings, split, invent, **limits)
+        self.skills = _read_skills(skills, skill_mode, self.known_skills)
         if num_skills is not None:
             check_count("num_skills", num_skills)
         if skill_mode == "single" and num_skills not in (None, 1):
             raise SettingsError(f"num_skills={num_skills} needs skill_mode 'all'")
         wanted = 1 if skill_mode == "single" else num_skills
         self.num_skills = len(self.skills) if wanted is None else wanted
-        self.options = options
         if not 1 <= self.num_skills <= len(self.skills):
             raise SettingsError(f"num_skills={num_skills} of {len(self.skills)} skills")
+        self._pick_skills(np.random.default_rng(0))
+
+    @classmethod
+    def curriculum(
+        cls,
+        seed: int,
+        *,
+        skills: Sequence[str] | None = None,
+        tasks_per_stage: int = 1000,
+        max_skills: int = 4,
+    ) -> TaskStream[TaskT]:
+        """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
+        stages = [
+            Stage(
+                f"{number} skill{'s' if number > 1 else ''}",
+                cls(skills, skill_mode="all", num_skills=number),
+                tasks_per_stage,
+            )
+            for number in range(1, max_skills + 1)
+        ]
+        return TaskStream(stages, seed)
 
     @abstractmethod
     def make(self, task_id: str, skills: tuple[str, ...], options: OptionsT) -> TaskT | None:
@@ -180,3 +203,29 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         """Returns `num_skills` of the skills."""
         chosen = rng.choice(len(self.skills), self.num_skills, replace=False)
         return sort_skills((self.skills[index] for index in chosen), self.known_skills)
+
+
+def choose_tasks(
+    generator: type[SkillGenerator[TaskT, OptionsT]],
+    load: Callable[[], Taskset[TaskT]] | None,
+    skills: Sequence[str] | None,
+    skill_mode: str,
+    num_skills: int | None,
+    options: OptionsT,
+) -> TaskSource[TaskT]:
+    """Returns a generator, or where there is a file to `load` its tasks that have the skills.
+
+    With `skill_mode` "single" a skill is drawn for each of the file's tasks. Raises: SettingsError,
+    also if a file comes with a setting that only generated tasks have.
+    """
+    generated = {"num_skills": num_skills, **asdict(options)}
+    if load is None:
+        return generator(skills, skill_mode=skill_mode, **generated)
+    chosen = _read_skills(skills, skill_mode, generator.known_skills)
+    for name, value in generated.items():
+        if value not in (None, False):
+            raise SettingsError(f"{name}={shown(value)} is for generated tasks; data has its own")
+    tasks = load()
+    if skills is None:
+        return tasks
+    return SingleSkillSource(tasks, chosen) if skill_mode == "single" else tasks.filter(chosen)

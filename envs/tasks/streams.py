@@ -1,6 +1,6 @@
 """Ordered series of task sources: a curriculum, a lifelong sequence."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -17,16 +17,6 @@ class Stage(Generic[TaskT]):
     name: str
     source: TaskSource[TaskT]
     num_tasks: int
-
-
-def stages_by_skills(
-    make: Callable[[int], TaskSource[TaskT]], tasks_per_stage: int, max_skills: int
-) -> list[Stage[TaskT]]:
-    """Returns stages of 1, 2, … `max_skills` skills a task; `make` gives the source of a number."""
-    return [
-        Stage(f"{number} skill{'s' if number > 1 else ''}", make(number), tasks_per_stage)
-        for number in range(1, max_skills + 1)
-    ]
 
 
 class TaskStream(Generic[TaskT]):

@@ -2,33 +2,33 @@
 
 import inspect
 import json
-from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from agentpeft.envs import ENV_IDS, DataError, Outcome, SettingsError, Task, Taskset, TextEnv
-from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs import DataError, Outcome, SettingsError, Task, Taskset, TextEnv
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.play import play_actions
 
 
-def validate(args: Namespace) -> int:
-    """Plays every gold solution; the last line on standard output is JSON."""
-    if not args.path.exists():
-        raise DataError(f"{args.path}: no such file")
-    settings = {"data": str(args.path)}
-    given = {"database": args.database, "sandbox": args.sandbox, "scripts": args.scripts}
-    settings |= {name: str(value) for name, value in given.items() if value is not None}
-    with closing(_make_env(args.env, settings)) as env:
+def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:
+    """Plays every gold solution of a file; prints which fail, and a last line of JSON.
+
+    `kwargs` are the environment's, but `data`. Returns 1 where one fails, else 0.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    with closing(_make_env(env_id, {"data": str(path), **kwargs})) as env:
         if not isinstance(env.task_source, Taskset):
-            raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
+            raise SettingsError(f"{env_id} does not read its tasks from {path}")
         failed = []
         for task in env.task_source:
             problem = _find_problem(env, task)
@@ -44,18 +44,12 @@ def validate(args: Namespace) -> int:
 
 def _make_env(env_id: str, settings: Mapping[str, Any]) -> TextEnv[Task]:
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **settings).unwrapped
-    except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound):
-        hint = did_you_mean(env_id, ENV_IDS)
-        raise SettingsError(f"unknown environment {env_id!r}{hint}") from None
-    except (gymnasium.error.Error, ImportError) as error:
-        raise SettingsError(f"{env_id}: {error}") from None
-    except (TypeError, SettingsError) as error:
-        problem = error if _takes_data(env_id) else "it has no setting 'data', so it reads no files"
+        return make_text_env(env_id, settings)
+    except SettingsError:
+        if _takes_data(env_id):
+            raise
+        problem = "it has no setting 'data', so it reads no files"
         raise SettingsError(f"{env_id}: {problem}") from None
-    if not isinstance(env, TextEnv):
-        raise SettingsError(f"{env_id} is not a text environment")
-    return env
 
 
 def _takes_data(env_id: str) -> bool:
@@ -73,16 +67,13 @@ def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
 
 
 def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
-    observation = ""
     env.reset(options={"task": task})
-    for action in env.oracle_actions(task):
-        observation = env.step(action)[0] or observation
-        if env.outcome is not Outcome.ONGOING:
-            break
+    results = play_actions(env, env.oracle_actions(task))
     if env.outcome is Outcome.SUCCESS:
         return None
     if isinstance(env, OSInteractionEnv) and env.mistake:
         return f"the gold solution ends in {env.outcome.value}: {env.mistake}"
+    observation = next((r.observation for r in reversed(results) if r.observation), "")
     return f"the gold solution ends in {env.outcome.value}, after {observation!r:.300}"
 
 

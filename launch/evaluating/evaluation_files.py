@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.players import Contestant, Methods
-from agentpeft.launch.reporting.run_data import read_rows, write_file
+from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.policies.checkpoints import append_episodes
 from agentpeft.policies.evaluation import compute_success_metrics, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import METRICS_FILE
-from agentpeft.policies.checkpoints import naming_file
 
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
@@ -73,14 +72,3 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", json.dumps(value)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes to a temporary name, then renames. Raises: OSError."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with naming_file(path):
-            temporary.write_bytes(content)
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.checkpoints import naming_file
+from agentpeft.envs.system.whole_files import naming_file
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"

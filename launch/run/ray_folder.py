@@ -3,7 +3,8 @@
 The kernel ends those that the driver has started with it, but not what those have started: Ray's
 agents outlive a killed driver by a minute. So a process of ours, this file run as a script, waits
 for the driver's end, gives Ray some seconds, ends what is left and deletes the folder. Where it is
-killed too, the next run deletes the folder.
+killed too, the next run deletes the folder. It also says so where the driver has ended without a
+word: it was killed, or Ray's core, which ends the process itself where its raylet is gone, did so.
 """
 
 import logging
@@ -23,21 +24,21 @@ _LONGEST = f"/{_PREFIX}12345678/session_2026-01-01_00-00-00_000000_1234567/socke
 _MAX_SOCKET_PATH = 107
 """Bytes in the path of a Unix socket; Ray does not start with a longer one."""
 _GRACE_S = 5.0
+_GOODBYE = b"ended"
 
 
 @contextmanager
 def ray_folder(logs: Path) -> Iterator[Path]:
     """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
-    from agentpeft.policies.workers.temporary_folders import temporary_folder
+    from agentpeft.envs.system.temporary_folders import temporary_folder
     from agentpeft.policies.workers.time_limits import is_hanging
 
     with temporary_folder(_choose_parent(), _PREFIX) as folder:
         # Of a session of its own: what a terminal tells its foreground is not for it
         sweeper = subprocess.Popen(  # noqa: S603 (our own file)
-            [sys.executable, "-I", __file__, str(folder), str(os.getpid())],
+            [sys.executable, "-I", __file__, str(folder), str(os.getpid()), str(logs.parents[1])],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
@@ -49,7 +50,10 @@ def ray_folder(logs: Path) -> Iterator[Path]:
             # Ray that hangs would end this process with a status of its own, once it is killed:
             # the sweeper then waits for this process's end, which closes its standard input too
             if not is_hanging():
-                sweeper.communicate()
+                sweeper.communicate(_GOODBYE)
+            elif sweeper.stdin is not None:
+                with suppress(OSError):
+                    os.write(sweeper.stdin.fileno(), _GOODBYE)
 
 
 def _choose_parent() -> Path:
@@ -88,8 +92,12 @@ def _leads_into(folder: str, file: Path) -> bool:
         return False
 
 
-def _sweep(folder: str, driver: int) -> None:
-    sys.stdin.buffer.read()
+def _sweep(folder: str, driver: int, run_dir: str) -> None:
+    if not sys.stdin.buffer.read():
+        why = "it was killed, or Ray's core has ended it since its raylet was gone"
+        with suppress(OSError):
+            print(f"error: the run has ended without a word ({why}): {run_dir}", file=sys.stderr)
+    os.close(2)  # whoever reads it until its end need not wait for what follows
     deadline_s = time.monotonic() + _GRACE_S
     while any(_processes_in(folder, driver)) and time.monotonic() < deadline_s:
         time.sleep(0.2)
@@ -100,4 +108,4 @@ def _sweep(folder: str, driver: int) -> None:
 
 
 if __name__ == "__main__":
-    _sweep(sys.argv[1], int(sys.argv[2]))
+    _sweep(sys.argv[1], int(sys.argv[2]), sys.argv[3])

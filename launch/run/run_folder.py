@@ -13,6 +13,7 @@ from typing import Any
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs.system.whole_files import naming_file
 from agentpeft.launch.run.ray_session import is_in_ray_copy
 from agentpeft.policies.checkpoints import (
     CONFIG_FILE,
@@ -20,7 +21,6 @@ from agentpeft.policies.checkpoints import (
     STATE_FILE,
     latest_checkpoint,
     list_checkpoints,
-    naming_file,
     read_checkpoint,
     read_config,
     read_state,

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
+from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
@@ -35,12 +36,14 @@ class RunLoop:
         self._writers, self._signals = writers, signals
         self._start_s = time.monotonic()
         self._saved_step: int | None = None
+        earlier: list[dict[str, Any]] = []
         if run.checkpoint is not None:
             algorithm.restore_from_path(run.checkpoint)
             self._saved_step = algorithm.iteration
             earlier = read_metrics(self._run_dir)
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
+        self._alarms = AlarmLog(earlier)
 
     def run(self) -> dict[str, Any]:
         """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
@@ -69,6 +72,7 @@ class RunLoop:
         """Runs one iteration whole. Raises: Stopped after it, and after a checkpoint."""
         metrics = self._algorithm.train()
         step, settings = self._algorithm.iteration, self._settings
+        metrics |= self._alarms.look(step, metrics)
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:
             metrics |= self._evaluate()
@@ -117,7 +121,7 @@ def _make_tiny(run: Start) -> None:
     """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
     if run.settings.model.name != "tiny":
         return
-    from agentpeft.policies.models.warm_start import load_tiny
+    from agentpeft.policies.models.tiny_cache import load_tiny
 
     start_s = time.monotonic()
     line = ""

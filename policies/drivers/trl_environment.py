@@ -1,7 +1,8 @@
 """`TrlEnvironment`: an environment that TRL's `GRPOTrainer` plays by tool calls.
 
 Read with TRL 1.16. The trainer renders and parses the calls, so the model's chat template must be
-one of those whose tool calls TRL knows.
+one of those whose tool calls TRL knows. It is also TRL that takes the turns, one `act` at a time,
+and not `play_episode`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,8 +10,9 @@ from typing import Any
 
 from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, from_rows, to_rows
 from agentpeft.envs.tasks.task_rows import is_task_row
-from agentpeft.policies.rollout.env_pool import EnvPool, reward_for
+from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.play import reward_for
 
 OVER = "The episode is over."
 

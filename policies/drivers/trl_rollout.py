@@ -4,28 +4,28 @@ Read with TRL 1.16, which passes prompts alone, each as often as it wants comple
 process and models that `generate` serves; not for DeepSpeed, FSDP or TRL's vLLM.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from agentpeft.envs import Outcome
+from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.env_pool import EnvPool, outcome_of, reward_for, step
+from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import Env
-from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
+from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import ModelSettings
 
 
-@dataclass(frozen=True)
-class _Seat:
-    env: Env
-    episode: EpisodeBuilder
-    num_prompt_tokens: int
+class _NextCompletion:
+    """Awaited, it is what the coroutine is sent next: a completion of its episode's context."""
+
+    def __await__(self) -> Generator[None, Completion, Completion]:
+        return (yield)
 
 
 class TrlRollout:
@@ -57,14 +57,26 @@ class TrlRollout:
         self, prompts: Sequence[Sequence[dict[str, Any]]], trainer: Any
     ) -> dict[str, list[Any]]:
         """Plays an episode for each of `make_rows`'s prompts. Raises: EnvFault."""
-        seats = [self._begin(int(prompt[-1]["position"])) for prompt in prompts]
-        while going := [s for s in seats if s.episode.outcome is Outcome.ONGOING]:
-            completions = self._generate(trainer, [seat.episode.context for seat in going])
-            for seat, completion in zip(going, completions, strict=True):
-                self._act(seat, completion, trainer.max_completion_length)
-        for seat in seats:
-            self._pool.give_back(seat.env)
-        played = [seat.episode.to_trajectory() for seat in seats]
+        episodes: list[EpisodeBuilder] = []
+        going: dict[Coroutine[None, Any, None], EpisodeBuilder] = {}
+        for prompt in prompts:
+            position = int(prompt[-1]["position"])
+            env, text = self._pool.begin(position, self._pool.task_at(position))
+            episode = EpisodeBuilder(text, self._chat.begin(text), self._chat)
+            episodes.append(episode)
+            going[self._play(env, episode, trainer.max_completion_length)] = episode
+        # Each runs until it wants a completion; then those of all are one batch of the model. No
+        # event loop does this, since a notebook has one of its own running.
+        for play in going:
+            play.send(None)
+        while going:
+            completions = self._generate(trainer, [each.context for each in going.values()])
+            for play, completion in zip(tuple(going), completions, strict=True):
+                try:
+                    play.send(completion)
+                except StopIteration:
+                    del going[play]
+        played = [episode.to_trajectory() for episode in episodes]
         return {
             "prompt_ids": [t.prompt_ids.tolist() for t in played],
             "completion_ids": [t.token_ids.tolist() for t in played],
@@ -73,24 +85,20 @@ class TrlRollout:
             "episode_return": [t.episode_return for t in played],
         }
 
-    def _begin(self, position: int) -> _Seat:
-        env, prompt = self._pool.begin(position, self._pool.task_at(position))
-        prompt_ids = self._chat.begin(prompt)
-        episode = EpisodeBuilder(prompt, prompt_ids, self._chat.system_prompt)
-        return _Seat(env, episode, len(prompt_ids))
+    async def _play(self, env: Env, episode: EpisodeBuilder, max_tokens: int) -> None:
+        """Plays an episode of at most `max_tokens` after its prompt, then gives `env` back."""
+        num_prompt_tokens = len(episode.context)
 
-    def _act(self, seat: _Seat, completion: Completion, max_tokens: int) -> None:
-        episode, said = seat.episode, self._chat.decode(completion.token_ids)
-        episode.add_turn(completion, said)
-        result = step(seat.env, self._chat.find_action(said))
-        episode.add_reward(result.reward)
-        if result.terminated or result.truncated:
-            episode.outcome = outcome_of(result)
-            return
-        episode.add_observation(self._chat.extend(episode.context, result.observation))
-        if len(episode.context) - seat.num_prompt_tokens + self._max_new_tokens > max_tokens:
-            episode.outcome = Outcome.CONTEXT_LIMIT
-            episode.add_reward(reward_for(seat.env, Outcome.CONTEXT_LIMIT))
+        async def complete(episode: EpisodeBuilder) -> Completion:
+            num_tokens = len(episode.context) - num_prompt_tokens
+            if episode.num_turns and num_tokens + self._max_new_tokens > max_tokens:
+                nothing = np.empty(0, np.int64), np.empty(0, np.float32)
+                return Completion(*nothing, StopReason.CONTEXT_FULL, adapter_version=0)
+            return await _NextCompletion()
+
+        agent = EngineAgent(episode, self._chat, complete)
+        episode.end(env, await play_episode(env, agent))
+        self._pool.give_back(env)
 
     @torch.no_grad()
     def _generate(self, trainer: Any, contexts: Sequence[Ids]) -> list[Completion]:
@@ -115,8 +123,9 @@ class TrlRollout:
         )
         model.train(was_training)
         ids = made.sequences[:, -len(made.scores) :]
-        scores = torch.stack(made.scores, dim=1).float().log_softmax(-1)
-        logprobs = scores.gather(-1, ids[..., None])[..., 0]
+        logits = torch.stack(made.scores, dim=1).float().flatten(0, 1)
+        positions = torch.arange(len(logits), device=logits.device)
+        logprobs = token_logprobs(logits, positions, ids.flatten()).view_as(ids)
         rows = zip(ids.cpu().numpy(), logprobs.cpu().numpy(), strict=True)
         return [self._cut(row, values) for row, values in rows]
 

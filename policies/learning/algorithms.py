@@ -1,14 +1,12 @@
-"""The algorithms: each is an advantage estimator times a policy loss, with its defaults.
+"""The algorithms: each is an advantage estimator and a policy loss, with defaults.
 
-A new one takes about a dozen lines. Write its estimator in `advantages.py` (groups of turn rewards
-in, groups of turn advantages out) or its loss in `losses.py` (log-probabilities, old ones,
-advantages, clip range in; one loss per token out), unless there is one that fits; then name it in
+A new one takes about a dozen lines. Write its estimator in `advantages.py` (one group's returns in,
+one advantage per episode out) or its loss in `losses.py` (log-probabilities, old ones, advantages,
+clip range in; one loss per token out), unless there is one that fits; then name it in
 `config.AlgorithmName` and add a line to `ALGORITHMS`:
 
-    def sign_of_centred(groups, baseline):
-        means = [compute_returns(group).mean() for group in groups]
-        return [[np.full(len(r), np.sign(r.sum() - mean), np.float32) for r in group]
-                for group, mean in zip(groups, means, strict=True)]
+    def sign_of_centred(returns, baseline):
+        return np.sign(returns - returns.mean())
 
     "sign": AlgorithmSpec(sign_of_centred, policy_gradient, "token"),
 
@@ -25,7 +23,11 @@ _CLIP = losses.ClipRange(0.2, 0.2)
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """What an algorithm is made of, and its defaults; settings that are not None override them."""
+    """The parts of an algorithm and its defaults, which settings that are not None override.
+
+    With `critic`, GAE takes the place of `advantage`. `whitens_advantages` then counts over all
+    turns of an update, else over all its episodes.
+    """
 
     advantage: advantages.Advantage
     policy_loss: losses.PolicyLoss
@@ -34,6 +36,7 @@ class AlgorithmSpec:
     clip: losses.ClipRange = _CLIP
     entropy_coeff: float = 0.0
     critic: CriticKind | None = None
+    whitens_advantages: bool = False
     is_supervised: bool = False
 
 
@@ -44,14 +47,21 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, "token"),
     "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
     "raft": AlgorithmSpec(advantages.best_of_group, _PG, "sequence"),
-    "ppo": AlgorithmSpec(advantages.whitened, _CLIPPED, "token", num_epochs=2, entropy_coeff=0.01),
+    "ppo": AlgorithmSpec(
+        advantages.moving_baseline,
+        _CLIPPED,
+        "token",
+        num_epochs=2,
+        entropy_coeff=0.01,
+        whitens_advantages=True,
+    ),
     "a2c": AlgorithmSpec(advantages.moving_baseline, _PG, "token", critic="shared"),
     "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
 }
 
 
 def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
-    """Returns the named algorithm with the overrides of the settings."""
+    """Returns the algorithm that the settings name, with their overrides."""
     spec = ALGORITHMS[training.algorithm]
     low = spec.clip.low if training.clip_range is None else training.clip_range
     high = low if training.clip_range is not None else spec.clip.high

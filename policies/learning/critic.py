@@ -1,13 +1,13 @@
-"""A critic: the return that is still to come, predicted where each turn begins.
+"""The critic: predicts, where each turn begins, the return that is still to come.
 
 A turn's value is read off the last token before its first sampled one. That token predicts the
-sampled one, so its state is at hand. In columns a value stands with each sampled token, and the
-column `turn_starts` is 1 with those that count, the first of each turn.
+sampled one, so its state is at hand. Values are computed for every sampled token, as
+log-probabilities are; only that of each turn's first token counts (`CriticTargets.turn_starts`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -17,28 +17,22 @@ from torch import Tensor, nn
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learning.advantages import compute_gae, find_turn_starts, turns_to_tokens
-from agentpeft.policies.learning.batches import MicroBatch, Sample
-from agentpeft.policies.messages import Floats
+from agentpeft.policies.learning.batches import MicroBatch
+from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.models.lora import LoraPolicy, Policy
-from agentpeft.policies.settings.config import CriticKind, TrainingSettings
+from agentpeft.policies.settings.config import CriticKind
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass: what is read off it, and the context in which its adapter runs.
+    """A forward pass: what it computes, and the context that switches its adapter on.
 
-    The backward pass belongs into the context too: checkpointing computes states anew there.
+    Run the backward pass in that context too: gradient checkpointing recomputes the states there.
     """
 
     has_logits: bool
     has_values: bool
     adapter: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    @property
-    def columns(self) -> list[str]:
-        """What it gives for each sampled token."""
-        return ["logprobs"] * self.has_logits + ["values"] * self.has_values
 
 
 _ADAPTER = "critic"
@@ -48,9 +42,9 @@ POLICY_PASS = Pass(has_logits=True, has_values=False)
 class Critic:
     """A linear head, zero at first, on the states that the model's output layer reads.
 
-    "shared": the states of the policy's own pass; the value loss then trains the policy's adapter
-    too. "separate": those of a pass with an adapter of its own on the same frozen base. None: no
-    values, and nothing to train.
+    "shared": the head reads the policy's own pass, and the value loss trains the policy's adapter
+    too. "separate": it reads a second pass, with the critic's own adapter on the same frozen base.
+    None: there are no values and nothing to train.
     """
 
     def __init__(self, kind: CriticKind | None, policy: Policy, seed: int) -> None:
@@ -89,7 +83,7 @@ class Critic:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over weights. Raises: CheckpointError on those of another critic."""
+        """Loads weights. Raises: CheckpointError if they are of another kind of critic."""
         if state.keys() != self._weights.keys():
             counts = f"{len(state)} weights, this run's {len(self._weights)}"
             raise CheckpointError(f"the checkpoint's critic (training.critic) has {counts}")
@@ -97,38 +91,17 @@ class Critic:
             weight.copy_(state[name])
 
 
-def with_targets(
-    samples: Sequence[Sample], rewards: Sequence[Floats], training: TrainingSettings
-) -> tuple[list[Sample], list[Floats]]:
-    """Returns the samples with what a critic learns from, and their turns' advantages by GAE.
-
-    `rewards`: the turns' (turns,) of each sample, which has the column `old_values`. New columns:
-    `turn_starts`, and `value_targets`: advantage plus value of the token's turn.
-    """
-    found, advantages = [], []
-    for sample, own in zip(samples, rewards, strict=True):
-        starts = find_turn_starts(sample.trajectory)
-        values = sample.columns["old_values"][starts]
-        advantages.append(compute_gae(own, values, training.gamma, training.lambda_))
-        columns = {
-            "turn_starts": starts.astype(np.float32),
-            "value_targets": turns_to_tokens(advantages[-1] + values, sample.trajectory),
-        }
-        found.append(replace(sample, columns={**sample.columns, **columns}))
-    return found, advantages
-
-
 def compute_critic_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Returns the mean of the turns' values before the update, and how well they told the targets.
+    """Returns the turns' mean value before the update, and how well values explained the targets.
 
     The explained variance is 1 - var(target - value) / var(target): 1 at best, 0 for a constant,
-    not a number where all targets are equal. Without a critic, nothing.
+    NaN if all targets are equal. Returns nothing if there is no critic.
     """
-    if not samples or "value_targets" not in samples[0].columns:
+    critic = [sample.critic for sample in samples if sample.critic is not None]
+    if not critic:
         return {}
-    names = ("turn_starts", "old_values", "value_targets")
-    starts, values, targets = (np.concatenate([s.columns[n] for s in samples]) for n in names)
-    values, targets = values[starts > 0], targets[starts > 0]
+    values = np.concatenate([each.old_values[each.turn_starts > 0] for each in critic])
+    targets = np.concatenate([each.targets[each.turn_starts > 0] for each in critic])
     unexplained = np.var(targets - values) / np.var(targets) if np.ptp(targets) else np.nan
     return {
         "train/value_mean": float(values.mean()),

@@ -1,40 +1,43 @@
 """The learner: groups of episodes in, better adapter weights out.
 
-An update turns groups into advantages, cuts them into minibatches, these into micro-batches, and
-takes one optimizer step for each minibatch. How it is cut into micro-batches changes nothing.
+The stages of an update, each in a module of its own:
+
+    EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh ──▶ WeightedSample
+      ── batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss, gradients
+
+The learner scores trajectories for the first stage, cuts samples into minibatches, and takes one
+optimizer step for each minibatch. How a minibatch is cut into micro-batches changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.learning.advantages import by_turn, turns_to_tokens
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.batches import Sample
 from agentpeft.policies.learning.critic import (
     POLICY_PASS,
     Critic,
     Pass,
     compute_critic_metrics,
-    with_targets,
 )
 from agentpeft.policies.learning.model_runner import ModelRunner
-from agentpeft.policies.learning.objective import (
-    Objective,
-    Totals,
-    compute_episode_metrics,
-    compute_rewards,
-)
+from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.samples import (
+    GroupMember,
+    Sample,
+    Scores,
+    list_members,
+    make_samples,
+)
 from agentpeft.policies.learning.schedules import compute_lr
-from agentpeft.policies.learning.token_records import choose_extremes
-from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Floats
+from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
+from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
 
@@ -42,14 +45,14 @@ _ALONE = Peers()
 
 
 class Learner:
-    """Updates a LoRA policy's trainable weights and hands them out in versions.
+    """Updates a policy's trainable weights and hands them out in versions.
 
-    `version` counts updates from 0, skipped ones too: a version names one moment of the run.
-    `baseline` is the moving average of the batches' mean returns; None before the first.
+    `version` counts updates from 0, skipped ones too, so a version names one moment of the run.
+    `baseline` is the moving average of the updates' mean returns; None before the first.
     """
 
     def __init__(self, settings: Settings, policy: Policy, peers: Peers = _ALONE) -> None:
-        """Trains the policy's trainable parameters, in place, together with its peers."""
+        """Trains the policy's trainable parameters in place, in step with the peers."""
         self.settings, self.policy, self.peers = settings, policy, peers
         self.version = 0
         self.baseline: float | None = None
@@ -89,12 +92,12 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
-        self._extremes = [(kept[s.group], s) for s in choose_extremes(samples)]
+        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(samples)]
         self.peers.check_equal(self._parameters)
         self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
         return {
             **totals.metrics(),
-            **compute_episode_metrics(groups),
+            **_compute_episode_metrics(groups),
             **compute_critic_metrics(samples),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
@@ -119,14 +122,18 @@ class Learner:
         weights, scaling = self.policy.adapter_weights(), self.policy.scaling
         return make_version(self.version, self.settings.experiment, weights, scaling)
 
-    def score_extremes(self) -> list[tuple[EpisodeGroup, Sample]]:
-        """Returns what pulled hardest at the last update, with the column `updated_logprobs`."""
-        groups, samples = [g for g, _ in self._extremes], [s for _, s in self._extremes]
-        found = self._runner.score(samples, POLICY_PASS)  # of this learner alone
-        return list(zip(groups, _with_columns(samples, found, "updated"), strict=True))
+    def score_extremes(self) -> list[tuple[EpisodeGroup, UpdatedSample]]:
+        """Returns the samples that pulled hardest at the last update, with their groups."""
+        members = [sample.member for _, sample in self._extremes]
+        updated = self._runner.score(members, [POLICY_PASS])  # by this learner alone
+        return [
+            (group, UpdatedSample(sample, scores.logprobs))
+            for (group, sample), scores in zip(self._extremes, updated, strict=True)
+            if scores.logprobs is not None
+        ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that, with the policy's weights, makes a resumed run equal to the bit."""
+        """Returns the state that, with the policy's weights, lets a run resume to the bit."""
         return {
             "critic": self._critic.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -137,7 +144,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where `state_dict` was taken; the weights are loaded into the policy apart."""
+        """Continues from `state_dict`; load the policy's weights separately."""
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
@@ -149,76 +156,60 @@ class Learner:
         returns = [t.episode_return for t in group.trajectories]
         return self.settings.training.dynamic_sampling and min(returns) == max(returns)
 
-    @property
-    def _reuses_samples(self) -> bool:
-        return self._spec.num_epochs * self.settings.training.num_minibatches > 1
-
     def _make_samples(
         self, groups: Sequence[EpisodeGroup], kept: Sequence[EpisodeGroup]
     ) -> list[Sample]:
-        """Returns a sample of each trajectory with sampled tokens, with its advantages."""
-        training = self.settings.training
-        samples = [
-            Sample(i, t, {"sampling_logprobs": t.sampling_logprobs[t.loss_mask]})
-            for i, group in enumerate(kept)
-            for t in group.trajectories
-        ]
+        """Returns the samples of the groups that are kept, and moves the baseline."""
+        training, members = self.settings.training, list_members(kept)
+        reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
         kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        for way in self._critic.passes:
-            if way.has_values or self._reuses_samples or kl_in_rewards:
-                samples = self._with_scores(samples, "old", way)
+        needs_logprobs = reuses_samples or kl_in_rewards
+        passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
+        old = self._score(members, passes)
+        reference = [Scores()] * len(members)
         if training.kl_coeff > 0:
             with self.policy.reference():
-                samples = self._with_scores(samples, "reference")
-        rewards = compute_rewards(samples, training)
+                reference = self._score(members, [POLICY_PASS])
         mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
         self.baseline = mean if self.baseline is None else self.baseline
-        if self._spec.critic is None:
-            numbered = iter(rewards)
-            grouped = [[next(numbered) for _ in group.trajectories] for group in kept]
-            advantages = list(chain(*self._spec.advantage(grouped, self.baseline)))
-        else:
-            samples, by_gae = with_targets(samples, rewards, training)
-            advantages = by_turn(self._spec.advantage, by_gae)
+        samples = make_samples(members, old, reference, self._spec, training, self.baseline)
         momentum = training.baseline_momentum
         self.baseline = momentum * self.baseline + (1 - momentum) * mean
-        return [
-            replace(s, columns={**s.columns, "advantages": turns_to_tokens(a, s.trajectory)})
-            for s, a in zip(samples, advantages, strict=True)
-            if s.trajectory.loss_mask.any()
-        ]
+        return samples
 
-    def _with_scores(
-        self, samples: Sequence[Sample], prefix: str, way: Pass = POLICY_PASS
-    ) -> list[Sample]:
-        """Returns the samples with what a pass with the present weights gives, in columns."""
-        shares = self.peers.shares(samples)
-        own = self._runner.score(shares[self.peers.rank], way)
-        found: dict[int, dict[str, Floats]] = {}
-        for share, columns in zip(shares, self.peers.gather(own), strict=True):
-            found |= {id(s): c for s, c in zip(share, columns, strict=True)}
-        return _with_columns(samples, [found[id(s)] for s in samples], prefix)
+    def _score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
+        """Returns each member's scores by the present weights, each learner scoring its share."""
+        if not passes:
+            return [Scores()] * len(members)
+        shares = self.peers.shares(members)
+        share = [members[number] for number in shares[self.peers.rank]]
+        scores_by_share = self.peers.gather(self._runner.score(share, passes))
+        scores: dict[int, Scores] = {}
+        for numbers, share_scores in zip(shares, scores_by_share, strict=True):
+            scores |= dict(zip(numbers, share_scores, strict=True))
+        return [scores[number] for number in range(len(members))]
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
-        """Returns the samples of whole groups in random, repeatable parts."""
-        groups = sorted({sample.group for sample in samples})
+        """Splits the samples into minibatches of whole groups, at random but repeatably."""
+        groups = sorted({sample.member.group for sample in samples})
         num_parts = min(self.settings.training.num_minibatches, len(groups))
         rng = np.random.default_rng((self.settings.seed, self.version, epoch))
         groups = rng.permutation(groups).tolist() if num_parts > 1 else groups
         parts = [set(groups[i::num_parts]) for i in range(num_parts)]
-        return [[s for s in samples if s.group in part] for part in parts]
+        return [[s for s in samples if s.member.group in part] for part in parts]
 
     def _step(self, minibatch: Sequence[Sample], totals: Totals) -> list[float]:
         """Takes one optimizer step; returns the gradient's norm, if it was taken."""
-        samples = self._objective.weigh(minibatch)
-        if not samples:
+        weighted = self._objective.weigh(minibatch)
+        if not weighted:
             return []
-        share = self.peers.shares(samples)[self.peers.rank]
-        own = self._runner.accumulate(share, self._objective)
+        numbers = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]
+        share = [weighted[number] for number in numbers]
+        share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
         whole = Totals()
-        for part in self.peers.gather(own):
-            whole.add(part)
+        for each in self.peers.gather(share_totals):
+            whole.add(each)
         limit = self.settings.training.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
         if not (np.isfinite(whole.loss) and np.isfinite(norm)):
@@ -249,7 +240,7 @@ class Learner:
             )
 
     def _set_mode(self) -> None:
-        """Dropout is for imitation alone; checkpointing works in training mode only."""
+        """Sets training mode for imitation, which may use dropout, and for checkpointing."""
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
         if self.settings.lora.dropout > 0:
@@ -257,10 +248,11 @@ class Learner:
             torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
 
 
-def _with_columns(
-    samples: Sequence[Sample], columns: Sequence[Mapping[str, Floats]], prefix: str
-) -> list[Sample]:
-    return [
-        replace(s, columns={**s.columns, **{f"{prefix}_{n}": v for n, v in own.items()}})
-        for s, own in zip(samples, columns, strict=True)
-    ]
+def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+    """Returns means over all episodes, those of dropped groups too, and their sampled tokens."""
+    episodes = [t for group in groups for t in group.trajectories]
+    return {
+        "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),
+        "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
+        "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
+    }

@@ -1,18 +1,16 @@
 """Losses per sampled token: pure functions of flat tensors (N,), without padding or masks.
 
-What a token weighs in the loss is settled before, over the whole (mini)batch, by
-`compute_token_weights`: so the loss of a micro-batch is a plain weighted sum, and the sums of all
-micro-batches add up to the loss of the batch however it was cut.
+`compute_token_weights` settles what a token weighs over the whole minibatch, before it is cut. The
+loss of a micro-batch is then a plain weighted sum, and these sums add up to the minibatch's loss
+however it was cut.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Normalization
 
 
@@ -94,11 +92,11 @@ def importance_weights(old_logprobs: Tensor, sampling_logprobs: Tensor, cap: flo
 
 def compute_token_weights(
     normalization: Normalization, lengths: Sequence[int], constant: int
-) -> list[Floats]:
-    """Returns the weight in the loss of each sampled token of sequences of these lengths.
+) -> list[float]:
+    """Returns what each sampled token of sequences of these lengths weighs in the loss.
 
     token: 1 / all tokens (DAPO). sequence: 1 / (its length * sequences) (GRPO). constant:
-    1 / (constant * sequences) (Dr. GRPO). Lengths [1, 3], by token: [[.25], [.25, .25, .25]].
+    1 / (constant * sequences) (Dr. GRPO). Lengths [1, 3], by token: [.25, .25].
     """
     total, count = sum(lengths), sum(length > 0 for length in lengths)
     scales = {
@@ -106,5 +104,4 @@ def compute_token_weights(
         "sequence": [count * length for length in lengths],
         "constant": [count * constant] * len(lengths),
     }
-    pairs = zip(lengths, scales[normalization], strict=True)
-    return [np.full(length, 1 / max(scale, 1), np.float32) for length, scale in pairs]
+    return [1 / max(scale, 1) for scale in scales[normalization]]

@@ -1,23 +1,33 @@
-"""Samples through the model, in micro-batches that memory suffices for: scores and gradients."""
+"""The forward and backward passes: micro-batches through the model, for scores or gradients.
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+Logits (U, V) are the largest tensors of an update. Only `compute_entropy` and
+`scoring.token_logprobs` read them; the loss sees one number per sampled token.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
 
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.batches import (
-    MicroBatch,
-    Sample,
-    can_share_prompts,
-    compute_logprobs,
-    compute_outputs,
-    make_micro_batches,
-)
+from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
 from agentpeft.policies.learning.critic import Critic, Pass
-from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.objective import (
+    Objective,
+    Outputs,
+    PolicyOutputs,
+    Totals,
+    WeightedSample,
+    make_loss_inputs,
+)
+from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
@@ -25,7 +35,7 @@ from agentpeft.policies.settings.config import Settings
 
 _MIN_MICRO_BATCH_TOKENS = 32
 CALM_UPDATES = 20
-"""After so many updates in a row for which memory sufficed, micro-batches are doubled again."""
+"""After so many updates in a row without a shortage of memory, micro-batches double again."""
 _OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator for CPUs, on Linux
     "not enough memory",  # the same, elsewhere
@@ -33,41 +43,53 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+_NUM_ENTROPY_LOGITS = 2**22
 _T = TypeVar("_T")
 
 
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
-    `max_tokens` of a micro-batch is halved whenever memory does not suffice, which may pass: after
-    `CALM_UPDATES` without, it is doubled, up to the setting.
+    It halves `max_tokens`, the size of a micro-batch, whenever memory runs out. A shortage may
+    pass: after `CALM_UPDATES` updates without one it doubles `max_tokens`, up to the setting.
     """
 
     def __init__(self, settings: Settings, policy: Policy, critic: Critic) -> None:
-        """Trains what policy and critic have: `parameters`."""
+        """`parameters` are all that is trained: the policy's, then the critic's."""
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
         self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
         self._num_oom_retries = self._num_calm_updates = 0
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = self.parameters[0].device
-        is_supervised = algorithm_of(settings.training).is_supervised
-        self._temperature = (not is_supervised and settings.env_runners.temperature) or 1.0
+        spec = algorithm_of(settings.training)
+        # The policy that sampled; imitation and greedy play are scored at temperature 1
+        self._temperature = (not spec.is_supervised and settings.env_runners.temperature) or 1.0
+        self._has_entropy_bonus = spec.entropy_coeff > 0
         may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
         self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 
-    def score(self, samples: Sequence[Sample], way: Pass) -> list[dict[str, Floats]]:
-        """Returns what a pass gives for each sample's tokens, (N,) each: `logprobs`, `values`."""
-        with way.adapter():
-            return self._within_memory(lambda: self._score(samples, way))
+    def score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
+        """Returns what the passes say of each member's sampled tokens, without gradients."""
+        numbers, no_tokens = range(len(members)), np.zeros(0, np.float32)
+        logprobs: dict[int, Floats | None] = dict.fromkeys(numbers)
+        values: dict[int, Floats | None] = dict.fromkeys(numbers)
+        for each in passes:
+            if each.has_logits:
+                logprobs |= dict.fromkeys(numbers, no_tokens)
+            if each.has_values:
+                values |= dict.fromkeys(numbers, no_tokens)
+            with each.adapter():
+                self._within_memory(partial(self._score, members, each, logprobs, values))
+        return [Scores(logprobs[number], values[number]) for number in numbers]
 
-    def accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
-        """Leaves the objective's gradients in `parameters`, and returns its totals."""
+    def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
+        """Leaves the gradients of the samples' loss in `parameters`; returns its totals."""
         return self._within_memory(lambda: self._accumulate(samples, objective))
 
     def end_update(self) -> int:
-        """Returns how often memory did not suffice in this update, and grows after calm ones."""
+        """Returns how often memory ran out in this update; grows micro-batches after calm ones."""
         taken, self._num_oom_retries = self._num_oom_retries, 0
         is_calm = taken == 0 and self.max_tokens < self._limit
         self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
@@ -77,64 +99,68 @@ class ModelRunner:
         return taken
 
     def state(self) -> tuple[int, int]:
-        """Returns the present `max_tokens`, and for how many updates memory has sufficed."""
+        """Returns the present `max_tokens`, and the number of updates since memory last ran out."""
         return self.max_tokens, self._num_calm_updates
 
     def load_state(self, max_tokens: int, num_calm_updates: int = 0) -> None:
-        """Goes on from `state`, within this run's setting."""
+        """Continues from `state`, within this run's setting."""
         self.max_tokens = min(max_tokens, self._limit)
         self._num_calm_updates = num_calm_updates
 
     @torch.no_grad()
-    def _score(self, samples: Sequence[Sample], way: Pass) -> list[dict[str, Floats]]:
-        none = np.zeros(0, np.float32)
-        found = {id(s): dict.fromkeys(way.columns, none) for s in samples}
-        for batch in self._micro_batches(samples):
-            ends = np.cumsum([s.trajectory.loss_mask.sum() for s in batch.samples])
-            for name, values in self._read(batch, way).items():
-                parts = np.split(values.cpu().numpy(), ends[:-1])
-                for sample, part in zip(batch.samples, parts, strict=True):
-                    found[id(sample)][name] = part
-        return [found[id(sample)] for sample in samples]
+    def _score(
+        self,
+        members: Sequence[GroupMember],
+        forward_pass: Pass,
+        logprobs: dict[int, Floats | None],
+        values: dict[int, Floats | None],
+    ) -> None:
+        """Fills in what the pass computes, by member's number."""
+        for batch in self._micro_batches(members):
+            logits, states = self._forward(batch, forward_pass)
+            if forward_pass.has_logits:
+                logprobs |= batch.by_member(token_logprobs(logits, batch.slots, batch.targets))
+            if forward_pass.has_values:
+                values |= batch.by_member(self._critic.values(states, batch))
 
-    def _read(self, batch: MicroBatch, way: Pass) -> dict[str, Tensor]:
-        logits, states = self._outputs(batch, way)
-        columns = {"logprobs": compute_logprobs(logits, batch)} if way.has_logits else {}
-        return columns | ({"values": self._critic.values(states, batch)} if way.has_values else {})
-
-    def _accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
+    def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
-        for way in self._critic.passes:
-            with way.adapter():
-                for batch in self._micro_batches(samples):
-                    totals.add(self._backward(batch, way, objective))
+        members = [each.sample.member for each in samples]
+        for forward_pass in self._critic.passes:
+            with forward_pass.adapter():
+                for batch in self._micro_batches(members):
+                    packed = [samples[number] for number in batch.order]
+                    outputs = self._outputs(batch, forward_pass)
+                    inputs = make_loss_inputs(packed, self._device)
+                    loss, part = objective.compute(outputs, inputs)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    totals.add(part)
         return totals
 
-    def _backward(self, batch: MicroBatch, way: Pass, objective: Objective) -> Totals:
-        logits, states = self._outputs(batch, way)
-        parts = [objective.compute(logits, batch)] if way.has_logits else []
-        if way.has_values:
+    def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
+        logits, states = self._forward(batch, forward_pass)
+        policy = values = None
+        if forward_pass.has_logits:
+            logprobs = token_logprobs(logits, batch.slots, batch.targets)
+            with torch.set_grad_enabled(self._has_entropy_bonus):
+                policy = PolicyOutputs(logprobs, compute_entropy(logits, batch))
+        if forward_pass.has_values:
             values = self._critic.values(states, batch)
-            parts.append(objective.compute_value_loss(values, batch))
-        torch.stack([loss for loss, _ in parts]).sum().backward()  # type: ignore[no-untyped-call]
-        totals = Totals()
-        for _, own in parts:
-            totals.add(own)
-        return totals
+        return Outputs(policy, values)
 
-    def _outputs(self, batch: MicroBatch, way: Pass) -> tuple[Tensor, Tensor]:
-        """Returns logits of the sampling temperature (imitation, greedy play: 1), and states."""
+    def _forward(self, batch: MicroBatch, forward_pass: Pass) -> tuple[Tensor, Tensor]:
+        """Returns the needed positions' logits, over the temperature, and their states."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            logits, states = compute_outputs(self._model, self._head, batch, way.has_logits)
+            logits, states = compute_logits(self._model, self._head, batch, forward_pass.has_logits)
         return logits if self._temperature == 1.0 else logits / self._temperature, states
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        return make_micro_batches(samples, self.max_tokens, self._shares_prompts, self._device)
+    def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
+        return make_micro_batches(members, self.max_tokens, self._shares_prompts, self._device)
 
     def _within_memory(self, compute: Callable[[], _T]) -> _T:
-        """Returns the result, with ever smaller micro-batches while memory does not suffice."""
+        """Returns the result; tries again with smaller micro-batches while memory runs out."""
         while True:
             try:
                 return compute()
@@ -143,6 +169,80 @@ class ModelRunner:
                     raise
             self.max_tokens //= 2
             self._num_oom_retries += 1
+
+
+def compute_logits(
+    model: nn.Module, head: nn.Module, batch: MicroBatch, has_logits: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Returns the logits (U, V), float32, of the needed positions, and their states (U, H).
+
+    The states are what `head`, the output layer, reads. Without `has_logits` that layer computes
+    nothing, and the logits are (0, V).
+    """
+    logits: list[Tensor] = []
+    states: list[Tensor] = []
+    extra: dict[str, Any] = {"use_cache": False}
+    if batch.prompt_ids.numel():
+        with _only_positions(head, batch.needed_prompts, states, has_logits):
+            output = model(input_ids=batch.prompt_ids, use_cache=True)
+        logits.append(output.logits[0])
+        cache = output.past_key_values
+        cache.batch_select_indices(batch.row_prompts)  # each row gets its prompt's keys and values
+        extra = {"use_cache": True, "past_key_values": cache, **_places_after_prompts(batch)}
+    if batch.row_ids.numel():
+        with _only_positions(head, batch.needed_rows, states, has_logits):
+            output = model(input_ids=batch.row_ids, **extra)
+        logits.append(output.logits[0])
+    return torch.cat(logits).float(), torch.cat(states)
+
+
+def compute_entropy(logits: Tensor, batch: MicroBatch) -> Tensor:
+    """Returns the entropy (N,), in nats, of the distribution at each sampled token.
+
+    Without gradients a few rows at a time, so that a large vocabulary takes no more memory.
+    """
+    if torch.is_grad_enabled() and logits.requires_grad:
+        logprobs = logits.log_softmax(-1)
+        return -(logprobs.exp() * logprobs).sum(-1)[batch.slots]
+    parts = torch.split(logits.detach(), max(1, _NUM_ENTROPY_LOGITS // logits.shape[1]))
+    return torch.cat([torch.special.entr(part.softmax(-1)).sum(-1) for part in parts])[batch.slots]
+
+
+def can_share_prompts(config: PretrainedConfig) -> bool:
+    """Returns whether the model caches plain keys and values, which rows can select from."""
+    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
+
+
+@contextmanager
+def _only_positions(
+    head: nn.Module, positions: Tensor, states: list[Tensor], has_logits: bool
+) -> Iterator[None]:
+    """Lets the output layer see only the flat `positions` of its input: (B, T, H) -> (1, U, H).
+
+    Appends them to `states`, (U, H). Without `has_logits` the layer sees no position at all. What
+    the model does after that layer (soft caps, scales) still happens.
+    """
+
+    def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        del module
+        states.append(args[0].flatten(0, 1).index_select(0, positions))
+        return (states[-1][None] if has_logits else states[-1][None, :0],)
+
+    handle = head.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _places_after_prompts(batch: MicroBatch) -> dict[str, Tensor]:
+    """Returns the rows' position ids, and a mask that hides the padding of their prompts."""
+    lengths = batch.prompt_lengths[batch.row_prompts]
+    num_columns = batch.row_ids.shape[1]
+    steps = torch.arange(num_columns, device=lengths.device)
+    columns = torch.arange(batch.prompt_ids.shape[1], device=lengths.device)
+    seen = torch.cat([columns < lengths[:, None], torch.ones_like(batch.row_ids).bool()], dim=1)
+    return {"position_ids": lengths[:, None] + steps, "attention_mask": seen.long()}
 
 
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:

@@ -1,66 +1,140 @@
-"""What is minimised over a micro-batch, and the sums that the metrics are made of."""
+"""The loss of a micro-batch, and the sums that the metrics are made of."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agentpeft.envs import Outcome
 from agentpeft.policies.learning import losses
-from agentpeft.policies.learning.advantages import turn_of_tokens
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.batches import (
-    MicroBatch,
-    Sample,
-    compute_entropy,
-    compute_logprobs,
-)
-from agentpeft.policies.messages import EpisodeGroup, Floats
-from agentpeft.policies.settings.config import Settings, TrainingSettings
+from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.messages import Floats
+from agentpeft.policies.settings.config import Settings
 
 _LAG_CAP = 2.0
-"""The importance cap of samples that older adapters drew, unless the settings have one."""
+"""The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
 @dataclass
 class Totals:
-    """Sums over tokens (`loss`: over the weighted ones), and the largest mismatch.
+    """Sums over a part of an update, which the metrics are made of.
 
-    `value_loss` is a sum over the turns whose values were learnt.
+    `loss`: of the weighted tokens and turns. `sums`: by name, a sum over tokens or turns and how
+    many these were.
     """
 
     loss: float = 0.0
-    num_tokens: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
     mismatch_max: float = 0.0
-    value_loss: float = 0.0
-    num_turns: int = 0
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, other: "Totals") -> None:
         """Takes in the totals of another part of the same update."""
         self.loss += other.loss
-        self.num_tokens += other.num_tokens
-        self.value_loss += other.value_loss
-        self.num_turns += other.num_turns
         self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
-        for name, value in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, (value, count) in other.sums.items():
+            value_so_far, count_so_far = self.sums.get(name, (0.0, 0))
+            self.sums[name] = value_so_far + value, count_so_far + count
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the tokens that were computed; of none, what is not a number."""
-        if not self.num_tokens:
+        """Returns the means over what was computed; NaN if that is nothing."""
+        if not self.sums:
             return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
-        means = {f"train/{n}": v / self.num_tokens for n, v in self.sums.items()}
-        if self.num_turns:
-            means["train/value_loss"] = self.value_loss / self.num_turns
+        means = {f"train/{name}": value / count for name, (value, count) in self.sums.items()}
         return {**means, "train/mismatch_max": self.mismatch_max}
 
 
+@dataclass(frozen=True)
+class PolicyOutputs:
+    """Log-probability and entropy (in nats) of the policy at each sampled token, (N,) each."""
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a pass says of a micro-batch's sampled tokens; `values`: the critic's, (N,).
+
+    None: the pass does not compute it.
+    """
+
+    policy: PolicyOutputs | None
+    values: Tensor | None
+
+
+@dataclass(frozen=True)
+class WeightedSample:
+    """A sample of a minibatch, and what each of its tokens and turns weighs in the losses."""
+
+    sample: Sample
+    token_weight: float
+    turn_weight: float
+
+
+@dataclass(frozen=True)
+class CriticInputs:
+    """`CriticTargets` of a micro-batch, with each token's weight in the value loss; (N,) each."""
+
+    old_values: Tensor
+    targets: Tensor
+    turn_starts: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
+
+    `weights`: each token's weight in the loss. None is as in `Sample`.
+    """
+
+    sampling_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    old_logprobs: Tensor | None
+    reference_logprobs: Tensor | None
+    critic: CriticInputs | None
+
+
+def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -> LossInputs:
+    """Returns the samples' numbers, one sample after the other."""
+    samples = [each.sample for each in weighted]
+    trajectories = [sample.member.trajectory for sample in samples]
+    lengths = [sample.member.num_sampled_tokens for sample in samples]
+
+    def join(arrays: Iterable[Floats]) -> Tensor:
+        return torch.from_numpy(np.concatenate(list(arrays))).to(device)
+
+    def spread(weights: Iterable[float]) -> Tensor:
+        return join([np.repeat(list(weights), lengths).astype(np.float32)])
+
+    old = [s.old.logprobs for s in samples if s.old.logprobs is not None]
+    reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
+    targets = [s.critic for s in samples if s.critic is not None]
+    critic = None
+    if targets:
+        turn_starts = join(t.turn_starts for t in targets)
+        critic = CriticInputs(
+            old_values=join(t.old_values for t in targets),
+            targets=join(t.targets for t in targets),
+            turn_starts=turn_starts,
+            weights=turn_starts * spread(each.turn_weight for each in weighted),
+        )
+    return LossInputs(
+        sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
+        advantages=join(s.advantages for s in samples),
+        weights=spread(each.token_weight for each in weighted),
+        old_logprobs=join(old) if old else None,
+        reference_logprobs=join(reference) if reference else None,
+        critic=critic,
+    )
+
+
 class Objective:
-    """An algorithm's loss with its KL and entropy terms, as the settings have them; a critic's."""
+    """An algorithm's loss with the settings' KL and entropy terms, and the critic's loss."""
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
@@ -71,95 +145,62 @@ class Objective:
         default = _LAG_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
         self._importance_cap = settings.training.importance_cap or default
 
-    def weigh(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Settles each token's weight; then drops samples that cannot have a gradient."""
-        lengths = [int(s.trajectory.loss_mask.sum()) for s in samples]
+    def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:
+        """Settles the weights over the minibatch; drops samples that cannot have a gradient."""
+        lengths = [sample.member.num_sampled_tokens for sample in minibatch]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
-        all_matter = self._kl_coeff > 0 or self._spec.entropy_coeff > 0
-        if self._spec.critic is not None:
-            num_turns = sum(s.columns["turn_starts"].sum() for s in samples)
-            samples = [_with_value_weights(s, num_turns) for s in samples]
-            all_matter = True
+        num_turns = sum(int(s.critic.turn_starts.sum()) for s in minibatch if s.critic is not None)
+        has_terms = self._kl_coeff > 0 or self._spec.entropy_coeff > 0 or num_turns > 0
         return [
-            replace(s, columns={**s.columns, "weights": w})
-            for s, w in zip(samples, weights, strict=True)
-            if all_matter or s.columns["advantages"].any()
+            WeightedSample(sample, weight, 1 / max(num_turns, 1))
+            for sample, weight in zip(minibatch, weights, strict=True)
+            if has_terms or sample.advantages.any()
         ]
 
-    def compute(self, logits: Tensor, batch: MicroBatch) -> tuple[Tensor, Totals]:
-        """Returns the loss of the needed positions' logits (U, V), and the totals."""
-        columns, spec, terms = batch.columns, self._spec, {}
-        logprobs = compute_logprobs(logits, batch)
-        old = columns.get("old_logprobs", logprobs.detach())
-        advantages = columns["advantages"]
-        per_token = spec.policy_loss(logprobs, old, advantages, spec.clip)
+    def compute(self, outputs: Outputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
+        """Returns the loss of all that a pass computed, and the totals."""
+        parts = []
+        if outputs.policy is not None:
+            parts.append(self._policy_loss(outputs.policy, inputs))
+        if outputs.values is not None and inputs.critic is not None:
+            parts.append(self._value_loss(outputs.values, inputs.critic))
+        totals = Totals()
+        for _, part in parts:
+            totals.add(part)
+        return torch.stack([loss for loss, _ in parts]).sum(), totals
+
+    def _policy_loss(self, policy: PolicyOutputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
+        spec, terms, logprobs = self._spec, {}, policy.logprobs
+        old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
+        per_token = spec.policy_loss(logprobs, old, inputs.advantages, spec.clip)
         if self._importance_cap is not None:
-            sampling = columns["sampling_logprobs"]
-            weights = losses.importance_weights(old, sampling, self._importance_cap)
-            per_token = per_token * weights
-            terms["importance_weight"] = weights
+            terms["importance_weight"] = losses.importance_weights(
+                old, inputs.sampling_logprobs, self._importance_cap
+            )
+            per_token = per_token * terms["importance_weight"]
         terms["policy_loss"] = per_token
-        if "reference_logprobs" in columns:
-            reference = columns["reference_logprobs"]
-            terms["kl"] = losses.compute_kl(logprobs, reference, self._training.kl_estimator)
+        if inputs.reference_logprobs is not None:
+            terms["kl"] = losses.compute_kl(
+                logprobs, inputs.reference_logprobs, self._training.kl_estimator
+            )
             per_token = per_token + self._kl_coeff * terms["kl"]
-        with torch.set_grad_enabled(spec.entropy_coeff > 0):
-            terms["entropy"] = compute_entropy(logits, batch)
+        terms["entropy"] = policy.entropy
         if spec.entropy_coeff > 0:
-            per_token = per_token - spec.entropy_coeff * terms["entropy"]
-        terms["clip_fraction"] = losses.is_clipped(logprobs, old, advantages, spec.clip).float()
-        loss = (per_token * columns["weights"]).sum()
-        return loss, self._totals(loss, terms, columns, old)
+            per_token = per_token - spec.entropy_coeff * policy.entropy
+        is_clipped = losses.is_clipped(logprobs, old, inputs.advantages, spec.clip)
+        terms["clip_fraction"] = is_clipped.float()
+        loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0
+        if not spec.is_supervised:
+            terms["mismatch_mean"] = (old - inputs.sampling_logprobs).abs()
+            mismatch_max = terms["mismatch_mean"].max().item()
+        sums = {name: (term.sum().item(), len(term)) for name, term in terms.items()}
+        return loss, Totals(loss.item(), mismatch_max, sums)
 
-    def compute_value_loss(self, values: Tensor, batch: MicroBatch) -> tuple[Tensor, Totals]:
-        """Returns the critic's loss, from a value (N,) with each sampled token, and the totals."""
-        columns, training = batch.columns, self._training
-        old, targets = columns["old_values"], columns["value_targets"]
-        errors = losses.squared_error(values, old, targets, training.clip_range_vf)
-        starts = columns["turn_starts"]
-        loss = training.vf_loss_coeff * (errors * columns["value_weights"]).sum()
-        sums = (errors * starts).sum().item(), int(starts.sum().item())
-        return loss, Totals(loss.item(), value_loss=sums[0], num_turns=sums[1])
-
-    def _totals(
-        self, loss: Tensor, terms: Mapping[str, Tensor], columns: Mapping[str, Tensor], old: Tensor
-    ) -> Totals:
-        totals = Totals(loss.item(), len(old), {n: v.sum().item() for n, v in terms.items()})
-        if not self._spec.is_supervised:
-            mismatch = (old - columns["sampling_logprobs"]).abs()
-            totals.sums["mismatch_mean"] = mismatch.sum().item()
-            totals.mismatch_max = mismatch.max().item()
-        return totals
-
-
-def compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """Returns the means over all episodes, dropped groups' too, and the number of their tokens."""
-    episodes = [t for group in groups for t in group.trajectories]
-    return {
-        "train/avg_reward": float(np.mean([t.episode_return for t in episodes])),
-        "train/accuracy": float(np.mean([t.outcome is Outcome.SUCCESS for t in episodes])),
-        "train/num_tokens": int(sum(t.loss_mask.sum() for t in episodes)),
-    }
-
-
-def compute_rewards(samples: Sequence[Sample], training: TrainingSettings) -> list[Floats]:
-    """Returns each sample's rewards (turns,), less the turns' KL where that is placed there."""
-    rewards = [np.array(s.trajectory.turn_rewards, np.float32) for s in samples]
-    if training.kl_coeff == 0 or training.kl_placement != "reward":
-        return rewards
-    kls = [compute_turn_kl(sample, training) for sample in samples]
-    return [r - training.kl_coeff * kl for r, kl in zip(rewards, kls, strict=True)]
-
-
-def compute_turn_kl(sample: Sample, training: TrainingSettings) -> Floats:
-    """Returns the KL of each turn, summed over its tokens, as the update found it: (turns,)."""
-    old, reference = (sample.columns[name] for name in ("old_logprobs", "reference_logprobs"))
-    kl = losses.compute_kl(torch.tensor(old), torch.tensor(reference), training.kl_estimator)
-    num_turns = len(sample.trajectory.turn_ends)
-    turns = turn_of_tokens(sample.trajectory)
-    return np.bincount(turns, kl.numpy(), minlength=num_turns).astype(np.float32)
-
-
-def _with_value_weights(sample: Sample, num_turns: float) -> Sample:
-    weights = sample.columns["turn_starts"] / np.float32(num_turns)
-    return replace(sample, columns={**sample.columns, "value_weights": weights})
+    def _value_loss(self, values: Tensor, critic: CriticInputs) -> tuple[Tensor, Totals]:
+        errors = losses.squared_error(
+            values, critic.old_values, critic.targets, self._training.clip_range_vf
+        )
+        loss = self._training.vf_loss_coeff * (errors * critic.weights).sum()
+        num_turns = int(critic.turn_starts.sum().item())
+        value_loss = (errors * critic.turn_starts).sum().item(), num_turns
+        return loss, Totals(loss.item(), sums={"value_loss": value_loss})

@@ -1,13 +1,13 @@
 """Several learners that take one step together: shares of the samples, sums of the gradients.
 
-All learners get all groups and settle advantages, weights and minibatches alike; each runs its
-share of a minibatch forwards and backwards. Then, once for each optimizer step, gradients and
-totals are summed over the learners, and all take the same step from the same weights.
+Every learner gets all groups and computes the same advantages, weights and minibatches, but runs
+only its share of a minibatch forwards and backwards. Then, once for each optimizer step, gradients
+and totals are summed over the learners, and all take the same step from the same weights.
 
-Not by DistributedDataParallel: its hooks want as many backward passes in every learner, one
-forward pass for each. Here a share may be empty, memory settles how finely it is cut, and a shared
-prompt runs apart from its continuations. What it would hide, the sum of a LoRA's gradients,
-takes 2 ms of processor time beside an update's 5 s (`benchmarks/several_learners.py`'s shapes).
+Why not DistributedDataParallel: it expects equally many backward passes in every learner, each
+after one forward pass. Here a share may be empty, each learner cuts its share to fit its memory,
+and a shared prompt runs apart from its continuations. What it would hide, the sum of a LoRA's
+gradients, takes 2 ms of processor time in an update of 5 s (`benchmarks/several_learners.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,49 +22,49 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.learning.batches import Sample
+from agentpeft.policies.learning.samples import GroupMember
 
 _MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
-"""For learners that cannot be reached, or hang: of a dead one the others, and Ray, hear at once."""
+"""For learners that hang or cannot be reached; the others notice a dead one at once."""
 _T = TypeVar("_T")
 
 
 def open_store(host: str) -> TCPStore:
-    """Returns what learners meet at, on a free port of this machine, whose address is `host`."""
+    """Returns the store where learners meet, on a free port of this machine (address `host`)."""
     return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING_TIMEOUT)
 
 
-def cut_into_shares(samples: Sequence[Sample], num_shares: int) -> list[list[Sample]]:
-    """Returns parts of about as many tokens, groups uncut: their prompts run once.
+def cut_into_shares(members: Sequence[GroupMember], num_shares: int) -> list[list[int]]:
+    """Returns shares of about as many tokens, as indices into `members`; a group stays whole.
 
-    The largest group goes first, each to the part that has least; a part may stay empty. Groups
-    of 5, 4 and 2 tokens in two parts: [5], [4, 2].
+    So each prompt runs once. The largest group goes first, each to the share with the fewest
+    tokens; a share may stay empty. Groups of 5, 4 and 2 tokens in two shares: [5], [4, 2].
     """
     if num_shares == 1:
-        return [list(samples)]
-    groups: dict[int, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.group, []).append(sample)
-    shares: list[list[Sample]] = [[] for _ in range(num_shares)]
-    num_tokens = [0] * num_shares
-    for group in sorted(groups.values(), key=_num_tokens, reverse=True):
-        least = num_tokens.index(min(num_tokens))
+        return [list(range(len(members)))]
+    groups: dict[int, list[int]] = {}
+    for number, member in enumerate(members):
+        groups.setdefault(member.group, []).append(number)
+
+    def num_tokens(group: Sequence[int]) -> int:
+        answers = sum(len(members[number].trajectory.token_ids) for number in group)
+        return answers + len(members[group[0]].trajectory.prompt_ids)
+
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    share_tokens = [0] * num_shares
+    for group in sorted(groups.values(), key=num_tokens, reverse=True):
+        least = share_tokens.index(min(share_tokens))
         shares[least] += group
-        num_tokens[least] += _num_tokens(group)
+        share_tokens[least] += num_tokens(group)
     return shares
-
-
-def _num_tokens(group: Sequence[Sample]) -> int:
-    answers = sum(len(sample.trajectory.token_ids) for sample in group)
-    return answers + len(group[0].trajectory.prompt_ids)
 
 
 @dataclass(frozen=True)
 class Peers:
-    """The learners of a run, as learner `rank` sees them; one alone has no process group.
+    """The learners of a run, as learner `rank` sees them; a single one has no process group.
 
-    Every method but `shares` waits for all: each learner must call the same ones in the same
-    order. They raise WorkerLostError where a learner is gone.
+    Every method but `shares` waits for all learners, so all must call the same methods in the same
+    order. These methods raise WorkerLostError if a learner is gone.
     """
 
     rank: int = 0
@@ -72,7 +72,7 @@ class Peers:
 
     @classmethod
     def join(cls, place: tuple[str, int], rank: int, num_learners: int, is_gpu: bool) -> "Peers":
-        """Meets the others at the store at `place`, host and port."""
+        """Joins the others at the store whose host and port are `place`."""
         peers = cls(rank, num_learners)
         with peers._together():
             dist.init_process_group(
@@ -84,20 +84,20 @@ class Peers:
             )
         return peers
 
-    def shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        """Returns each learner's share, by rank."""
-        return cut_into_shares(samples, self.num_learners)
+    def shares(self, members: Sequence[GroupMember]) -> list[list[int]]:
+        """Returns each learner's share, by rank, as indices into `members`."""
+        return cut_into_shares(members, self.num_learners)
 
-    def gather(self, own: _T) -> list[_T]:
-        """Returns what each learner has, by rank."""
-        found = [own] * self.num_learners
+    def gather(self, value: _T) -> list[_T]:
+        """Returns the learners' values, by rank."""
+        values = [value] * self.num_learners
         if self.num_learners > 1:
             with self._together():
-                dist.all_gather_object(found, own)
-        return found
+                dist.all_gather_object(values, value)
+        return values
 
     def of_first(self, make: Callable[[], _T]) -> _T:
-        """Returns what learner 0 makes; the others do not make it."""
+        """Returns what `make` returns in learner 0, the only one that calls it."""
         made = [make() if self.rank == 0 else None]
         if self.num_learners > 1:
             with self._together():
@@ -105,7 +105,7 @@ class Peers:
         return made[0]  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Makes each parameter's gradient that of all learners; none counts as zero."""
+        """Sums each parameter's gradient over the learners; a missing one counts as zero."""
         if self.num_learners == 1:
             return
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]

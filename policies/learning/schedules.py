@@ -1,8 +1,15 @@
 """Learning rates by iteration: a linear warm-up, then one of the schedules."""
 
 import math
+from collections import deque
 
-from agentpeft.policies.settings.config import TrainingSettings
+import numpy as np
+
+from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
+
+_PRETRAIN_WARMUP = 0.05
+_LAST_DECAY = 0.1
+_WINDOW = 8
 
 
 def compute_lr(training: TrainingSettings, iteration: int) -> float:
@@ -16,3 +23,46 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
     done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
     factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
     return training.lr * factors[training.lr_schedule]
+
+
+class PretrainSchedule:
+    """The learning rate's factor in pretraining, and when to stop: warm-up, constant, linear decay.
+
+    The warm-up is a twentieth of `num_steps`. The decay takes the last `decay` of them; once the
+    mean success over 8 batches has reached `target_success`, it begins at once, and is a tenth of
+    the steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
+
+    >>> schedule = PretrainSchedule(WarmStartSettings(num_steps=100))
+    >>> for _ in range(95): schedule.step(0.0)
+    >>> schedule.lr_factor
+    0.5
+    """
+
+    def __init__(self, warm_start: WarmStartSettings) -> None:
+        num_steps = warm_start.num_steps
+        self.num_done = 0
+        self._num_warmup = max(1, round(_PRETRAIN_WARMUP * num_steps))
+        self._decay_at, self._end = num_steps - round(warm_start.decay * num_steps), num_steps
+        self._target = warm_start.target_success
+        self._recent: deque[float] = deque(maxlen=_WINDOW)
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor of the coming step's learning rate."""
+        warmup = (self.num_done + 1) / self._num_warmup
+        decay = (self._end - self.num_done) / max(1, self._end - self._decay_at)
+        return min(1.0, warmup, decay)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps have been taken."""
+        return self.num_done >= self._end
+
+    def step(self, success: float) -> None:
+        """Counts a step whose batch had this share of episodes right."""
+        self.num_done += 1
+        self._recent.append(success)
+        is_reached = self._target is not None and np.mean(self._recent) >= self._target
+        if is_reached and len(self._recent) == _WINDOW and self.num_done < self._decay_at:
+            self._decay_at = self.num_done
+            self._end = self.num_done + max(1, round(_LAST_DECAY * self.num_done))

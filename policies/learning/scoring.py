@@ -1,14 +1,23 @@
-"""What a model says of given tokens."""
+"""The log-probability of given tokens under a model: the one place that computes it."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from agentpeft.policies.messages import Floats, Ids
 
 _NUM_LOGITS = 2**23
-"""About how many are made at once: with a large vocabulary, those of one sequence."""
+"""About how many logits are made at once: with a large vocabulary, those of one sequence."""
+
+
+def token_logprobs(logits: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+    """Returns the log-probability (N,) of each of `targets` (N,), at temperature 1.
+
+    Row `rows[i]` of `logits` (U, V) predicts target i; several targets may share a row.
+    """
+    return logits[rows, targets] - logits.logsumexp(-1)[rows]
 
 
 def score_sequences(
@@ -30,7 +39,8 @@ def _score(model: torch.nn.Module, sequences: Sequence[Ids]) -> list[Floats]:
     longest = max(map(len, sequences))
     padded = np.stack([np.pad(ids, (0, longest - len(ids))) for ids in sequences])
     tokens = torch.from_numpy(padded).to(next(model.parameters()).device)
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float()
-    scores = logits.gather(-1, tokens[:, 1:, None])[..., 0] - logits.logsumexp(-1)
-    rows = zip(scores.cpu().numpy(), sequences, strict=True)
-    return [row[: len(ids) - 1] for row, ids in rows]
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float().flatten(0, 1)
+    rows = torch.arange(len(logits), device=logits.device)
+    logprobs = token_logprobs(logits, rows, tokens[:, 1:].flatten()).view(len(sequences), -1)
+    pairs = zip(logprobs.cpu().numpy(), sequences, strict=True)
+    return [row[: len(ids) - 1] for row, ids in pairs]

@@ -26,7 +26,7 @@ from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.models.warm_start import load_tiny
+from agentpeft.policies.models.tiny_cache import load_tiny
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 __all__ = [

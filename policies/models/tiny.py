@@ -1,7 +1,7 @@
 """The built-in model: Llama's architecture with 1-4 M parameters, and its own tokenizer.
 
-Both are untrained in the policy's sense; `warm_start` teaches the model. The architecture must be
-one whose saved tokenizer `AutoTokenizer`, and so vLLM, reads as it is: of Qwen2's, say, it would
+Here the model is untrained: `pretrain` teaches it, and `tiny_cache` keeps it. The architecture must
+be one whose saved tokenizer `AutoTokenizer`, and so vLLM, reads as it is: of Qwen2's, say, it would
 take the vocabulary with Qwen2's own rules, and give the model other tokens than it has learnt.
 """
 

@@ -1,16 +1,13 @@
 """`EnvPool`: the environments of one use (training or evaluation), and their tasks by position."""
 
-import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from agentpeft.envs import (
     EnvFault,
-    Outcome,
     SettingsError,
     Stage,
     Task,
@@ -19,20 +16,6 @@ from agentpeft.envs import (
     UnknownTaskError,
 )
 from agentpeft.policies.rollout.environment_calls import Env, close_environments, make_environment
-
-MAX_REWARD = 1e6
-"""What is larger is a broken reward: it would drown all others in a baseline or an advantage."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step of an environment led to; `info` is the environment's own."""
-
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
 
 
 class EnvPool:
@@ -128,52 +111,3 @@ def oracle_actions(env: Env, task: Task) -> Sequence[str]:
     if not isinstance(env.unwrapped, TextEnv):
         raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
     return env.unwrapped.oracle_actions(task)
-
-
-def step(env: Env, action: str) -> StepResult:
-    """Carries out an action. Raises: EnvFault on what no environment may return.
-
-    An environment's bug is the world's fault: an episode with a reward that is no finite number
-    says nothing about the policy, and would spoil every average that it enters.
-    """
-    returned = env.step(action)
-    if not isinstance(returned, tuple) or len(returned) != 5:
-        raise EnvFault(f"step() must return five values, returned {returned!r:.60}")
-    observation, reward, terminated, truncated, info = returned
-    if not isinstance(observation, str):
-        raise EnvFault(f"the observation must be text, is {observation!r:.60}")
-    if not isinstance(info, dict):
-        raise EnvFault(f"the info must be a dict, is {info!r:.60}")
-    return StepResult(observation, check_reward(reward), bool(terminated), bool(truncated), info)
-
-
-def check_reward(reward: object) -> float:
-    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
-    try:
-        value = float(reward)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not abs(value) <= MAX_REWARD:
-        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
-    return value
-
-
-def outcome_of(result: StepResult) -> Outcome:
-    """Returns how an episode ended: the environment's word, or else what the last reward says."""
-    outcome = result.info.get("outcome")
-    if isinstance(outcome, Outcome):
-        return outcome
-    if not result.terminated:
-        return Outcome.TURN_LIMIT
-    return Outcome.SUCCESS if result.reward > 0 else Outcome.FAILURE
-
-
-def reward_for(env: Env, outcome: Outcome) -> float:
-    """Returns the final reward of an episode that the caller ended; 0 where it has no rewards.
-
-    Raises: EnvFault on a reward that is no finite number.
-    """
-    if not isinstance(env.unwrapped, TextEnv):
-        return 0.0
-    episode = replace(env.unwrapped.episode, outcome=outcome)
-    return check_reward(env.unwrapped.reward_config.final_reward(episode))

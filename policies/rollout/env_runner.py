@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agentpeft.envs import EnvFault, Outcome
+from agentpeft.envs import EnvFault
 from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.protocol import Engine
@@ -26,15 +26,9 @@ from agentpeft.policies.messages import (
 )
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
-from agentpeft.policies.rollout.env_pool import (
-    EnvPool,
-    oracle_actions,
-    outcome_of,
-    reward_for,
-    step,
-)
-from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
 from agentpeft.policies.rollout.episodes import (
+    EngineAgent,
     EpisodeBuilder,
     GroupRequest,
     Mode,
@@ -43,6 +37,7 @@ from agentpeft.policies.rollout.episodes import (
     Seat,
 )
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
+from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import Settings
 
 __all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
@@ -63,6 +58,10 @@ class Player:
     chat: ChatFormat
     engine: Engine
     oracle: dict[str, Sequence[str]] = field(default_factory=dict)
+
+
+class _SlowEngineError(Exception):
+    """An episode's time was over before its next turn was sampled."""
 
 
 class EnvRunner:
@@ -239,8 +238,17 @@ class EnvRunner:
         if self._own.engine == "scripted":
             self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
+        deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
+        complete = partial(self._complete, seat, attempt, deadline_s)
         try:
-            is_whole = await self._take_turns(env, episode, seat, attempt)
+            agent = EngineAgent(episode, self._chat, complete)
+            episode.end(env, await play_episode(env, agent, self._lanes.call))
+        except _SlowEngineError:
+            pool.give_back(env)
+            self._counts["slow"] += 1
+            limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
+            self._last_fault = f"episode {seat.session}: the engine took longer than {limit}"
+            return None
         except EnvFault as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
                 await self._lanes.call(partial(pool.discard, env))
@@ -248,43 +256,7 @@ class EnvRunner:
         except EnvironmentBugError as bug:
             raise EnvironmentBugError(f"turn {episode.num_turns}: {bug}") from bug
         pool.give_back(env)
-        if is_whole:
-            return episode
-        self._counts["slow"] += 1
-        limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
-        self._last_fault = f"episode {seat.session}: the engine took longer than {limit}"
-        return None
-
-    async def _take_turns(
-        self, env: Env, episode: EpisodeBuilder, seat: Seat, attempt: int
-    ) -> bool:
-        """Samples and steps until the episode ends, in the environment or for want of room.
-
-        Returns False where the episode's time was over before its next turn was sampled.
-        """
-        deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
-        while episode.outcome is Outcome.ONGOING:
-            request = self._make_request(episode, seat, attempt)
-            completion = await self._generate(request, deadline_s)
-            if completion is None:
-                return False
-            self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
-            said = self._chat.decode(completion.token_ids)
-            if len(completion.token_ids):
-                episode.add_turn(completion, said)
-            if completion.stop_reason is StopReason.CONTEXT_FULL:
-                episode.outcome = Outcome.CONTEXT_LIMIT  # the environment is not told
-                episode.add_reward(reward_for(env, episode.outcome))
-                break
-            action = self._chat.find_action(said)
-            result = await self._lanes.call(partial(step, env, action))
-            episode.add_reward(result.reward)
-            episode.messages.append(("user", result.observation))
-            if result.terminated or result.truncated:
-                episode.outcome = outcome_of(result)
-            else:
-                episode.add_observation(self._chat.extend(episode.context, result.observation))
-        return True
+        return episode
 
     def _make_request(self, episode: EpisodeBuilder, seat: Seat, attempt: int) -> GenerationRequest:
         request = seat.group.request
@@ -301,16 +273,20 @@ class EnvRunner:
             adapter_version=self._version,
         )
 
-    async def _generate(self, request: GenerationRequest, deadline_s: float) -> Completion | None:
-        """Returns what was sampled, or None where the episode's time is over."""
+    async def _complete(
+        self, seat: Seat, attempt: int, deadline_s: float, episode: EpisodeBuilder
+    ) -> Completion:
+        """Samples an episode's next turn. Raises: _SlowEngineError where its time is over."""
+        request = self._make_request(episode, seat, attempt)
         self._engine_clock.begin()
         try:
             async with asyncio.timeout_at(deadline_s):
                 completion = await self._engine.generate(request)
         except TimeoutError:
-            return None
+            raise _SlowEngineError from None
         finally:
             self._engine_clock.end()
+        self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
         if completion.adapter_version != self._version:
             raise EngineError(
                 f"the engine served adapter version {completion.adapter_version}, not "

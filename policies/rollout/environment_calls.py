@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs import DataError, EnvFault, SettingsError, TextEnv, UnknownTaskError
 from agentpeft.envs.core.user_code import describe_error
 from agentpeft.policies.errors import EnvironmentBugError
 
@@ -45,6 +45,17 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
         known = isinstance(bug.__cause__, gymnasium.error.Error | TypeError)
         problem = bug.__cause__ if known else f"making it, {bug}"
         raise SettingsError(f"environment {env_id!r}: {problem}") from bug.__cause__
+
+
+def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """Returns a new environment of the suite's kind, without Gymnasium's wrappers.
+
+    Raises: SettingsError where it is of another kind, or as `make_environment`.
+    """
+    env = make_environment(env_id, kwargs).unwrapped
+    if not isinstance(env, TextEnv):
+        raise SettingsError(f"environment {env_id!r} is no TextEnv: it has no oracle to learn from")
+    return env
 
 
 def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s: float) -> None:

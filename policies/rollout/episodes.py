@@ -1,7 +1,7 @@
 """Episodes under way, token by token, and what is asked of and told by an env runner."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -15,9 +15,12 @@ from agentpeft.policies.messages import (
     Floats,
     Ids,
     Mask,
+    StopReason,
     Trajectory,
 )
 from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.play import StepResult, reward_for
 
 Mode: TypeAlias = Literal["train", "eval"]
 
@@ -104,14 +107,19 @@ class SampleReport:
 
 
 class EpisodeBuilder:
-    """An episode so far: a prompt, sampled turns, and what the environment said between them."""
+    """An episode so far: a prompt, sampled turns, and what the environment said between them.
 
-    def __init__(self, prompt: str, prompt_ids: Ids, system_prompt: str | None = None) -> None:
+    `context` is all that the next turn is sampled after, (T,): it is only ever appended to.
+    """
+
+    def __init__(self, prompt: str, prompt_ids: Ids, chat: ChatFormat) -> None:
+        """`prompt_ids` are the tokens of `prompt`: equal prompts of a group share them."""
         self.context = self._prompt_ids = prompt_ids
         self.outcome = Outcome.ONGOING
         self.episode_return = 0.0
-        self.messages = [("system", system_prompt)] if system_prompt else []
+        self.messages = [("system", chat.system_prompt)] if chat.system_prompt else []
         self.messages.append(("user", prompt))
+        self._chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
         self._turn_ends: list[int] = []
@@ -140,9 +148,22 @@ class EpisodeBuilder:
         if self._rewards:
             self._rewards[-1] += reward
 
-    def add_observation(self, ids: Ids) -> None:
-        """Appends what the environment said, and the next turn's beginning."""
-        self._append(ids, np.zeros(len(ids), np.float32), is_sampled=False)
+    def add_result(self, result: StepResult) -> None:
+        """Adds what the last turn has led to; unless it was the last, the next turn's beginning."""
+        self.add_reward(result.reward)
+        self.messages.append(("user", result.observation))
+        if not result.is_last:
+            ids = self._chat.extend(self.context, result.observation)
+            self._append(ids, np.zeros(len(ids), np.float32), is_sampled=False)
+
+    def end(self, env: Env, outcome: Outcome | None) -> None:
+        """Settles the outcome: None is that there was no room for another turn.
+
+        The environment was not told of that, so its reward for it is added here. Raises: EnvFault.
+        """
+        self.outcome = outcome or Outcome.CONTEXT_LIMIT
+        if outcome is None:
+            self.add_reward(reward_for(env, self.outcome))
 
     def to_trajectory(self) -> Trajectory:
         """Returns the episode up to its last sampled token."""
@@ -166,6 +187,33 @@ class EpisodeBuilder:
         self._masks.append(np.full(len(ids), is_sampled))
 
 
+class EngineAgent:
+    """An engine at play: its completions become turns, and their texts without thoughts actions."""
+
+    def __init__(
+        self,
+        episode: EpisodeBuilder,
+        chat: ChatFormat,
+        complete: Callable[[EpisodeBuilder], Awaitable[Completion]],
+    ) -> None:
+        """`complete` samples the next turn after the episode's context."""
+        self._episode, self._chat, self._complete = episode, chat, complete
+
+    async def act(self) -> str | None:
+        """Samples a turn and returns its action; None where the context is full."""
+        completion = await self._complete(self._episode)
+        said = self._chat.decode(completion.token_ids)
+        if len(completion.token_ids):
+            self._episode.add_turn(completion, said)
+        if completion.stop_reason is StopReason.CONTEXT_FULL:
+            return None
+        return self._chat.find_action(said)
+
+    def receive(self, result: StepResult) -> None:
+        """Adds the result to the episode."""
+        self._episode.add_result(result)
+
+
 @dataclass(eq=False)
 class OpenGroup:
     """A group in play: its prompt once it is known, and its finished episodes by sample."""
@@ -187,7 +235,7 @@ class OpenGroup:
         if self.prompt is None:
             self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
         prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
-        return EpisodeBuilder(prompt, prompt_ids, chat.system_prompt)
+        return EpisodeBuilder(prompt, prompt_ids, chat)
 
     def to_group(self, adapter_version: int) -> EpisodeGroup:
         """Returns the group's episodes for learning.

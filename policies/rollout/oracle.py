@@ -1,45 +1,42 @@
 """Episodes played by an environment's oracle, as tokens: what supervised steps learn from."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from agentpeft.envs import SettingsError, Task, TextEnv
+from agentpeft.envs import Task, TextEnv
 from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.messages import EpisodeGroup, Ids, Trajectory
+from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environment_calls import (
     call_environment,
     close_environments,
-    make_environment,
+    make_text_env,
+)
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.play import (
+    ScriptedAgent,
+    StepResult,
+    play_actions,
+    play_episode,
+    run_without_waiting,
 )
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 
-T = TypeVar("T")
 _CLOSE_S = 60.0
 WARM_START_STREAM = 2
 """The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
 
 
-def make_text_env(environment: EnvironmentSettings) -> TextEnv[Task]:
-    """Returns the environment. Raises: SettingsError if it has no oracle, or on bad arguments."""
-    env = make_environment(environment.id, environment.kwargs).unwrapped
-    if not isinstance(env, TextEnv):
-        raise SettingsError(
-            f"environment {environment.id!r} is no TextEnv: it has no oracle to learn from"
-        )
-    return env
-
-
 @contextmanager
-def _text_env(environment: EnvironmentSettings) -> Iterator[TextEnv[Task]]:
+def _opened(environment: EnvironmentSettings) -> Iterator[TextEnv[Any]]:
     """Yields the environment, and closes it. Raises: as `make_text_env`."""
-    env = make_text_env(environment)
+    env = make_text_env(environment.id, environment.kwargs)
     try:
         yield env
     finally:
@@ -53,7 +50,7 @@ def oracle_groups(
 
     A task depends on seed and position alone. Raises: SettingsError, EnvFault.
     """
-    with _text_env(environment) as env:
+    with _opened(environment) as env:
         for position in count(first):
             task = _draw(env, seed, position)
             played = (play_oracle(env, task, chat),)
@@ -78,35 +75,48 @@ def _draw(env: TextEnv[Task], seed: int, position: int) -> Task:
     return env.task_source.draw(np.random.default_rng([seed, WARM_START_STREAM, position]))
 
 
+class _Imitated(ScriptedAgent):
+    """The oracle at play: its actions are added to the episode as if they had been sampled."""
+
+    def __init__(self, episode: EpisodeBuilder, actions: Iterable[str], chat: ChatFormat) -> None:
+        super().__init__(actions)
+        self._episode, self._chat = episode, chat
+
+    async def act(self) -> str | None:
+        action = await super().act()
+        if action is not None:
+            ids = self._chat.encode_action(action)
+            logprobs = np.zeros(len(ids), np.float32)
+            self._episode.add_turn(Completion(ids, logprobs, StopReason.STOP_TOKEN, 0), action)
+        return action
+
+    def receive(self, result: StepResult) -> None:
+        self._episode.add_result(result)
+
+
 def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
-    """Plays one episode; the mask is on the actions, their stop tokens included."""
-    prompt, _ = _call(env, task, partial(env.reset, options={"task": task}))
-    prompt_ids = chat.begin(prompt)
-    parts: list[Ids] = []
-    masks: list[bool] = []
-    turn_ends: list[int] = []
-    rewards: list[float] = []
-    for action in env.oracle_actions(task):
-        ids = chat.encode_action(action)
-        observation, reward, terminated, truncated, _ = _call(env, task, partial(env.step, action))
-        parts.append(ids)
-        masks += [True] * len(ids)
-        turn_ends.append(len(masks))
-        rewards.append(reward)
-        if terminated or truncated:
-            break
-        parts.append(chat.extend(ids, observation))
-        masks += [False] * len(parts[-1])
-    token_ids = np.concatenate(parts)[: turn_ends[-1]]
-    mask = np.array(masks[: turn_ends[-1]], np.bool_)
-    logprobs = np.zeros(len(token_ids), np.float32)
-    ends, earned = tuple(turn_ends), tuple(rewards)
-    return Trajectory(prompt_ids, token_ids, mask, logprobs, ends, earned, env.outcome)
+    """Plays one episode; the mask is on the actions, their stop tokens included.
+
+    The environment is told the oracle's own words, not what the tokenizer makes of them.
+    """
+    with _naming(env, task):
+        prompt = _begin(env, task)
+        episode = EpisodeBuilder(prompt, chat.begin(prompt), chat)
+        agent = _Imitated(episode, env.oracle_actions(task), chat)
+        run_without_waiting(play_episode(env, agent))
+    episode.outcome = env.outcome
+    return episode.to_trajectory()
 
 
-def _call(env: TextEnv[Any], task: Task, function: Callable[[], T]) -> T:
+def _begin(env: TextEnv[Any], task: Task) -> str:
+    """Returns the prompt."""
+    return call_environment(partial(env.reset, options={"task": task}))[0]
+
+
+@contextmanager
+def _naming(env: TextEnv[Any], task: Task) -> Iterator[None]:
     try:
-        return call_environment(function)
+        yield
     except EnvironmentBugError as bug:
         name = env.spec.id if env.spec else type(env).__name__
         place = f"environment {name}, the oracle's episode of task {task.task_id!r}"
@@ -115,16 +125,12 @@ def _call(env: TextEnv[Any], task: Task, function: Callable[[], T]) -> T:
 
 def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Iterator[str]:
     """Yields the prompts, actions and observations of `num` oracle episodes."""
-    with _text_env(environment) as env:
+    with _opened(environment) as env:
         for position in range(num):
-            yield from _texts(env, _draw(env, seed, position))
-
-
-def _texts(env: TextEnv[Any], task: Task) -> Iterator[str]:
-    yield _call(env, task, partial(env.reset, options={"task": task}))[0]
-    for action in env.oracle_actions(task):
-        yield action
-        observation, _, terminated, truncated, _ = _call(env, task, partial(env.step, action))
-        yield observation
-        if terminated or truncated:
-            return
+            task = _draw(env, seed, position)
+            with _naming(env, task):
+                prompt, actions = _begin(env, task), env.oracle_actions(task)
+                results = play_actions(env, actions)
+            yield prompt
+            for action, result in zip(actions, results, strict=False):  # it may end before them
+                yield from (action, result.observation)

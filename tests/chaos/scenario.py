@@ -140,7 +140,10 @@ def draw(seed: int, parts: Sequence[Part] = (Part.DRIVER, Part.DRIVER, *Part)) -
 
 @dataclass
 class Played:
-    """What a scenario came to. `hit_after` counts lines of metrics and checkpoints at the fault."""
+    """What a scenario came to. `hit_after` counts lines of metrics and checkpoints at the fault.
+
+    It is None where the run was over before the moment and the part were found: nothing was hit.
+    """
 
     scenario: Scenario
     status: int | None = None
@@ -258,7 +261,7 @@ def _disturb(stage: _Stage, played: Played, calm: Undisturbed) -> None:
     run.start_new(*stage.words, *stage.cluster)
     pids = _await_moment(stage, scenario, calm)
     hit_s = time.monotonic()
-    played.hit_after = run.num_measured, run.num_checkpoints
+    played.hit_after = None if run.is_over or not pids else (run.num_measured, run.num_checkpoints)
     if scenario.fault == Fault.KILL:
         send(pids, signal.SIGKILL)
     elif scenario.fault == Fault.STOP and scenario.part == Part.DRIVER:
@@ -276,12 +279,12 @@ def _disturb(stage: _Stage, played: Played, calm: Undisturbed) -> None:
     played.status = run.wait(limit_s)
     played.ended_s = time.monotonic() - hit_s
     send(pids, signal.SIGCONT)
-    played.violations += _judge_end(run, played)
     if played.status is None:
         played.violations.append(f"has not ended after {limit_s:.0f} s")
         run.end()
     elif not wait_until_gone(run, 60):
         played.violations.append(f"left running: {run.end()}")
+    played.violations += _judge_end(run, played)
 
 
 def _go_on(stage: _Stage, played: Played, calm: Undisturbed) -> None:
@@ -361,7 +364,8 @@ def _has_come(run: SmallRun, scenario: Scenario) -> bool:
     if moment == Moment.START:
         return True
     if moment == Moment.WARM_START:
-        return "started Ray" in run.log if scenario.in_ray else run.run_dir is not None
+        starts_ray = scenario.in_ray and scenario.part != Part.NODE
+        return "started Ray" in run.log if starts_ray else run.run_dir is not None
     if moment == Moment.CHECKPOINT:
         return run.num_measured > step
     if moment == Moment.EVALUATION:

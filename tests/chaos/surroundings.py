@@ -13,6 +13,9 @@ from process_parts import children_of, is_running
 from ray_cluster import free_ports
 from small_run import ROOT, make_environment, send
 
+from agentpeft.envs import EnvFault, SettingsError
+from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
+
 
 class DatabaseServer:
     """A private MariaDB, which can be started again with the data that it had."""
@@ -34,17 +37,19 @@ class DatabaseServer:
         return [pid] if is_running(pid) else []
 
     def mend(self) -> None:
-        """Starts the server again where it has ended, and waits until it answers."""
+        """Starts the server again where it has ended, and waits until it makes schemas.
+
+        MariaDB that has waited for room looks for it once a minute.
+        """
         if not self.pids():
             (self._folder / "init.sql").touch()  # the script has removed what it named
             log = (self._folder / "server.log").open("a")
             subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-        port = int(self.url.rpartition(":")[2])
-        for _ in range(300):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
-                if connection.recv(1):
-                    return
-            time.sleep(0.2)
+        for _ in range(150):
+            with suppress(EnvFault, SettingsError), closing(MySQLDatabase(self.url)) as database:
+                database.open([]).close()
+                return
+            time.sleep(1)
         raise TimeoutError("the database server does not come back")
 
     def close(self) -> None:

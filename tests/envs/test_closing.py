@@ -136,6 +136,7 @@ for delay in delays:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [None, 8])
 def test_a_vector_is_closed_after_ctrl_c(settings, num_threads):
     env_id, kwargs, action = settings

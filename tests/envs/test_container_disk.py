@@ -13,7 +13,7 @@ from agentpeft.envs import EnvFault
 from agentpeft.envs.os_interaction.sandboxes import make_sandbox
 from agentpeft.envs.os_interaction.sandboxes.docker import DockerSandbox
 
-pytestmark = pytest.mark.parametrize("sandbox_kind", ["docker"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("sandbox_kind", ["docker"], indirect=True)]
 
 OVER_MIB = 3 * SMALL.disk_mib
 HOLDER = """

@@ -16,8 +16,11 @@ from sqlglot import exp
 from agentpeft.envs import SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
-from agentpeft.envs.db_bench.generator.generator import DBBenchGenerator, curriculum, find_conflict
-from agentpeft.envs.db_bench.generator.phrases import PHRASES
+from agentpeft.envs.db_bench.generator.generator import (
+    PHRASES,
+    DBBenchGenerator,
+    find_conflict,
+)
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.generator.tables import Selection, make_sample
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
@@ -223,7 +226,7 @@ def test_the_same_rng_state_draws_the_same_task():
 
 
 def test_a_curriculum_goes_from_one_skill_to_several():
-    stream = curriculum(0, tasks_per_stage=5, max_skills=3)
+    stream = DBBenchGenerator.curriculum(0, tasks_per_stage=5, max_skills=3)
     wanted = [len(task.task_id.split("/")[0].split("+")) for task in stream]
     assert wanted == [1] * 5 + [2] * 5 + [3] * 5
 

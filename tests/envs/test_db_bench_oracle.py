@@ -36,6 +36,7 @@ def play(env, task, *actions):
     return info["outcome"]
 
 
+@pytest.mark.slow
 def test_the_oracle_solves_2000_generated_tasks(env):
     half = NUM_TASKS // 2
     tasks = [

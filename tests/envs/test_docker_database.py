@@ -93,6 +93,7 @@ def test_backends_of_one_process_share_the_server(
     database.open([T]).close()
 
 
+@pytest.mark.slow
 def test_server_that_restarts_faults_an_episode_and_serves_the_next(
     database: DockerDatabase,
 ) -> None:
@@ -114,6 +115,7 @@ def open_when_back(database: DockerDatabase) -> DatabaseSession:
     raise AssertionError("the backend does not recover")
 
 
+@pytest.mark.slow
 def test_container_goes_with_its_last_user_and_the_dead_leave_none(docker_image: str) -> None:
     before = containers()
     crashed = subprocess.run(

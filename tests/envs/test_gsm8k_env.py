@@ -98,6 +98,7 @@ def mutate(rng, text):
     return text
 
 
+@pytest.mark.slow
 def test_random_and_mutated_actions_never_raise():
     env = gymnasium.make(ENV_ID, max_turns=2, invalid_ends=False)
     rng = np.random.default_rng(0)

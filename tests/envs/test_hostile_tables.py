@@ -18,6 +18,8 @@ from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.grading.grader import Grader
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 1.0
 PETS = Table(
     "pets",
@@ -164,16 +166,17 @@ def env(spec: str) -> Iterator[DBBenchEnv]:
 
 
 def play(env: DBBenchEnv, spec: str, task: str, *statements: str) -> Outcome:
-    """Returns the outcome; every step ends in the statement's time and a second.
+    """Returns the outcome; every step ends in the statement's time and a little more.
 
-    What this process computes itself is counted in its own seconds, for a machine that is shared.
+    The machine may be shared. What this process computes itself is counted in its own seconds; a
+    server, whose statements would go on for 9 s, has four.
     """
     env.reset(options={"task": task})
-    clock = time.process_time if spec == "sqlite" else time.monotonic
+    clock, slack_s = (time.process_time, 1) if spec == "sqlite" else (time.monotonic, 4)
     for action in [*map(operation_action, statements), DONE]:
         start_s = clock()
         info = env.step(action)[-1]
-        assert clock() - start_s < TIMEOUT_S + 1, action
+        assert clock() - start_s < TIMEOUT_S + slack_s, action
     outcome: Outcome = info["outcome"]
     return outcome
 

@@ -134,3 +134,12 @@ def test_definitions(mysql, sql, rows):
 )  # fmt: skip
 def test_definitions_that_mysql_refuses(mysql, sql, error):
     assert mysql.error(sql) == error
+
+
+def test_what_changes_keep_for_themselves_is_out_of_reach(mysql):
+    mysql.rows("SET @`.s` = 'x', @`rows s` = 'x'; DELETE s, t FROM staff s JOIN team t ON s.id = 1")
+    assert mysql.rows("SELECT @`.s`, @`rows s`, @`ROWS s`") == [("x", "x", "x")]
+    change = "INSERT INTO staff (id) VALUES (2) ON DUPLICATE KEY UPDATE age = "
+    error = "1054 (42S22): Unknown column '{}' in 'field list'"
+    assert mysql.error(f"{change}`new row`.age") == error.format("new row.age")
+    assert mysql.error(f"{change}VALUES(nope)") == error.format("nope")

@@ -5,7 +5,7 @@
 import pytest
 from translated_mysql import TranslatedMySQL
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import parse_statements
 
 SYNTAX = (

@@ -54,7 +54,7 @@ def test_arithmetic_has_the_types_of_mysql(mysql, expression, value):
     ("expression", "value"),
     [
         ("ROUND(2.345, 2)", Decimal("2.35")),
-        ("ROUND(2.5), ", Decimal("3")),
+        ("ROUND(2.5)", Decimal("3")),
         ("ROUND(-1.5)", Decimal("-2")),
         ("ROUND(2.5e0)", 2.0),
         ("ROUND(1234.5, -2)", Decimal("1200")),
@@ -79,7 +79,7 @@ def test_arithmetic_has_the_types_of_mysql(mysql, expression, value):
     ],
 )
 def test_functions_of_numbers(mysql, expression, value):
-    [(got,)] = mysql.rows(f"SELECT {expression.rstrip(', ')}")
+    [(got,)] = mysql.rows(f"SELECT {expression}")
     assert repr(got) == repr(value)
 
 
@@ -270,3 +270,47 @@ def test_thousands_of_conditions_are_no_recursion(mysql, operator):
 )
 def test_rows_are_those_of_the_server(mysql, sql, rows):
     assert repr(mysql.rows(sql)) == repr(rows)
+
+
+MARKS = ["#", "# ", "##", "\U000f0000", "\U000f0000\U000f0000", "my_", "?"]
+"""What a name may begin with, and what this translation has set before names of its own."""
+
+
+@pytest.mark.parametrize("mark", [mark for mark in MARKS if mark < "\U00010000"])
+def test_names_keep_their_first_character(mark):
+    mysql, name = TranslatedMySQL(), f"{mark}LEFT"
+    mysql.rows(f"CREATE TABLE `{name}` (`{name}` INT, `{mark}b` TEXT, UNIQUE (`{name}`))")
+    mysql.rows(f"INSERT INTO `{name}` (`{name}`, `{mark}b`) VALUES (1, 'x')")
+    assert mysql.rows(f"DESCRIBE `{name}`")[0][0] == name
+    assert mysql.rows(f"SHOW TABLES LIKE '{name}'") == [(name,)]
+    for sql in (
+        f"SELECT `{name}`, UPPER(`{mark}b`) FROM `{name}`",
+        f"SELECT `{name}`.`{name}`, UPPER(MAX(`{mark}b`)) FROM `{name}` GROUP BY `{name}`",
+        f"SELECT * FROM (SELECT ABS(`{name}`) AS `{mark}n`, 'X' FROM `{name}`) AS `{mark}d`",
+        f"WITH `{mark}c` AS (SELECT `{name}` AS `{mark}n`, 'X' FROM `{name}`) SELECT * FROM `{mark}c`",
+        f"SELECT ABS(`{name}`) AS `{mark}n`, 'X' FROM `{name}` ORDER BY `{mark}n`",
+        f"SELECT `ABS(``{name}``)`, x FROM (SELECT ABS(`{name}`), 'X' AS x FROM `{name}`) AS d",
+    ):
+        assert mysql.rows(sql) == [(1, "X")], sql
+    columns = "SELECT column_name FROM information_schema.columns WHERE ordinal_position = 1"
+    assert (name,) in mysql.rows(columns)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_texts_keep_their_first_character(mark):
+    mysql, text = TranslatedMySQL(), f"{mark}LEFT"
+    document = f'{{"{mark}a": "{mark}UPPER("}}'
+    mysql.rows("CREATE TABLE kept (id INT, document JSON, word TEXT)")
+    mysql.rows(f"INSERT INTO kept VALUES (1, '{document}', '{text}')")
+    mysql.rows(f"UPDATE kept SET word = CONCAT('{mark}', 'LEFT') WHERE word = '{text}'")
+    assert mysql.rows("SELECT document, word FROM kept") == [(document, text)]
+    calls = f"LEFT('{text}', 2), CHAR_LENGTH('{text}'), REPLACE('{text}', '{mark}', '')"
+    assert mysql.rows(f"SELECT {calls}") == [(text[:2], len(text), "LEFT")]
+
+
+@pytest.mark.parametrize("mark", ["\U000f0000", "\U0001f600"])
+def test_a_name_made_of_a_text_shows_what_no_name_can_hold_as_a_question_mark(mark):
+    mysql = TranslatedMySQL()
+    assert mysql.error(f"SELECT x FROM (SELECT 1 AS '{mark}x') AS d").startswith("1054")
+    mysql.rows(f"CREATE TABLE made AS SELECT 1 AS '{mark}x', UPPER('{mark}x'), '{mark}y'")
+    assert [row[0] for row in mysql.rows("DESCRIBE made")] == ["?x", "UPPER('?x')", "?y"]

@@ -14,6 +14,8 @@ from agentpeft.envs.os_interaction.entries import to_entry
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.loaders import load_tasks
 
+pytestmark = pytest.mark.slow
+
 MONITOR = """\
 useradd -m worker
 cat >/srv/monitor.sh <<'END'
@@ -26,6 +28,8 @@ END
 chmod 755 /srv/monitor.sh; touch /srv/log; chmod 666 /srv/log
 """
 RUNNING = MONITOR + "nohup /srv/monitor.sh >/dev/null 2>&1 &"
+STARTED = "until [ -s /srv/log ]; do sleep 0.1; done"
+"""The monitor has written: its program, user and niceness are now what a check asks for."""
 PYTHON_CHECK = """\
 from __future__ import annotations
 import os, subprocess, sys, time
@@ -35,10 +39,14 @@ time.sleep(2.5)
 sys.exit(os.path.getsize("/srv/log") <= before)
 """
 CLASSES = {
-    "pgrep -f": (MONITOR, "nohup /srv/monitor.sh >/dev/null 2>&1 &", "pgrep -f monitor.sh"),
+    "pgrep -f": (
+        MONITOR,
+        "nohup /srv/monitor.sh >/dev/null 2>&1 & " + STARTED,
+        "pgrep -f monitor.sh",
+    ),
     "/proc of a pid file": (
         MONITOR,
-        "cd /srv; ./monitor.sh & echo $! >/srv/pid",
+        "cd /srv; ./monitor.sh & echo $! >/srv/pid; " + STARTED,
         "PID=$(cat /srv/pid) && [ -d /proc/$PID ] && grep -q monitor.sh /proc/$PID/cmdline",
     ),
     "kill -0 of a pid file": (
@@ -61,17 +69,25 @@ CLASSES = {
         "(sleep 2; touch /srv/done) &",
         "for i in $(seq 5); do [ -f /srv/done ] && exit 0; sleep 1; done; exit 1",
     ),
-    "ps aux | grep": (MONITOR, "/srv/monitor.sh & disown", "ps aux | grep -v grep | grep monitor"),
+    "ps aux | grep": (
+        MONITOR,
+        "/srv/monitor.sh & disown; " + STARTED,
+        "ps aux | grep -v grep | grep monitor",
+    ),
     "another user's": (
         MONITOR,
-        "su worker -c '/srv/monitor.sh >/dev/null 2>&1 &'",
+        "su worker -c '/srv/monitor.sh >/dev/null 2>&1 &'; " + STARTED,
         "pgrep -u worker -f monitor.sh && ! pgrep -u root -f monitor.sh",
     ),
-    "by name": (MONITOR, "sleep 1000 &", "pgrep -x sleep && [ $(pgrep -cx sleep) = 1 ]"),
+    "by name": (
+        MONITOR,
+        "sleep 1000 & until pgrep -x sleep; do :; done",
+        "pgrep -x sleep && [ $(pgrep -cx sleep) = 1 ]",
+    ),
     "niceness": (
         MONITOR,
-        "nice -n 7 /srv/monitor.sh &",
-        '[ "$(ps -o ni= -p $(pgrep -f monitor.sh))" -eq 7 ]',
+        "nice -n 19 /srv/monitor.sh & " + STARTED,
+        '[ "$(ps -o ni= -p $(pgrep -f monitor.sh))" -eq 19 ]',
     ),
     "stopped": (
         RUNNING,
@@ -108,7 +124,9 @@ def entry(setup, gold, check, language="bash"):
 def all_entries():
     """Returns an entry of each class, by name."""
     entries = {name: entry(*scripts) for name, scripts in CLASSES.items()}
-    entries["a check in Python"] = entry(MONITOR, "/srv/monitor.sh &", PYTHON_CHECK, "python")
+    entries["a check in Python"] = entry(
+        MONITOR, "/srv/monitor.sh & " + STARTED, PYTHON_CHECK, "python"
+    )
     for name, gold in VI.items():
         grown = "[ $(wc -l </srv/notes) = 3 ] && [ $(grep -c old /srv/notes) = 2 ]"
         entries[f"vi: {name}"] = entry("printf 'old\\nold\\n' >/srv/notes", gold, grown)

@@ -11,6 +11,8 @@ from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
+pytestmark = pytest.mark.slow
+
 NUM_TASKS = 50
 COMBINED = OSGenerator(skill_mode="all", num_skills=3)
 C_CHECK = """\

@@ -12,6 +12,8 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import Sandbox
 
+pytestmark = pytest.mark.slow
+
 FORK_80 = """
 import os, time
 for num_started in range(80):

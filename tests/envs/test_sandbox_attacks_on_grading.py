@@ -4,6 +4,8 @@ import pytest
 
 from agentpeft.envs.os_interaction.sandboxes import Sandbox
 
+pytestmark = pytest.mark.slow
+
 CHECK = """
 [ "$(cat /srv/answer)" = right ] && grep -q right /srv/answer && test -s /srv/answer \
     && [ "$(stat -c %s /srv/answer)" = 6 ] \

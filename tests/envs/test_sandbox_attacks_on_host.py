@@ -14,6 +14,8 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
 
+pytestmark = pytest.mark.slow
+
 OTHER_FAMILIES = (38, 40)
 """AF_ALG and AF_VSOCK."""
 

@@ -15,6 +15,8 @@ from agentpeft.envs.os_interaction.grading.state import FileState, State
 from agentpeft.envs.os_interaction.sandboxes import SandboxKind
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
+pytestmark = pytest.mark.slow
+
 NEEDED = {
     "the shell": "/usr/bin/bash",
     "the first of the links to it": "/bin",

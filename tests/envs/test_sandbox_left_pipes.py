@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LEAVE = """
 mkdir /srv/p; mkfifo -m 640 /srv/p/answer /srv/p/{1..120}; ln -s /srv/p/answer /srv/p/link
 python3 -c "import socket; socket.socket(1).bind('/srv/p/socket')"

@@ -14,6 +14,8 @@ from agentpeft.envs.os_interaction.sandboxes import SandboxKind, SandboxLimits, 
 from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 from agentpeft.envs.system.processes import identify_process
 
+pytestmark = pytest.mark.slow
+
 MARK = str(10_000_000 + os.getpid())
 """Seconds of sleep, by which this test's processes are known on a machine with others."""
 PLAY = f"""

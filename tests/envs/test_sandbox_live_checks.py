@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LIES = """
 #include <stdlib.h>
 #include <unistd.h>

@@ -13,6 +13,8 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import FrozenFiles, Sandbox, SandboxKind, make_sandbox
 
+pytestmark = pytest.mark.slow
+
 GRADED = ("/etc/passwd", "/etc/shadow", "/etc/group", "/srv/answer", "/opt/a/b/answer")
 REPLACEMENTS = {
     "directory": "mkdir {path}",

@@ -10,6 +10,8 @@ from small_sandbox import SMALL
 
 from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
 
+pytestmark = pytest.mark.slow
+
 TAKE = """
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -196,7 +196,7 @@ def test_tables_are_as_small_as_asked_for(skill):
 
 def test_invented_words_fill_about_half_of_the_text_columns():
     folder = Path(tables.__file__).parent / "data"
-    known = set(re.findall("[A-Z][a-z]+", "".join(p.read_text() for p in folder.glob("*.txt"))))
+    known = set(re.findall("[A-Z][a-z]+", "".join(p.read_text() for p in folder.glob("*.toml"))))
     counts = [0, 0]
     for task in Taskset.generate(DBBenchGenerator(["delete"], invent=True), 200, seed=3):
         assert "/all;i/" in task.task_id and DBBenchGenerator().get(task.task_id) == task

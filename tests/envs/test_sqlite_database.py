@@ -106,10 +106,10 @@ def test_sqlite_itself_refuses(sql):
 )
 def test_values_cannot_grow_without_bound(sql):
     connection = bare()
-    start_s = time.monotonic()
+    start_s = time.process_time()
     with pytest.raises(sqlite3.Error):
         connection.run(transaction(sql))
-    assert time.monotonic() - start_s < 1
+    assert time.process_time() - start_s < 1
     connection.close()
 
 
@@ -146,7 +146,7 @@ def test_an_interrupted_write_leaves_nothing():
 )
 def test_a_worker_stops_what_a_connection_cannot(pool, sql, error):
     with pytest.raises(error):
-        in_worker(pool, sql, timeout_s=3.0 if error is MemoryError else 0.3)
+        in_worker(pool, sql, timeout_s=30.0 if error is MemoryError else 0.3)
     assert in_worker(pool, "SELECT count(*) FROM t").rows == [(10,)]
 
 

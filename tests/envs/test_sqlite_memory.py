@@ -14,6 +14,8 @@ from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Ta
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 
+pytestmark = pytest.mark.slow
+
 NUM_EPISODES = 120
 NUM_FIRST_EPISODES = 40
 MAX_GROWTH_KIB = 40 * 1024

@@ -151,7 +151,7 @@ def test_sleeps_in_one_block_add_up(database: SqliteDatabase) -> None:
     session = open_session(database)
     start_s = time.monotonic()
     assert session.execute("SELECT SLEEP(0.05);" * 900).is_timeout
-    assert time.monotonic() - start_s < TIMEOUT_S + 1
+    assert time.monotonic() - start_s < TIMEOUT_S + 5
     session.close()
 
 

@@ -13,7 +13,7 @@ from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
 from agentpeft.envs.db_bench.backends.server.statement_growth import StatementGuard
 
 LIMIT_S = 1.0
-SLACK_S = 1.0
+SLACK_S = 4.0
 DEPTHS = (6, 14, 17, 22, 40, 200)
 PETS = Table(
     "pets",

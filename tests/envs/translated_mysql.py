@@ -3,7 +3,7 @@
 import sqlite3
 
 from agentpeft.envs.db_bench.backends.protocol import Row
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import parse_statements
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import install_collation
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import install_functions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agentpeft.launch.run.run_folder import read_start
 from agentpeft.launch.train import main
-from agentpeft.policies.models.warm_start import load_tiny
+from agentpeft.policies.models.tiny_cache import load_tiny
 
 SETTINGS = """
 experiment = "finished"

@@ -1,18 +1,15 @@
 """Runs the documentation's blocks that need an environment of their own."""
 
 import os
-import re
 import subprocess
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from docs_blocks import BLOCKS, ROOT
 
 
 def run_block(page, word, python, folder, after):
     """Runs the page's one `needs:` block with `word` in it, then `after`; the last line said."""
-    text = (ROOT / page).read_text("utf-8")
-    blocks = re.findall(r"^```python needs:\w+\n(.*?)^```$", text, re.M | re.S)
-    (block,) = [block for block in blocks if word in block]
+    blocks = [each for each in BLOCKS if each.page == ROOT / page and each.language == "python"]
+    (block,) = [each.text for each in blocks if each.needs and word in each.text]
     script = folder / "block.py"
     script.write_text(f"{block}\n{after}\n", encoding="utf-8")
     quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}

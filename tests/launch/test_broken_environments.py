@@ -135,6 +135,7 @@ def test_an_environment_cannot_interrupt_the_run(train):
     assert status == 1 and "the environment raised KeyboardInterrupt" in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*ERRORS, "a hang"])
 def test_an_environment_that_cannot_be_closed_does_not_spoil_a_run(train, caplog, kind):
     name = f"environment.id=Broken/close-{kind.partition(' ')[2]}-v0"

@@ -148,12 +148,14 @@ def test_a_rollout_ends_where_the_next_turn_has_no_room(merged):
     assert all(all(mask) and len(mask) <= 4 for mask in played["env_mask"])
 
 
+@pytest.mark.slow
 def test_a_data_set_holds_tasks_of_every_kind(tmp_path, trl_python):
     after = "print(dataset.column_names, {f.dtype for f in dataset.features.values()})"
     shown = run_block(PAGE, "from_rows", trl_python, tmp_path, after)
     assert shown == "['task_kind', 'task_id', 'instruction', 'fields'] {'string'}"
 
 
+@pytest.mark.slow
 def test_torchrl_plays_unmodified(merged, tmp_path, trl_python):
     after = (
         "from torchrl.envs.utils import check_env_specs\ncheck_env_specs(env)\n"
@@ -162,12 +164,14 @@ def test_torchrl_plays_unmodified(merged, tmp_path, trl_python):
     assert run_block(PAGE, "GymEnv", trl_python, tmp_path, after) == "1 True"
 
 
+@pytest.mark.slow
 def test_trl_trains_on_whole_episodes(merged, tmp_path, trl_python):
     after = LOGGED % ["grad_norm", "reward"]
     sums = json.loads(run_block(PAGE, "rollout_func", trl_python, tmp_path, after))
     assert sums["steps"] == 2 and sums["grad_norm"] > 0 and sums["reward"] < 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # it makes a model first: 20 s where no one else is at work
 def test_trl_trains_by_tool_calls(tmp_path, trl_python):
     made = Path(__file__).with_name("tool_model.py")

@@ -1,5 +1,7 @@
 """The temporary folder of a run's own Ray, and what is left of both."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,24 @@ def test_a_path_that_is_too_long_for_sockets_is_left_for_another(tmp_path, monke
     monkeypatch.delenv("TMPDIR", raising=False)
     with ray_folder(tmp_path / "logs") as folder:
         assert folder.parent == Path("/tmp").resolve()
+
+
+ENDS = ["os._exit(1)", "os.kill(os.getpid(), 9)", "pass", "raise SystemExit(3)"]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_run_that_ends_without_a_word_is_told_of(tmp_path: Path, ends: str) -> None:
+    script = f"""
+import os
+from pathlib import Path
+from agentpeft.launch.run.ray_folder import ray_folder
+with ray_folder(Path({str(tmp_path / "run/logs/ray")!r})):
+    {ends}
+"""
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ends.startswith("os."):
+        assert ended.stderr.startswith("error: the run has ended without a word")
+        assert ended.stderr.endswith(f"{tmp_path}/run\n")
+    else:
+        assert ended.stderr == ""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ray_cluster import make_python, ray_head
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUICKSTART = [
     "quickstart",

@@ -7,10 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from process_parts import children_of, seconds_until_gone
 from tiny_run import TINY
 
 from agentpeft.policies.checkpoints import list_checkpoints, read_checkpoint
+
+pytestmark = pytest.mark.slow
 
 TRAIN = Path(__file__).parents[2] / "launch" / "train.py"
 QUICK = {

@@ -14,6 +14,8 @@ from process_parts import children_of, read_processes, seconds_until_gone
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.policies.checkpoints import list_checkpoints
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TINY = """
 experiment = "tiny"

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-import ray
 from process_parts import children_of, read_processes
 
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpoints import checkpoint_path
 from agentpeft.policies.workers.learner_group import LearnerGroup
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 TINY = """
 experiment = "tiny"
@@ -27,13 +28,6 @@ learners = {num_learners = 2, num_threads = 1}
 evaluation = {num_tasks = 4}
 output = {checkpoint_interval = 1, num_checkpoints_kept = 4, tensorboard = false}
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture

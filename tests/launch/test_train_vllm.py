@@ -37,7 +37,7 @@ SMALLER = (
 )
 """One kind of change, words that the model knows, and a model that learns them in a minute."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -1,21 +1,17 @@
 """A small sweep with Ray Tune."""
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import ray
+from docs_blocks import ROOT, texts_of
 from ray import tune
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
 from agentpeft.policies.checkpoints import read_checkpoint, read_state
 from agentpeft.policies.settings.config import Settings
-
-ROOT = Path(__file__).parents[2]
 
 VALUES = {
     "tiny": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64},
@@ -28,16 +24,10 @@ VALUES = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_two_learning_rates_are_two_trials_of_two_iterations(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
     space = {"training.lr": tune.grid_search([1e-3, 1e-2])}
     saving = tune.CheckpointConfig(checkpoint_at_end=True)
     run = tune.RunConfig(storage_path=str(tmp_path), checkpoint_config=saving, verbose=0)
@@ -52,9 +42,9 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(cluster, tmp_path):
             assert read_state(read_checkpoint(tmp_path / folder / "checkpoint"))["iteration"] == 2
 
 
+@pytest.mark.slow
 def test_the_pages_sweep_runs(tmp_path):
-    page = (ROOT / "docs" / "training" / "tune.md").read_text("utf-8")
-    (block,) = re.findall(r"^```python needs:tune\n(.*?)^```$", page, re.M | re.S)
+    (block,) = texts_of(ROOT / "docs" / "training" / "tune.md", "python", "tune")
     config = tmp_path / "tiny.toml"
     config.write_text(Settings(**VALUES).to_toml(), encoding="utf-8")
     script = tmp_path / "sweep.py"

@@ -16,6 +16,8 @@ from vllm_server import vllm_servers
 
 from agentpeft.launch import evaluate, merge
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LEARNT = ["tiny.hidden_size=64", "warm_start.num_steps=150"]
 """Attention heads as wide as vLLM takes on CPUs; some answers are right, others wrong."""

@@ -5,11 +5,13 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
+from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.samples import Scores, list_members, make_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.settings.config import LoraSettings, Settings
+from agentpeft.policies.settings.config import LoraSettings, Settings, TrainingSettings
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 
@@ -76,6 +78,15 @@ def random_groups(num_groups=4, size=4, seed=0, vocab=20):
             trajectories.append(make_trajectory(prompt, tokens, i % 3 == 0, mask, ends))
         groups.append(make_group(g, trajectories))
     return groups
+
+
+def make_samples_of(groups, algorithm="grpo", baseline=0.0, scores=None, **training):
+    """Samples without a reference; `scores`: of each trajectory, none unless given."""
+    members = list_members(groups)
+    settings = TrainingSettings(algorithm=algorithm, **training)
+    nothing = [Scores()] * len(members)
+    spec = algorithm_of(settings)
+    return make_samples(members, scores or nothing, nothing, spec, settings, baseline)
 
 
 def flat_weights(learner):

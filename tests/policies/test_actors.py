@@ -33,19 +33,11 @@ TINY = (
 )
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
 REQUESTS = [GroupRequest(position, 2) for position in range(5)]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def make_settings(*overrides):
     return Settings(**with_overrides({}, (*TINY, *overrides)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
 
 
 @pytest.fixture

@@ -4,71 +4,83 @@ import statistics
 
 import numpy as np
 import pytest
-from learner_parts import make_trajectory
+from learner_parts import make_group, make_samples_of, make_trajectory
 
 from agentpeft.policies.learning import advantages
 from agentpeft.policies.learning.algorithms import ALGORITHMS
 
 
-def rewards(*groups):
-    """One turn per episode: groups of returns to groups of turn rewards."""
-    return [[np.array([value], np.float32) for value in group] for group in groups]
-
-
-def flat(values):
-    return [[float(episode[0]) for episode in group] for group in values]
+def returns(*values):
+    return np.array(values, np.float32)
 
 
 def test_moving_baseline_is_subtracted():
-    assert flat(advantages.moving_baseline(rewards([0, 1]), 0.25)) == [[-0.25, 0.75]]
+    assert advantages.moving_baseline(returns(0, 1), 0.25).tolist() == [-0.25, 0.75]
 
 
 def test_leave_one_out_compares_with_the_mean_of_the_others():
-    returns = [0.0, 0.25, 1.0, 0.5]
-    expected = [r - statistics.mean(returns[:i] + returns[i + 1 :]) for i, r in enumerate(returns)]
-    assert flat(advantages.leave_one_out(rewards(returns), 9.0))[0] == pytest.approx(expected)
+    group = [0.0, 0.25, 1.0, 0.5]
+    expected = [r - statistics.mean(group[:i] + group[i + 1 :]) for i, r in enumerate(group)]
+    assert advantages.leave_one_out(returns(*group), 9.0).tolist() == pytest.approx(expected)
 
 
-def test_group_centred_subtracts_the_groups_own_mean():
-    values = flat(advantages.group_centred(rewards([0, 0, 1, 1], [3, 1]), 9.0))
-    assert values == [[-0.5, -0.5, 0.5, 0.5], [1, -1]]
+@pytest.mark.parametrize(
+    ("group", "expected"), [((0, 0, 1, 1), [-0.5, -0.5, 0.5, 0.5]), ((3, 1), [1, -1])]
+)
+def test_group_centred_subtracts_the_groups_own_mean(group, expected):
+    assert advantages.group_centred(returns(*group), 9.0).tolist() == expected
 
 
 def test_group_standardized_divides_by_the_sample_deviation():
-    returns = [0.0, 0.0, 1.0, 2.0]
-    scale = statistics.stdev(returns) + 1e-4
-    expected = [(r - statistics.mean(returns)) / scale for r in returns]
-    assert flat(advantages.group_standardized(rewards(returns), 9.0))[0] == pytest.approx(expected)
+    group = [0.0, 0.0, 1.0, 2.0]
+    scale = statistics.stdev(group) + 1e-4
+    expected = [(r - statistics.mean(group)) / scale for r in group]
+    assert advantages.group_standardized(returns(*group), 9.0).tolist() == pytest.approx(expected)
 
 
-def test_whitened_has_mean_0_and_deviation_1_over_all_groups():
-    values = flat(advantages.whitened(rewards([0, 1], [1, 2]), 0.3))
-    assert values[0] + values[1] == pytest.approx([-(2**0.5), 0, 0, 2**0.5], abs=1e-3)
+@pytest.mark.parametrize(
+    ("group", "expected"), [((0, 2, 2), [0, 1, 1]), ((1, 1), [0, 0]), ((-1, 0), [0, 1])]
+)
+def test_best_of_group_takes_the_highest_returns_where_they_differ(group, expected):
+    assert advantages.best_of_group(returns(*group), 9.0).tolist() == expected
 
 
-def test_best_of_group_takes_the_highest_returns_where_they_differ():
-    values = flat(advantages.best_of_group(rewards([0, 2, 2], [1, 1], [-1, 0]), 9.0))
-    assert values == [[0, 1, 1], [0, 0], [0, 1]]
-
-
-def test_imitation_weighs_every_turn_alike():
-    assert flat(advantages.imitation(rewards([0, 5]), 1.0)) == [[1, 1]]
+def test_imitation_weighs_every_episode_alike():
+    assert advantages.imitation(returns(0, 5), 1.0).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "raft"])
-def test_group_with_equal_rewards_has_zero_advantages(name):
-    values = ALGORITHMS[name].advantage(rewards([0.1] * 7, [0.1]), 0.0)
-    assert all(v == 0 for group in flat(values) for v in group)
+@pytest.mark.parametrize("size", [1, 7])
+def test_group_with_equal_rewards_has_zero_advantages(name, size):
+    assert not ALGORITHMS[name].advantage(returns(*[0.1] * size), 0.0).any()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_each_turn_gets_an_advantage(name):
-    group = [np.array([0, 0, 1], np.float32), np.array([0], np.float32), np.zeros(0, np.float32)]
-    values = ALGORITHMS[name].advantage([group], 0.5)
-    assert [v.shape for v in values[0]] == [(3,), (1,), (0,)]
+def test_each_episode_gets_an_advantage(name):
+    for size in (1, 3):
+        got = ALGORITHMS[name].advantage(np.arange(size, dtype=np.float32), 0.5)
+        assert got.shape == (size,) and got.dtype == np.float32
 
 
-def test_tokens_get_the_advantage_of_their_turn():
-    trajectory = make_trajectory([1], range(6), 1, [1, 1, 0, 0, 1, 1], (2, 6))
-    values = advantages.turns_to_tokens(np.array([3, 5], np.float32), trajectory)
-    assert values.tolist() == [3, 3, 5, 5]
+def test_ppo_whitens_to_mean_0_and_deviation_1_over_all_groups():
+    groups = [
+        make_group(i, [make_trajectory([1], [2], r) for r in values])
+        for i, values in enumerate([(0, 1), (1, 2)])
+    ]
+    values = [s.advantages.tolist() for s in make_samples_of(groups, "ppo", baseline=0.3)]
+    assert np.concatenate(values) == pytest.approx([-(2**0.5), 0, 0, 2**0.5], abs=1e-3)
+
+
+def test_every_sampled_token_gets_its_episodes_advantage():
+    long = make_trajectory([1], range(6), 1, [1, 1, 0, 0, 1, 1], (2, 6))
+    empty = make_trajectory([1], [], 0, ends=())
+    groups = [
+        make_group(0, [make_trajectory([1], [2], 0), empty, long]),
+        make_group(1, [make_trajectory([1], [2, 3], r) for r in (5, 7)]),
+    ]
+    samples = make_samples_of(groups, "dr_grpo")
+    assert [(s.member.group, s.member.index) for s in samples] == [(0, 0), (0, 2), (1, 0), (1, 1)]
+    for sample, value, num_tokens in zip(
+        samples, (-1 / 3, 2 / 3, -1, 1), (1, 4, 2, 2), strict=True
+    ):
+        assert sample.advantages.tolist() == pytest.approx([value] * num_tokens)

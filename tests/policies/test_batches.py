@@ -6,39 +6,30 @@ import torch
 from learner_parts import make_group, make_policy, make_trajectory, random_groups
 from transformers import Gemma2Config, Qwen2Config
 
-from agentpeft.policies.learning.batches import (
-    Sample,
+from agentpeft.policies.learning.batches import make_micro_batches
+from agentpeft.policies.learning.model_runner import (
     can_share_prompts,
     compute_entropy,
-    compute_logprobs,
-    compute_outputs,
-    make_micro_batches,
+    compute_logits,
 )
+from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.scoring import token_logprobs
 
 
-def make_samples(groups):
-    return [
-        Sample(i, t, {"number": np.arange(t.loss_mask.sum(), dtype=np.float32)})
-        for i, group in enumerate(groups)
-        for t in group.trajectories
-    ]
-
-
-def compute_all(policy, samples, share, max_tokens=10_000):
-    """Log-probabilities and entropies by sample, from micro-batches."""
+def compute_all(policy, members, share, max_tokens=10_000):
+    """Log-probabilities and entropies by member, from micro-batches."""
     head, found = policy.base.model.get_output_embeddings(), {}
-    for batch in make_micro_batches(samples, max_tokens, share, torch.device("cpu")):
-        logits, _ = compute_outputs(policy.model, head, batch)
-        lengths = [int(s.trajectory.loss_mask.sum()) for s in batch.samples]
-        columns = (compute_logprobs(logits, batch), compute_entropy(logits, batch))
-        parts = zip(*(c.split(lengths) for c in columns), strict=True)
-        found.update((id(s), part) for s, part in zip(batch.samples, parts, strict=True))
-    return [found[id(s)] for s in samples]
+    for batch in make_micro_batches(members, max_tokens, share, torch.device("cpu")):
+        logits, _ = compute_logits(policy.model, head, batch)
+        logprobs = token_logprobs(logits, batch.slots, batch.targets).split(batch.num_tokens)
+        entropies = compute_entropy(logits, batch).split(batch.num_tokens)
+        found.update(zip(batch.order, zip(logprobs, entropies, strict=True), strict=True))
+    return [found[number] for number in range(len(members))]
 
 
-def compute_alone(policy, sample):
+def compute_alone(policy, member):
     """The same from one unpadded forward pass over the sequence."""
-    t = sample.trajectory
+    t = member.trajectory
     ids = torch.tensor(np.concatenate([t.prompt_ids, t.token_ids]))[None]
     logprobs = policy.model(input_ids=ids).logits[0].log_softmax(-1)
     positions = torch.tensor(np.flatnonzero(t.loss_mask) + len(t.prompt_ids))
@@ -49,15 +40,15 @@ def compute_alone(policy, sample):
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("max_tokens", [1, 60, 10_000])
 def test_logprobs_and_entropies_are_those_of_each_sequence_alone(share, max_tokens):
-    policy, samples = make_policy(nonzero=True), make_samples(random_groups())
-    for sample, got in zip(samples, compute_all(policy, samples, share, max_tokens), strict=True):
-        for values, expected in zip(got, compute_alone(policy, sample), strict=True):
+    policy, members = make_policy(nonzero=True), list_members(random_groups())
+    for member, got in zip(members, compute_all(policy, members, share, max_tokens), strict=True):
+        for values, expected in zip(got, compute_alone(policy, member), strict=True):
             assert torch.allclose(values, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])
 def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient):
-    (batch,) = make_micro_batches(make_samples(random_groups()), 10_000, True, torch.device("cpu"))
+    (batch,) = make_micro_batches(list_members(random_groups()), 10_000, True, torch.device("cpu"))
     size = int(batch.slots.max()) + 1
     logits = torch.randn(size, 150_000, generator=torch.manual_seed(0)) * 5
     expected = torch.distributions.Categorical(logits=logits).entropy()[batch.slots]
@@ -69,13 +60,13 @@ def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient
 
 @pytest.mark.parametrize("share", [True, False])
 def test_gradients_are_those_of_each_sequence_alone(share):
-    policy, samples = make_policy(nonzero=True), make_samples(random_groups())
+    policy, members = make_policy(nonzero=True), list_members(random_groups())
     parameters = policy.trainable_parameters()
     losses = [
-        sum(logprobs.square().mean() / len(samples) for logprobs, _ in values)
+        sum(logprobs.square().mean() / len(members) for logprobs, _ in values)
         for values in (
-            compute_all(policy, samples, share, 100),
-            [compute_alone(policy, sample) for sample in samples],
+            compute_all(policy, members, share, 100),
+            [compute_alone(policy, member) for member in members],
         )
     ]
     got, expected = (torch.autograd.grad(loss, parameters) for loss in losses)
@@ -86,27 +77,27 @@ def test_gradients_are_those_of_each_sequence_alone(share):
 def test_a_shared_prompt_and_equal_answers_run_once():
     answers = [[5, 6, 7], [5, 6, 7], [5, 6, 9], [8], []]
     group = make_group(0, [make_trajectory([1, 2, 3], answer, 1) for answer in answers])
-    (batch,) = make_micro_batches(make_samples([group]), 1000, True, torch.device("cpu"))
+    (batch,) = make_micro_batches(list_members([group]), 1000, True, torch.device("cpu"))
     assert batch.prompt_ids.tolist() == [[1, 2, 3]]
     assert sorted(batch.row_ids.tolist()) == [[0, 0], [5, 6]]
-    assert len(batch.samples) == 4
+    assert sorted(batch.order) == [0, 1, 2, 3]
     assert len(batch.needed_prompts) + len(batch.needed_rows) == 3
 
 
 def test_answers_of_one_token_need_no_rows():
     group = make_group(0, [make_trajectory([1, 2], [token], 1) for token in (3, 4)])
-    policy, samples = make_policy(nonzero=True), make_samples([group])
-    for sample, got in zip(samples, compute_all(policy, samples, True), strict=True):
-        assert torch.allclose(got[0], compute_alone(policy, sample)[0], atol=1e-5)
+    policy, members = make_policy(nonzero=True), list_members([group])
+    for member, got in zip(members, compute_all(policy, members, True), strict=True):
+        assert torch.allclose(got[0], compute_alone(policy, member)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("share", [True, False])
 def test_micro_batches_keep_within_the_budget(share):
-    samples = make_samples(random_groups(num_groups=6))
-    batches = make_micro_batches(samples, 60, share, torch.device("cpu"))
+    members = list_members(random_groups(num_groups=6))
+    batches = make_micro_batches(members, 60, share, torch.device("cpu"))
     assert len(batches) > 1
     assert all(b.prompt_ids.numel() + b.row_ids.numel() <= 60 for b in batches)
-    assert sorted(id(s) for b in batches for s in b.samples) == sorted(map(id, samples))
+    assert sorted(n for b in batches for n in b.order) == list(range(len(members)))
 
 
 def test_prompts_are_shared_only_where_the_cache_is_plain():

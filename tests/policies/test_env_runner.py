@@ -188,7 +188,7 @@ def test_a_hanging_step_is_a_fault(build):
     word_env.FAULTS[task_of(runner, 0)] = 1
     start_s = time.monotonic()
     (group,), report = play(runner, (0, 1))
-    assert time.monotonic() - start_s < 0.9
+    assert time.monotonic() - start_s < 2.5  # it hangs for 3 s
     assert (report.num_faults, group.trajectories[0].outcome) == (1, Outcome.TURN_LIMIT)
 
 

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from learner_parts import make_group, make_samples_of, make_trajectory
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.learning.advantages import by_turn, compute_gae
-from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.batches import Sample
-from agentpeft.policies.learning.critic import compute_critic_metrics, with_targets
+from agentpeft.policies.learning.advantages import compute_gae
+from agentpeft.policies.learning.critic import compute_critic_metrics
 from agentpeft.policies.learning.losses import squared_error
+from agentpeft.policies.learning.samples import Scores
 from agentpeft.policies.messages import Trajectory
-from agentpeft.policies.settings.config import TrainingSettings
 
 
 def floats(*values):
@@ -27,11 +26,15 @@ def two_turns(first, second, outcome=Outcome.FAILURE):
     )  # fmt: skip
 
 
-def make_sample(trajectory, values):
+def make_critic_samples(trajectories, values, algorithm="a2c", **training):
     """The values stand with the first token of each turn; the others do not count."""
-    old = np.full(trajectory.loss_mask.sum(), np.nan, np.float32)
-    old[[0, 2]] = values
-    return Sample(0, trajectory, {"old_values": old})
+    scores = []
+    for trajectory, turn_values in zip(trajectories, values, strict=True):
+        old = np.full(trajectory.loss_mask.sum(), np.nan, np.float32)
+        old[[0, 2][: len(turn_values)]] = turn_values
+        scores.append(Scores(values=old))
+    groups = [make_group(0, trajectories)]
+    return make_samples_of(groups, algorithm, scores=scores, critic="shared", **training)
 
 
 @pytest.mark.parametrize(
@@ -54,27 +57,32 @@ def test_gae_is_what_one_computes_by_hand(rewards, values, gamma, lambda_, expec
 
 @pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.ONGOING})
 def test_after_any_end_limits_too_nothing_is_to_come(outcome):
-    sample = make_sample(two_turns(0.0, 1.0, outcome), (0.5, 0.25))
-    training = TrainingSettings(algorithm="ppo", critic="shared", gamma=0.9, lambda_=0.8)
-    (found,), (advantages,) = with_targets([sample], [floats(0, 1)], training)
-    assert advantages.tolist() == pytest.approx([0.265, 0.75])
-    assert found.columns["value_targets"].tolist() == pytest.approx([0.765, 0.765, 1, 1])
-    assert found.columns["turn_starts"].tolist() == [1, 0, 1, 0]
+    played = [two_turns(0.0, 1.0, outcome)]
+    (sample,) = make_critic_samples(played, [(0.5, 0.25)], gamma=0.9, lambda_=0.8)
+    assert sample.advantages.tolist() == pytest.approx([0.265, 0.265, 0.75, 0.75])
+    assert sample.critic.targets.tolist() == pytest.approx([0.765, 0.765, 1, 1])
+    assert sample.critic.turn_starts.tolist() == [1, 0, 1, 0]
 
 
 def test_ppo_whitens_over_the_turns_and_a2c_takes_the_advantages_as_they_are():
-    advantages = [floats(1, 2), floats(), floats(6)]
-    whitened, plain = (by_turn(ALGORITHMS[n].advantage, advantages) for n in ("ppo", "a2c"))
+    empty = make_trajectory([1, 2], [], 0, ends=())
+    empty = Trajectory(**{**vars(empty), "turn_rewards": ()})
+    trajectories = [two_turns(-1, 2), empty, make_trajectory([1], [7], 6)]
+    values = [(0, 0), (), (0,)]  # gamma and lambda 1: the advantages are the returns to go
+    whitened, plain = (make_critic_samples(trajectories, values, n) for n in ("ppo", "a2c"))
     scale = np.std([1, 2, 6]) + 1e-4
-    assert [list(a) for a in plain] == [[1, 2], [], [6]]
-    assert np.concatenate(whitened).tolist() == pytest.approx([-2 / scale, -1 / scale, 3 / scale])
-    assert [len(a) for a in whitened] == [2, 0, 1]
+    assert [s.advantages.tolist() for s in plain] == [[1, 1, 2, 2], [6]]
+    assert [s.member.index for s in whitened] == [0, 2]
+    assert whitened[0].advantages.tolist() == pytest.approx([-2 / scale] * 2 + [-1 / scale] * 2)
+    assert whitened[1].advantages.tolist() == pytest.approx([3 / scale])
+    assert make_critic_samples([empty], [()], "ppo") == []
 
 
 def test_the_explained_variance_is_1_less_the_share_that_is_left():
-    training = TrainingSettings(algorithm="a2c")
-    samples = [make_sample(two_turns(0.0, r), (r / 2, r / 2)) for r in (0.0, 2.0, 4.0)]
-    samples, _ = with_targets(samples, [floats(0, r) for r in (0, 2, 4)], training)
+    returns = (0.0, 2.0, 4.0)
+    samples = make_critic_samples(
+        [two_turns(0.0, r) for r in returns], [(r / 2, r / 2) for r in returns]
+    )
     metrics = compute_critic_metrics(samples)
     assert metrics["train/value_mean"] == 1
     assert metrics["train/explained_variance"] == pytest.approx(1 - 0.25)

@@ -6,13 +6,11 @@ import signal
 import sys
 import time
 from hashlib import sha256
-from pathlib import Path
 
 import faulty_parts
 import pytest
 import ray
 from faulty_parts import EngineAround, SignalledEngine, runner_with, take
-from process_parts import leftovers
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
@@ -24,22 +22,15 @@ from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster(num_gpus=1),  # in name
+    pytest.mark.usefixtures("nothing_left", "cluster"),
+]
+
 NUM_ITERATIONS = 3
 for module in (faulty_parts, sys.modules[__name__]):  # actors cannot import them
     ray.cloudpickle.register_pickle_by_value(module)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
-    """A cluster with one GPU in name; nothing of it or of the runs is left behind."""
-    folder = tmp_path_factory.mktemp("cache")
-    before = set(Path("/dev/shm").iterdir())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(folder))
-        ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
-        yield
-        ray.shutdown()
-    assert leftovers(folder, before) == []
 
 
 def make_settings(*overrides):

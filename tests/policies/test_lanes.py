@@ -52,7 +52,7 @@ def test_slow_calls_run_side_by_side_up_to_the_limit(make_lanes, call_all):
     start_s = time.monotonic()
     call_all(make_lanes(max_lanes=4), [step] * 16)
     assert max(most) == 4
-    assert time.monotonic() - start_s < 16 * 0.2 / 2
+    assert time.monotonic() - start_s < 16 * 0.2  # the time of one after the other
 
 
 def test_a_hanging_call_is_left_behind_and_the_others_go_on(make_lanes, call_all):
@@ -64,14 +64,14 @@ def test_a_hanging_call_is_left_behind_and_the_others_go_on(make_lanes, call_all
     assert isinstance(hung, LaneHang)
     assert "more than 0.1 s" in str(hung)
     assert next_one == "next"
-    assert time.monotonic() - start_s < 1.0
+    assert time.monotonic() - start_s < 10
     assert call_all(lanes, [lambda: "again"]) == ["again"]
 
 
 def test_waiting_for_a_lane_is_not_hanging(make_lanes, call_all):
-    lanes = make_lanes(max_lanes=1, timeout_s=0.2)
-    results = call_all(lanes, [lambda: time.sleep(0.06)] * 8)
-    assert results == [None] * 8
+    lanes = make_lanes(max_lanes=1, timeout_s=1.0)
+    results = call_all(lanes, [lambda: time.sleep(0.06)] * 20)
+    assert results == [None] * 20
 
 
 def test_a_fault_is_the_callers(make_lanes, call_all):
@@ -97,11 +97,12 @@ def test_what_a_broken_environment_raises_is_named_and_ends_no_lane(make_lanes, 
 
 
 def test_the_clock_counts_what_overlaps_once():
-    clock = BusyClock()
+    clock, start_s = BusyClock(), time.monotonic()
     clock.begin()
     clock.begin()
     time.sleep(0.05)
     clock.end()
     clock.end()
+    most_s = time.monotonic() - start_s
     time.sleep(0.05)
-    assert 0.05 <= clock.busy_s < 0.1
+    assert 0.05 <= clock.busy_s <= most_s

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -66,6 +65,5 @@ def test_importance_weights_are_probability_ratios_up_to_the_cap():
 )
 def test_token_weights_normalize_by_all_tokens_sequences_or_a_constant(normalization, expected):
     weights = losses.compute_token_weights(normalization, [1, 3, 0], constant=10)
-    assert [len(w) for w in weights] == [1, 3, 0]
-    assert [w[0] for w in weights[:2]] == pytest.approx(expected)
-    assert np.ptp(weights[1]) == 0
+    assert len(weights) == 3
+    assert weights[:2] == pytest.approx(expected)

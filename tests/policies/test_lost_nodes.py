@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(600)
 def test_what_goes_with_a_node_or_for_lack_of_memory_is_played_again():

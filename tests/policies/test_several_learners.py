@@ -20,13 +20,21 @@ from small_model import SMALL
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import PlacementError, TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.batches import Sample
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, cut_into_shares
+from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster(num_cpus=3),
+    pytest.mark.usefixtures("cluster"),
+]
+for module in (learner_parts, sys.modules[__name__]):  # workers cannot import them
+    ray.cloudpickle.register_pickle_by_value(module)
 
 TINY = (
     *SMALL,
@@ -39,18 +47,6 @@ ALONE = Peers()
 
 def make_settings(*overrides):
     return Settings(**with_overrides({}, (*TINY, *overrides)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        load_base(make_settings())
-        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-        for module in (learner_parts, sys.modules[__name__]):  # which actors cannot import
-            ray.cloudpickle.register_pickle_by_value(module)
-        yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -263,13 +259,11 @@ def test_learners_whose_weights_differ_are_an_error(pair):
 
 def test_shares_are_balanced_and_keep_groups_whole():
     sizes = [5, 2, 4, 2]
-    samples = [
-        Sample(group, make_trajectory([1], [2] * (size - 1), 0), {})
-        for group, size in enumerate(sizes)
-    ]
-    shares = cut_into_shares(samples, 2)
-    assert [[s.group for s in share] for share in shares] == [[0, 3], [2, 1]]
-    assert [len(share) for share in cut_into_shares(samples, 5)] == [1, 1, 1, 1, 0]
+    members = list_members(
+        [make_group(i, [make_trajectory([1], [2] * (n - 1), 0)]) for i, n in enumerate(sizes)]
+    )
+    assert cut_into_shares(members, 2) == [[0, 3], [2, 1]]
+    assert [len(share) for share in cut_into_shares(members, 5)] == [1, 1, 1, 1, 0]
 
 
 def test_three_learners_equal_one_and_an_error_in_one_is_raised_while_two_wait(trio):

@@ -15,7 +15,8 @@ from agentpeft.policies.drivers.trl_rollout import TrlRollout
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest, Player
-from agentpeft.policies.rollout.oracle import make_text_env, play_oracle
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.oracle import play_oracle
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
@@ -220,7 +221,7 @@ def test_the_oracle_succeeds_with_every_template(name, thinks):
     chat = make_chat(name, thinks)
     trajectory, _ = run_episode(chat, None)
     assert trajectory.outcome is Outcome.SUCCESS
-    env = make_text_env(Settings().environment)
+    env = make_text_env(Settings().environment.id, {})
     task = env.task_source.draw(np.random.default_rng(0))
     imitated = play_oracle(env, task, chat)
     assert chat.find_action(chat.decode(imitated.token_ids[imitated.loss_mask])) == task.answer

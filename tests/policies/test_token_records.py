@@ -1,20 +1,26 @@
 """Which episodes of an update are recorded token by token, and with which numbers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 from learner_parts import make_group, make_learner, make_policy, make_trajectory, random_groups
 
 from agentpeft.policies.checkpoints import append_episodes
-from agentpeft.policies.learning.batches import Sample
-from agentpeft.policies.learning.token_records import choose_extremes, to_token_record
+from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
+from agentpeft.policies.learning.token_records import (
+    UpdatedSample,
+    choose_extremes,
+    to_token_record,
+)
 from agentpeft.policies.models.tiny import train_tokenizer
 from agentpeft.policies.settings.config import TinySettings
 
 
-def make_sample(advantage):
-    columns = {"advantages": np.full(2, advantage, np.float32)}
-    return Sample(0, make_trajectory([1], [2, 3], 1), columns)
+def make_sample(advantages, trajectory=None, index=0):
+    trajectory = trajectory or make_trajectory([1], [2, 3], 1)
+    values = np.array(advantages, np.float32)
+    return Sample(GroupMember(0, index, trajectory), values, Scores(), Scores(), None)
 
 
 TOKENIZER = train_tokenizer(["ab"], TinySettings())
@@ -22,8 +28,8 @@ A, B, DIGIT = (TOKENIZER(text)["input_ids"][0] for text in "ab7")
 
 
 def test_the_two_lowest_and_the_two_highest_advantages_are_chosen():
-    samples = [make_sample(advantage) for advantage in (0, 3, -1, 1, -2, 2)]
-    chosen = [float(sample.columns["advantages"][0]) for sample in choose_extremes(samples)]
+    samples = [make_sample([advantage] * 2) for advantage in (0, 3, -1, 1, -2, 2)]
+    chosen = [float(sample.advantages[0]) for sample in choose_extremes(samples)]
     assert chosen == [-2, -1, 2, 3]
     assert len(choose_extremes(samples[:3])) == 3
 
@@ -31,13 +37,12 @@ def test_the_two_lowest_and_the_two_highest_advantages_are_chosen():
 def test_a_record_tells_tokens_mask_advantages_and_ratios():
     other = make_trajectory([1], [2], 0)
     played = make_trajectory([DIGIT, DIGIT], [A, B, A], 1, mask=[1, 0, 1], ends=(1, 3))
-    columns = {
-        "advantages": np.array([0.5, -0.5], np.float32),
-        "sampling_logprobs": np.log([0.5, 0.25]).astype(np.float32),
-        "updated_logprobs": np.log([0.25, 0.5]).astype(np.float32),
-    }
+    logprobs = np.log([0.5, 1, 0.25]).astype(np.float32)
+    played = replace(played, sampling_logprobs=logprobs)
+    updated = np.log([0.25, 0.5]).astype(np.float32)
     group = make_group(5, [other, played])
-    record = to_token_record(group, Sample(0, played, columns), TOKENIZER)
+    sample = UpdatedSample(make_sample([0.5, -0.5], played, index=1), updated)
+    record = to_token_record(group, sample, TOKENIZER)
     assert (record.group_id, record.sample, record.prompt) == (5, 1, "77")
     assert record.tokens == ("a", "b", "a") and record.loss_mask == (1, 0, 1)
     assert record.advantages == (0.5, -0.5) and record.ratios == (0.5, 2.0)
@@ -52,15 +57,14 @@ def test_an_update_makes_good_tokens_likelier_and_bad_ones_less_likely():
     before = make_learner(make_policy(nonzero=True), lr=1e-12)
     before.update(groups)
     for (_, new), (_, old) in zip(learner.score_extremes(), before.score_extremes(), strict=True):
-        change = (new.columns["updated_logprobs"] - old.columns["updated_logprobs"]).sum()
-        assert np.sign(change) == np.sign(new.columns["advantages"].sum())
+        change = (new.updated_logprobs - old.updated_logprobs).sum()
+        assert np.sign(change) == np.sign(new.sample.advantages.sum())
 
 
 def test_records_are_lines_of_json(tmp_path):
-    columns = {name: np.zeros(2, np.float32) for name in ("advantages", "sampling_logprobs")}
-    sample = make_sample(0)
-    sample.columns.update(columns, updated_logprobs=np.zeros(2, np.float32))
-    record = to_token_record(make_group(0, [sample.trajectory]), sample, TOKENIZER)
+    played = replace(make_trajectory([1], [2, 3], 1), sampling_logprobs=np.zeros(2, np.float32))
+    sample = UpdatedSample(make_sample([0, 0], played), np.zeros(2, np.float32))
+    record = to_token_record(make_group(0, [played]), sample, TOKENIZER)
     append_episodes(tmp_path / "tokens.jsonl", 3, [record])
     line = json.loads((tmp_path / "tokens.jsonl").read_text())
     assert (line["iteration"], line["ratios"]) == (3, [1.0, 1.0])

@@ -62,7 +62,7 @@ class WordEnv(TextEnv[WordTask]):
             FAULTS[self.task.task_id] -= 1
             if action == "fault":
                 raise EnvFault("the word service is gone")
-            time.sleep(1.0)
+            time.sleep(3.0)
         if action == self.task.word:
             return Turn("Right.", Outcome.SUCCESS)
         return Turn(self.hint)

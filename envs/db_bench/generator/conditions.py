@@ -3,24 +3,15 @@
 
 import operator as operators
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 from agentpeft.envs.db_bench.backends.protocol import Value
-from agentpeft.envs.db_bench.generator.tables import (
-    Field,
-    Kind,
-    OrderKeys,
-    SampleTable,
-    Selection,
-    make_value,
-    to_literal,
-)
-from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.db_bench.generator.families import Attempt
+from agentpeft.envs.db_bench.generator.tables import Field, Kind, OrderKeys, Selection, to_literal
+from agentpeft.envs.db_bench.skills import GROUP_BY, LIMIT
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
-from agentpeft.envs.tasks.task_random import TaskRandom
 
 _OPERATORS: dict[Kind, tuple[str, ...]] = {
     "name": ("starts", "starts", "="),
@@ -36,7 +27,6 @@ _EXTREMES = (
     ("MAX", "highest_all", "=<"),
     ("MIN", "lowest_all", "=>"),
 )
-_MAX_TRIES = 40
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operators.gt,
     "<": operators.lt,
@@ -88,54 +78,6 @@ class Clause(NamedTuple):
         return self.kept in self.weaker_kept
 
 
-@dataclass
-class Attempt:
-    """What one attempt at a task works with; `prefix` is the table alias with its dot."""
-
-    rng: TaskRandom
-    speaker: Speaker
-    sample: SampleTable
-    skills: frozenset[str]
-    prefix: str = ""
-    used: set[str] = field(default_factory=set)
-
-    @property
-    def table(self) -> str:
-        """The table's name in the SQL of a draft; see `Sample`."""
-        return self.sample.scratch
-
-    @property
-    def from_sql(self) -> str:
-        """The table with its alias, for a FROM clause."""
-        return f"{self.table} AS {self.prefix[:-1]}" if self.prefix else self.table
-
-    def ref(self, column: Field) -> str:
-        """Returns a column as the outermost query writes it."""
-        return self.prefix + column.name
-
-    def pick(self, columns: Iterable[Field]) -> Field:
-        """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
-        options = list(columns)
-        used = self.used
-        fresh = [column for column in options if column.name not in used] or options
-        if not fresh:
-            raise NoTaskHereError
-        chosen = self.rng.choice(fresh)
-        self.used.add(chosen.name)
-        return chosen
-
-    def new_value(self, column: Field) -> Value:
-        """Returns a new value for a column that gold SQL may have. Raises: NoTaskHereError."""
-        values = (make_value(self.rng, column) for _ in range(_MAX_TRIES))
-        for value in filter(self.sample.options.allows, values):
-            return value
-        raise NoTaskHereError
-
-    def say(self, what: str, **words: str) -> str:
-        """Returns a phrase."""
-        return self.speaker.say(what, **words)
-
-
 def select_rows(
     attempt: Attempt, where: Clause, order: Clause, limit: Clause
 ) -> tuple[Selection, list[Selection]]:
@@ -173,7 +115,7 @@ def make_where(attempt: Attempt) -> Clause:
 def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
     """Returns one comparison of a column with a value of its own; `prefix` None: the attempt's."""
     fields: Iterable[Field] = attempt.sample.fields
-    if any("group" in skill or "limit" in skill for skill in attempt.skills):
+    if attempt.asks_for((*GROUP_BY, *LIMIT)):
         fields = [column for column in fields if column.kind != "name"]
     column = attempt.pick(fields)
     operator = attempt.rng.choice(_OPERATORS[column.kind])

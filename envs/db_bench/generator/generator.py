@@ -1,39 +1,46 @@
 """Unlimited DB-bench tasks for any skill or set of skills, each remade from its id."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.db_bench.generator.conditions import Attempt
-from agentpeft.envs.db_bench.generator.phrases import PHRASES
-from agentpeft.envs.db_bench.generator.reads import Draft, make_read
+from agentpeft.envs.db_bench.generator.families import Attempt, Draft, Family
+from agentpeft.envs.db_bench.generator.reads import select
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.generator.tables import SampleTable, make_sample
-from agentpeft.envs.db_bench.generator.writes import make_delete, make_insert, make_update
-from agentpeft.envs.db_bench.skills import SKILLS, check_skills
+from agentpeft.envs.db_bench.generator.writes import delete, insert, update
+from agentpeft.envs.db_bench.skills import (
+    GROUP_BY,
+    HAVING_CONDITIONS,
+    LIMIT,
+    ORDER_BY,
+    SKILLS,
+    WHERE,
+    WRITES,
+    check_skills,
+)
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.phrases import Speaker, read_toml
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError, SkillGenerator
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.streams import TaskStream, stages_by_skills
 from agentpeft.envs.tasks.task_random import TaskRandom
 
 _MAX_TABLES = 300
 _DRAFTS_PER_TABLE = 8
-_WRITES = {"insert": make_insert, "delete": make_delete, "update": make_update}
+_CHANGES = (insert, delete, update)
 _EXCLUSIVE = (
-    (tuple(_WRITES), "a statement is one of them"),
-    (SKILLS[4:7], "one WHERE clause is one of them"),
-    (SKILLS[7:9], "a GROUP BY has one column or several"),
-    (SKILLS[9:11], "a HAVING has one condition or several"),
-    (SKILLS[12:15], "one ORDER BY is one of them"),
-    (SKILLS[15:17], "a LIMIT has an offset or none"),
+    (WRITES, "a statement is one of them"),
+    (WHERE, "one WHERE clause is one of them"),
+    (GROUP_BY, "a GROUP BY has one column or several"),
+    (HAVING_CONDITIONS, "a HAVING has one condition or several"),
+    (ORDER_BY, "one ORDER BY is one of them"),
+    (LIMIT, "a LIMIT has an offset or none"),
     (("subquery_single", "subquery_multiple"), "the number of subqueries is one or more"),
     (("subquery_single", "subquery_nested"), "nesting takes two subqueries"),
 )
-_CHOOSES_ROWS = (*SKILLS[4:7], *SKILLS[12:15], "limit_only")
+
+PHRASES = read_toml(__file__, "data/phrases.toml")
 
 
 def find_conflict(skills: Sequence[str]) -> str | None:
@@ -42,58 +49,30 @@ def find_conflict(skills: Sequence[str]) -> str | None:
         both = [skill for skill in skills if skill in group]
         if len(both) > 1:
             return f"{both[0]} and {both[1]} exclude each other: {reason}"
-    for write in _WRITES:
-        if write not in skills:
-            continue
-        fitting = (write,) if write == "insert" else (write, *_CHOOSES_ROWS)
-        for skill in sorted(set(skills).difference(fitting)):
-            return f"{write} and {skill} exclude each other: {write.upper()} has no such part"
-        if "order_by" in str(skills) and "limit_only" not in skills:
-            return f"an order changes nothing in {write} without limit_only"
+    family = _family_of(skills)
+    name = family.name
+    for skill in sorted(set(skills).difference(family.skills)):
+        return f"{name} and {skill} exclude each other: {name.upper()} has no such part"
+    has_order = not set(ORDER_BY).isdisjoint(skills)
+    if name in WRITES and has_order and "limit_only" not in skills:
+        return f"an order changes nothing in {name} without limit_only"
     return None
+
+
+def _family_of(skills: Collection[str]) -> Family:
+    """Returns the family of the statements that show some skills: SELECT where none is a change."""
+    return next((family for family in _CHANGES if family.name in skills), select)
 
 
 class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
     """Makes tasks that show given skills, with no others than those need.
 
     Every part of a gold statement matters: without any one of its conditions, keys or limits the
-    answer would be another. No answer is empty. `draw` picks skills and a number, and these with
-    the options are the task's id, so `get` remakes it, in any process. Thread-safe.
+    answer would be another. No answer is empty. `TableOptions` explains the options.
     """
 
     known_skills = SKILLS
-
-    def __init__(  # noqa: PLR0913 (settings, by keyword only)
-        self,
-        skills: Sequence[str] | None = None,
-        *,
-        skill_mode: str = "single",
-        num_skills: int | None = None,
-        max_phrasings: int | None = None,
-        split: Split | None = None,
-        max_columns: int | None = None,
-        max_rows: int | None = None,
-        max_text_chars: int | None = None,
-        invent: bool = False,
-    ) -> None:
-        """Checks that such tasks exist.
-
-        Args:
-            skills: names from `SKILLS`; None is all.
-            skill_mode: "single": each task is for one of them; "all": has all of them.
-            num_skills: with "all", each task has this many of them, drawn anew; None is all.
-            max_phrasings: how many ways to say each thing, plainest first; None is every way.
-            split: "train" and "test" tasks have no table name and no literal of gold SQL in common.
-            max_columns: of the table; None is up to nine. See `TableOptions`.
-            max_rows: of the table; None is up to 14.
-            max_text_chars: of a text in gold SQL; None is any length.
-            invent: made-up words among the values. See `TableOptions`.
-
-        Raises: SettingsError.
-        """
-        options = TableOptions(max_phrasings, split, invent, max_columns, max_rows, max_text_chars)
-        super().__init__(skills, skill_mode, num_skills, options)
-        self._pick_skills(np.random.default_rng(0))
+    options_type = TableOptions
 
     def make(
         self, task_id: str, skills: tuple[str, ...], options: TableOptions
@@ -140,25 +119,10 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
         raise SettingsError(f"no {self.num_skills} of these skills fit together: {self.skills}")
 
 
-def curriculum(
-    seed: int,
-    *,
-    skills: Sequence[str] | None = None,
-    tasks_per_stage: int = 1000,
-    max_skills: int = 4,
-) -> TaskStream[DBBenchTask]:
-    """Returns stages of 1, 2, … `max_skills` skills a task, drawn from `skills` (None: all)."""
-
-    def make(number: int) -> DBBenchGenerator:
-        return DBBenchGenerator(skills, skill_mode="all", num_skills=number)
-
-    return TaskStream(stages_by_skills(make, tasks_per_stage, max_skills), seed)
-
-
 def _make_draft(
     rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
 ) -> Draft | None:
-    make = next((make for skill, make in _WRITES.items() if skill in skills), make_read)
+    make = _family_of(skills).make
     for _ in range(_DRAFTS_PER_TABLE):
         with suppress(NoTaskHereError):
             return make(Attempt(rng, speaker, sample, skills))

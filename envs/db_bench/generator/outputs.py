@@ -7,8 +7,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from agentpeft.envs.db_bench.backends.protocol import Value
-from agentpeft.envs.db_bench.generator.conditions import Attempt
+from agentpeft.envs.db_bench.generator.families import Attempt
 from agentpeft.envs.db_bench.generator.tables import Field
+from agentpeft.envs.db_bench.skills import ORDER_BY_MULTIPLE
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _COLUMN_KINDS: dict[str, str | int] = {"name": "text", "category": "text", "decimal": 2}
@@ -51,7 +52,8 @@ def column_output(attempt: Attempt, column: Field) -> Output:
 def make_aggregates(attempt: Attempt) -> list[Output]:
     """Returns one aggregate or two; one leaves ties if two order keys need them."""
     first, second = make_aggregate(attempt), make_aggregate(attempt)
-    if "group_by_multiple_columns" not in attempt.skills and "order_by_m" in str(attempt.skills):
+    has_one_key = "group_by_multiple_columns" not in attempt.skills
+    if has_one_key and attempt.asks_for(ORDER_BY_MULTIPLE):
         first = Output("COUNT(*)", attempt.say("count"), "int")
     return [first, second] if first.sql != second.sql and attempt.rng.random() < 0.4 else [first]
 

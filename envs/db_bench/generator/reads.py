@@ -1,19 +1,17 @@
 """Questions of generated DB-bench tasks: SELECT statements whose every clause matters."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from agentpeft.envs.db_bench.backends.protocol import Row
 from agentpeft.envs.db_bench.generator.conditions import (
-    Attempt,
     Clause,
     join_kept,
     make_where,
     select_rows,
     to_bits,
 )
+from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import (
     Output,
     add_alias,
@@ -22,30 +20,29 @@ from agentpeft.envs.db_bench.generator.outputs import (
     make_aggregates,
     make_calculation,
 )
-from agentpeft.envs.db_bench.generator.phrases import count_rows
 from agentpeft.envs.db_bench.generator.tables import (
     Field,
+    OrderKeys,
     Selection,
     StoredRow,
     to_literal,
 )
+from agentpeft.envs.db_bench.skills import (
+    ALIAS,
+    GROUP_BY,
+    HAVING,
+    LIMIT,
+    ORDER_BY,
+    SKILLS,
+    WHERE,
+    WRITES,
+)
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
-_OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
 
-
-@dataclass(frozen=True)
-class Draft:
-    """A finished statement, what it is called in English, its skills, and its rows if a SELECT."""
-
-    sql: str
-    instruction: str
-    skills: frozenset[str]
-    label: tuple[Row, ...] | None
-
-
-def make_read(attempt: Attempt) -> Draft:
+@family(skills=[skill for skill in SKILLS if skill not in WRITES])
+def select(attempt: Attempt) -> Draft:
     """Returns a question. Raises: NoTaskHereError where some clause would not matter."""
     if "table_alias" in attempt.skills:
         attempt.prefix = f"{attempt.sample.table.name[0]}."
@@ -54,7 +51,7 @@ def make_read(attempt: Attempt) -> Draft:
     outputs = _make_outputs(attempt, groups)
     group, having = _make_group(attempt, groups), Clause()
     start = f"FROM {attempt.from_sql}"
-    if any(skill.startswith("having") for skill in attempt.skills):
+    if attempt.asks_for(HAVING):
         having = _make_having(attempt, f"{start}{where.sql}{group.sql}")
     outputs, alias_words = add_alias(attempt, outputs)
     head = Clause(_select_list(outputs) + start)
@@ -73,7 +70,7 @@ def make_read(attempt: Attempt) -> Draft:
         attempt.sample.own_sql(sql),
         " ".join(sentences),
         frozenset({"select"}).union(*(clause.skills for clause in clauses))
-        | attempt.skills & {"column_alias", "table_alias"},
+        | attempt.skills.intersection(ALIAS),
         tuple(zip(*columns, strict=True)),
     )
 
@@ -85,58 +82,48 @@ def make_order(
 
     The first of two keys is one of `coarse`, which leave ties.
     """
-    kind = next((s for s in attempt.skills if s.startswith("order_by")), "")
-    if not kind and not any(skill.startswith("limit") for skill in attempt.skills):
+    kind = next((skill for skill in ORDER_BY if skill in attempt.skills), "")
+    if not kind and not attempt.asks_for(LIMIT):
         return Clause(), ""
     kind = kind or "order_by_single_column"
     num_keys = 1 if kind == "order_by_single_column" else 2
     firsts = candidates if num_keys == 1 else coarse
     if len(candidates) < num_keys or not firsts:
         raise NoTaskHereError
-    directions = [attempt.rng.choice(("ASC", "DESC"))] * num_keys
-    if kind.endswith("different_directions"):
-        directions[1] = _OPPOSITE[directions[0]]
+    is_descending = attempt.rng.choice((False, True))
+    has_opposites = kind == "order_by_multiple_columns_different_directions"
     first = attempt.rng.choice(firsts)
     others = [key for key in candidates if key.sql != first.sql]
-    keys = [first, *(attempt.rng.sample(others, num_keys - 1))]
+    keys = [first, *attempt.rng.sample(others, num_keys - 1)]
+    terms = [(key, is_descending != (has_opposites and i == 1)) for i, key in enumerate(keys)]
+    # Turning round any one of the keys must change the answer, as leaving all of them out must.
+    reversals = [
+        [*terms[:i], (key, not is_down), *terms[i + 1 :]] for i, (key, is_down) in enumerate(terms)
+    ]
 
-    def render(chosen: Sequence[str]) -> str:
-        parts = [
-            f"{key.alias or key.sql} {direction}".removesuffix(" ASC")
-            for key, direction in zip(keys, chosen, strict=True)
-        ]
+    def render(terms: Sequence[tuple[Output, bool]]) -> str:
+        parts = [(key.alias or key.sql) + (" DESC" if is_down else "") for key, is_down in terms]
         return f" ORDER BY {', '.join(parts)}"
 
-    reversed_one = [
-        render([*directions[:i], _OPPOSITE[directions[i]], *directions[i + 1 :]])
-        for i in range(num_keys)
-    ]
-    words = [
-        attempt.say(direction.lower(), c=key.words)
-        for key, direction in zip(keys, directions, strict=True)
-    ]
-    sql = tuple(key.sql for key in keys)
-    names = [key.sql.removeprefix(attempt.prefix) for key in keys]
-    order = tuple((name, way == "DESC") for name, way in zip(names, directions, strict=True))
-    weaker_orders = [
-        (*order[:i], (name, not is_descending), *order[i + 1 :])
-        for i, (name, is_descending) in enumerate(order)
-    ]
+    def to_order(terms: Sequence[tuple[Output, bool]]) -> OrderKeys:
+        return tuple((key.sql.removeprefix(attempt.prefix), is_down) for key, is_down in terms)
+
+    words = [attempt.say("desc" if is_down else "asc", c=key.words) for key, is_down in terms]
     clause = Clause(
-        render(directions),
+        render(terms),
         "",
-        ("", *reversed_one),
+        ("", *map(render, reversals)),
         frozenset({kind}),
-        sql,
-        order=order,
-        weaker_orders=((), *weaker_orders),
+        tuple(key.sql for key in keys),
+        order=to_order(terms),
+        weaker_orders=((), *map(to_order, reversals)),
     )
     return clause, f"{attempt.say('then')} ".join(words)
 
 
 def _pick_groups(attempt: Attempt) -> list[Field]:
     is_multiple = "group_by_multiple_columns" in attempt.skills
-    if not is_multiple and not any("group" in s or "having" in s for s in attempt.skills):
+    if not attempt.asks_for((*GROUP_BY, *HAVING)):
         return []
     return [attempt.pick(attempt.sample.categories) for _ in range(1 + is_multiple)]
 
@@ -159,11 +146,11 @@ def _make_outputs(attempt: Attempt, groups: Sequence[Field]) -> list[Output]:
     if groups:
         chosen = [column_output(attempt, group) for group in groups]
         return chosen + make_aggregates(attempt)
-    is_sorted = any(skill.startswith(("order", "limit")) for skill in attempt.skills)
-    if not is_sorted and "where" in str(attempt.skills) and attempt.rng.random() < 0.25:
+    is_sorted = attempt.asks_for((*ORDER_BY, *LIMIT))
+    if not is_sorted and attempt.asks_for(WHERE) and attempt.rng.random() < 0.25:
         return make_aggregates(attempt)
     fields = attempt.sample.fields
-    if not attempt.skills & {"column_alias", "table_alias"} and attempt.rng.random() < 0.15:
+    if not attempt.asks_for(ALIAS) and attempt.rng.random() < 0.15:
         return [column_output(attempt, column) for column in fields]
     chosen_fields = attempt.rng.sample(fields, attempt.rng.choice((1, 2, 2, 3)))
     return [column_output(attempt, column) for column in chosen_fields]
@@ -232,7 +219,7 @@ def _select_list(outputs: Sequence[Output]) -> str:
 
 
 def _make_order(attempt: Attempt, outputs: Sequence[Output], is_grouped: bool) -> Clause:
-    if not any(skill.startswith(("order_by", "limit")) for skill in attempt.skills):
+    if not attempt.asks_for((*ORDER_BY, *LIMIT)):
         return Clause()
     candidates = list(outputs)
     coarse = [out for out in outputs if out.sql == "COUNT(*)" or out.kind == "text"]
@@ -274,6 +261,11 @@ def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> 
         cut=slice(offset, offset + num_rows),
         weaker_cuts=(slice(None), slice(num_rows), slice(offset, None)),
     )
+
+
+def count_rows(num_rows: int) -> str:
+    """Returns "row" or "3 rows", to go after "the first"."""
+    return "row" if num_rows == 1 else f"{num_rows} rows"
 
 
 def limit_clause(num_rows: int, words: str) -> Clause:
@@ -322,16 +314,8 @@ def _verify_rows(
         if len({all_rows[i] + key_rows[i] for i in kept}) > len({key_rows[i] for i in kept}):
             raise NoTaskHereError
     rows = [all_rows[index] for index in sample.select(selection)]
-    if not rows or (keys and len(rows) > 1 and rows == rows[::-1]):
-        raise NoTaskHereError
-    distinct = set(rows)
-    for weaker in weaker_selections:
-        other = [all_rows[index] for index in sample.select(weaker)]
-        if len(other) == len(rows) and (
-            other == rows
-            or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
-        ):
-            raise NoTaskHereError
+    others = ([all_rows[index] for index in sample.select(weaker)] for weaker in weaker_selections)
+    _check_rows(rows, others, has_order=bool(keys))
     return rows
 
 
@@ -348,15 +332,26 @@ def _verify(attempt: Attempt, clauses: Sequence[Clause]) -> list[StoredRow]:
         if len(found) > len({row[-len(keys) :] for row in found}):
             raise NoTaskHereError
     rows = query("".join(parts))
-    if not rows or None in rows[0] or (keys and len(rows) > 1 and rows == rows[::-1]):
+    others = (
+        query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
+        for index, clause in enumerate(clauses)
+        for weaker in clause.weaker
+    )
+    _check_rows(rows, others, has_order=bool(keys))
+    return rows
+
+
+def _check_rows(rows: list[StoredRow], others: Iterable[list[StoredRow]], has_order: bool) -> None:
+    """Raises: NoTaskHereError unless a query's rows differ from those of each weaker query.
+
+    They differ from themselves in reverse order, too, where the order matters.
+    """
+    if not rows or None in rows[0] or (has_order and len(rows) > 1 and rows == rows[::-1]):
         raise NoTaskHereError
     distinct = set(rows)
-    for index, clause in enumerate(clauses):
-        for weaker in clause.weaker:
-            other = query("".join([*parts[:index], weaker, *parts[index + 1 :]]))
-            if len(other) == len(rows) and (
-                other == rows
-                or (not keys and set(other) == distinct and Counter(other) == Counter(rows))
-            ):
-                raise NoTaskHereError
-    return rows
+    for other in others:
+        if len(other) == len(rows) and (
+            other == rows
+            or (not has_order and set(other) == distinct and Counter(other) == Counter(rows))
+        ):
+            raise NoTaskHereError

@@ -1,8 +1,6 @@
 """Random tables for generated DB-bench tasks: thirty domains, large pools of names and values.
 
-`data/domains.txt` has a domain a line: table names, "|", columns. A mark says what a column
-holds, and its range or pool follows: `=` a name of its own, `@` a category, `#` INT, `$` DECIMAL,
-`~` FLOAT or DOUBLE, `!` DATE. `data/names.txt` has the pools.
+The domains are in `data/domains.toml`, the pools of words in `data/words.toml`.
 
 Numbers are multiples of a quarter, so that sums and means are exact in every database; text is
 plain ASCII letters and spaces, which every collation sorts alike; there are no NULLs.
@@ -16,11 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
+from agentpeft.envs.tasks.phrases import invent_word, read_toml
 from agentpeft.envs.tasks.task_random import TaskRandom
 
 Kind = Literal["name", "category", "int", "decimal", "float", "date"]
@@ -35,20 +33,33 @@ _JOINED = {
     "STREET": ("NOUN", "FIRST", "{} {} Street"),
 }
 _INVENTED = "INVENTED"
-_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
+_NEEDS_TWO_NUMBERS = frozenset(
+    {"having_aggregate_calculation", "where_nested_conditions", "subquery_nested"}
+)
 _FIRST_DAY = date(2015, 1, 1).toordinal()
 _TEXT_TYPES = ("TEXT", "VARCHAR(50)", "VARCHAR(100)", "VARCHAR(255)")
-_FLOAT_TYPES = ("FLOAT", "DOUBLE")
+_TYPES: dict[Kind, tuple[str, ...]] = {
+    "name": _TEXT_TYPES,
+    "category": _TEXT_TYPES,
+    "int": ("INT",),
+    "decimal": ("DECIMAL(10,2)",),
+    "float": ("FLOAT", "DOUBLE"),
+    "date": ("DATE",),
+}
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column as the generator sees it; `spec` is its pool or range."""
+    """A column as the generator sees it.
+
+    `pool` has the words of a text column, or is the name of a pool; `bounds` are those of numbers.
+    """
 
     name: str
     kind: Kind
-    spec: str
     type: str
+    pool: str | tuple[str, ...] = ""
+    bounds: tuple[int, int] = (0, 0)
 
     @cached_property
     def words(self) -> str:
@@ -281,9 +292,9 @@ def _make_values(
     rng: TaskRandom, field: Field, num_rows: int, num_categories: int
 ) -> Sequence[Value]:
     if field.kind == "name":
-        return _pick_texts(rng, field.spec, num_rows)
+        return _pick_texts(rng, field.pool, num_rows)
     if field.kind == "category":
-        chosen = _pick_texts(rng, field.spec, num_categories)
+        chosen = _pick_texts(rng, field.pool, num_categories)
         return [chosen[index] for index in rng.many_below(len(chosen), num_rows)]
     pool = _make_scalars(rng, field, num_rows)
     if rng.random() < 0.5:
@@ -296,7 +307,7 @@ def _make_values(
 def _make_scalars(rng: TaskRandom, field: Field, count: int) -> list[Value]:
     if field.kind == "date":
         return [date.fromordinal(_FIRST_DAY + day) for day in rng.many_below(4000, count)]
-    low, high = _RANGES[field.spec]
+    low, high = field.bounds
     if field.kind == "int":
         step = 1 if high < 500 else 10 if high < 2000 else 50
         steps = rng.many_below((high - low) // step + 1, count)
@@ -307,14 +318,14 @@ def _make_scalars(rng: TaskRandom, field: Field, count: int) -> list[Value]:
     return [number / 4 for number in quarters]
 
 
-def _pick_texts(rng: TaskRandom, spec: str, num_texts: int) -> list[str]:
-    if spec in _JOINED:
-        first, second, form = _JOINED[spec]
+def _pick_texts(rng: TaskRandom, pool: str | tuple[str, ...], num_texts: int) -> list[str]:
+    if pool == _INVENTED:
+        return [invent_word(rng, 3).capitalize() for _ in range(num_texts)]
+    if isinstance(pool, str) and pool in _JOINED:
+        first, second, form = _JOINED[pool]
         firsts = rng.sample(_POOLS[first], num_texts)
         return [form.format(word, rng.choice(_POOLS[second])) for word in firsts]
-    if spec == _INVENTED:
-        return [_invent_word(rng) for _ in range(num_texts)]
-    options = _POOLS.get(spec) or spec.split(",")
+    options = _POOLS[pool] if isinstance(pool, str) else pool
     return rng.sample(options, min(num_texts, len(options)))
 
 
@@ -328,7 +339,7 @@ def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
     """Keeps that many columns, or those that the skills need: categories first, then numbers."""
     num_categories = 1 + ("group_by_multiple_columns" in skills)
-    num_numbers = 1 + any("calculation" in s or "nested" in s for s in skills)
+    num_numbers = 1 + (not _NEEDS_TWO_NUMBERS.isdisjoint(skills))
     first = [field for field in fields if field.kind == "category"][:num_categories]
     first += [field for field in fields if field.is_number][:num_numbers]
     kept = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
@@ -337,49 +348,28 @@ def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list
 
 def _with_invented_words(rng: TaskRandom, field: Field) -> Field:
     is_invented = field.kind in ("name", "category") and rng.random() < 0.5
-    return replace(field, spec=_INVENTED) if is_invented else field
+    return replace(field, pool=_INVENTED) if is_invented else field
 
 
-def _invent_word(rng: TaskRandom) -> str:
-    """Returns a capitalised word of 3 to 9 letters that can be said, such as "Tekolar"."""
-    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(3, 9))]
-    return "".join(letters).capitalize()
+def _read_domain(number: int, domain: dict[str, Any]) -> Domain:
+    columns = [_read_column(name, content) for name, content in domain["columns"].items()]
+    leading = [column for column in columns if column[0].kind in ("name", "category")][:3]
+    others = [column for column in columns if column not in leading]
+    return Domain(number, domain["names"], leading, others)
 
 
-def _parse_domain(number: int, line: str) -> Domain:
-    names, _, columns = line.partition("|")
-    parsed = [_parse_column(column) for column in columns.split()]
-    leading = [column for column in parsed if column[0].kind in ("name", "category")][:3]
-    others = [column for column in parsed if column not in leading]
-    return Domain(number, names.split(), leading, others)
+def _read_column(name: str, content: dict[Kind, Any]) -> tuple[Field, ...]:
+    """Returns the fields that a column may be: `content` is `{"int": [1, 9]}`, say."""
+    [(kind, values)] = content.items()
+    if kind in ("name", "category"):
+        pool = values if isinstance(values, str) else tuple(values)
+        return tuple(Field(name, kind, type_name, pool=pool) for type_name in _TYPES[kind])
+    bounds = (0, 0) if kind == "date" else tuple(values)
+    return tuple(Field(name, kind, type_name, bounds=bounds) for type_name in _TYPES[kind])
 
 
-def _parse_column(column: str) -> tuple[Field, ...]:
-    mark = next(char for char in column if char in _MARKS)
-    name, _, spec = column.partition(mark)
-    kind, types = _MARKS[mark]
-    return tuple(Field(name, kind, spec, type_name) for type_name in types)
-
-
-def _read_lines(name: str) -> list[str]:
-    return (Path(__file__).parent / "data" / name).read_text(encoding="utf-8").splitlines()
-
-
-_MARKS: dict[str, tuple[Kind, tuple[str, ...]]] = {
-    "=": ("name", _TEXT_TYPES),
-    "@": ("category", _TEXT_TYPES),
-    "#": ("int", ("INT",)),
-    "$": ("decimal", ("DECIMAL(10,2)",)),
-    "~": ("float", _FLOAT_TYPES),
-    "!": ("date", ("DATE",)),
-}
-_DOMAINS = [_parse_domain(number, line) for number, line in enumerate(_read_lines("domains.txt"))]
-_POOLS = {
-    name: words.split() for name, words in (line.split(": ") for line in _read_lines("names.txt"))
-}
-_RANGES = {
-    column[0].spec: tuple(int(part) for part in column[0].spec.split("-"))
-    for domain in _DOMAINS
-    for column in domain.leading + domain.others
-    if column[0].is_number
-}
+_DOMAINS = [
+    _read_domain(number, domain)
+    for number, domain in enumerate(read_toml(__file__, "data/domains.toml")["domains"])
+]
+_POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")

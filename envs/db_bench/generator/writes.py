@@ -6,16 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from agentpeft.envs.db_bench.generator.conditions import (
-    Attempt,
-    Clause,
-    make_where,
-    quote,
-    select_rows,
-)
+from agentpeft.envs.db_bench.generator.conditions import Clause, make_where, quote, select_rows
+from agentpeft.envs.db_bench.generator.families import Attempt, Draft, family
 from agentpeft.envs.db_bench.generator.outputs import Output
-from agentpeft.envs.db_bench.generator.phrases import count_rows
-from agentpeft.envs.db_bench.generator.reads import Draft, limit_clause, make_order
+from agentpeft.envs.db_bench.generator.reads import count_rows, limit_clause, make_order
 from agentpeft.envs.db_bench.generator.tables import (
     Field,
     Selection,
@@ -23,10 +17,12 @@ from agentpeft.envs.db_bench.generator.tables import (
     to_literal,
     to_stored,
 )
+from agentpeft.envs.db_bench.skills import ORDER_BY, WHERE
 from agentpeft.envs.tasks.phrases import enumerate_words
 from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 _STEPS = (1, 2, 5, 10, 7, 12)
+_CHOOSES_ROWS = (*WHERE, *ORDER_BY, "limit_only")
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,8 @@ class _Change:
     of: Callable[[str | float], str | float]
 
 
-def make_insert(attempt: Attempt) -> Draft:
+@family(skills=["insert"])
+def insert(attempt: Attempt) -> Draft:
     """Returns an order to add one row or two. Raises: NoTaskHereError."""
     fields = attempt.sample.fields
     rows = [[attempt.new_value(column) for column in fields] for _ in range(2)]
@@ -57,7 +54,8 @@ def make_insert(attempt: Attempt) -> Draft:
     return Draft(sql, text, frozenset({"insert"}), None)
 
 
-def make_delete(attempt: Attempt) -> Draft:
+@family(skills=["delete", *_CHOOSES_ROWS])
+def delete(attempt: Attempt) -> Draft:
     """Returns an order to delete some rows. Raises: NoTaskHereError."""
     where, order, limit, tail = _make_choice(attempt)
     _verify(attempt, (where, order, limit), [])
@@ -69,7 +67,8 @@ def make_delete(attempt: Attempt) -> Draft:
     )
 
 
-def make_update(attempt: Attempt) -> Draft:
+@family(skills=["update", *_CHOOSES_ROWS])
+def update(attempt: Attempt) -> Draft:
     """Returns an order to change some or all rows. Raises: NoTaskHereError."""
     where, order, limit, tail = _make_choice(attempt)
     num_changes = attempt.rng.choice((1, 1, 2))

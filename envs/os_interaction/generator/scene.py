@@ -1,26 +1,27 @@
-"""What one attempt at a generated OS task works with: names, files, people, and the two worlds.
+"""What one attempt at a generated OS task works with: names, files, people, and the two worlds."""
 
-The public methods of `Scene` whose names are in `NOUNS` are what a family's `with` may ask for.
-"""
-
-from collections.abc import Callable
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import UTC, datetime
 from posixpath import basename
 from random import Random
 
-from agentpeft.envs.os_interaction.generator.world import Node, Team, World, new_node, new_person
+from agentpeft.envs.os_interaction.generator.world import (
+    Node,
+    Person,
+    Team,
+    World,
+    new_node,
+    new_person,
+)
+from agentpeft.envs.os_interaction.grading.state import Interval
+from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
 from agentpeft.envs.tasks.splits import split_of
 
-_POOLS = {
-    name: tuple(words.split())
-    for name, words in (
-        line.split(": ", 1)
-        for line in (Path(__file__).parent / "data" / "words.txt").read_text().splitlines()
-    )
-}
-_LETTERS = ("bcdfghjklmnprstvwxyz", "aeiou")
+PHRASES: dict[str, list[str]] = read_toml(__file__, "data/phrases.toml")
+_POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")
 _TOPS = ("/srv", "/opt", "/data")
 _EXTENSIONS = (".txt", ".log", ".md", ".cfg")
 _MODES = ("600", "640", "660", "664", "400", "440", "444", "700", "750", "755", "770")
@@ -35,10 +36,12 @@ _REUSE = 0.7
 
 @dataclass
 class Scene:
-    """Builds up a task: `initial` is made by the setup, `world` is what the steps make of it.
+    """Builds up a task: the setup makes `initial`, and the steps turn it into `world`.
 
+    The first methods choose names, and add to both worlds what a step needs to be there; "fresh"
+    things are new, in a directory that no earlier step has seen. The last ones change `world`.
     `claims` holds what steps have settled of files, users and groups, so that no later step undoes
-    it. What is "fresh" is there from the beginning, and no earlier step has seen its directory.
+    it.
     """
 
     rng: Random
@@ -48,6 +51,15 @@ class Scene:
     claims: set[tuple[str, str]] = field(default_factory=set)
     _words: set[str] = field(default_factory=set)
     _base: str = ""
+
+    def __post_init__(self) -> None:
+        """Prepares the phrasings."""
+        self.speaker = Speaker(PHRASES, self.rng, self.options.max_phrasings)
+
+    @property
+    def worlds(self) -> tuple[World, World]:
+        """Both worlds, for what is there from the beginning."""
+        return self.initial, self.world
 
     def word(self, pool: str = "WORD") -> str:
         """Returns a word of the split that the scene has not had. Raises: NoTaskHereError."""
@@ -59,9 +71,9 @@ class Scene:
                 return word
         raise NoTaskHereError
 
-    def number(self, low: str, high: str) -> str:
+    def number(self, low: int, high: int) -> str:
         """Returns a number within bounds, both included."""
-        return str(self.rng.randint(int(low), int(high)))
+        return str(self.rng.randint(low, high))
 
     def choice(self, *options: str) -> str:
         """Returns one of some words."""
@@ -98,6 +110,10 @@ class Scene:
         self.world.files[path] = Node(**vars(node))
         return path
 
+    def add_lines(self, path: str, *lines: str) -> str:
+        """Puts a text file there before the task begins; returns its path."""
+        return self.add(path, new_node(content=_to_text(lines)))
+
     def fresh_directory(self) -> str:
         """Returns a new directory that is there from the beginning."""
         return self.add(f"{self.rng.choice(_TOPS)}/{self.word()}", new_node("directory"))
@@ -115,9 +131,9 @@ class Scene:
         """Returns a path where nothing is yet, without an ending."""
         return self.new("")
 
-    def fresh_file(self, extension: str | None = None) -> str:
+    def fresh_file(self) -> str:
         """Returns a new file of some lines, in a directory that no step lists."""
-        ending = self.extension() if extension is None else extension
+        ending = self.extension()
         node = new_node(content=self.text(self.rng.randint(4, 9)))
         return self.add(self.aside(ending), node)
 
@@ -151,6 +167,15 @@ class Scene:
         self._fill([top, first, second], ending)
         return top
 
+    def tree_with_empty_files(self) -> str:
+        """Returns a deep tree with two empty files, one of them in a directory of its own."""
+        top = self.deep_tree(self.extension())
+        first, second, below = self.word(), self.word(), self.word()
+        self.add(f"{top}/{below}", new_node("directory"))
+        self.add_lines(f"{top}/{first}.log")
+        self.add_lines(f"{top}/{below}/{second}.txt")
+        return top
+
     def dated_tree(self, ending: str) -> str:
         """Returns a tree whose files have modification times far apart."""
         top = self.tree(ending)
@@ -158,19 +183,14 @@ class Scene:
         self.rng.shuffle(paths)
         for index, path in enumerate(paths):
             hours = index * 30 + self.rng.randint(0, 20)
-            for world in (self.initial, self.world):
+            for world in self.worlds:
                 world.files[path].mtime_s = _FIRST_TIME_S - hours * _HOUR_S
         return top
 
     def table(self) -> str:
         """Returns a new file with a name and a number on each line."""
-        rows = [f"{self.word()} {self.rng.randint(1, 99)}\n" for _ in range(self.rng.randint(4, 6))]
-        path = f"{self.fresh_directory()}/{self.word()}.txt"
-        return self.add(path, new_node(content="".join(rows)))
-
-    def cell(self, path: str, row: str, column: str) -> str:
-        """Returns a word of a file."""
-        return self.world.files[path].lines[int(row) - 1].split()[int(column) - 1]
+        rows = [f"{self.word()} {self.rng.randint(1, 99)}" for _ in range(self.rng.randint(4, 6))]
+        return self.add_lines(f"{self.fresh_directory()}/{self.word()}.txt", *rows)
 
     def file_in(self, directory: str) -> str:
         """Returns the name of a file directly in a directory."""
@@ -182,7 +202,7 @@ class Scene:
 
     def word_in(self, path: str) -> str:
         """Returns a word that some lines of a file have, and some lack. Raises: NoTaskHereError."""
-        lines = [line.split() for line in self.world.files[path].lines]
+        lines = self.rows(path)
         words = sorted({word for line in lines for word in line if word.isalnum()})
         options = [word for word in words if not all(word in line for line in lines)]
         if not options:
@@ -210,10 +230,125 @@ class Scene:
     def fresh_person(self) -> str:
         """Returns a new user that is there from the beginning, in a group of that name."""
         name = self._add_team(self.word("NAME"))
-        for world in (self.initial, self.world):
+        for world in self.worlds:
             gid = self.initial.teams[name].gid or _FIRST_ID
             world.people[name] = new_person(gid, name, f"/home/{name}")
         return name
+
+    def lines(self, *paths: str) -> list[str]:
+        """Returns the lines of files as they are by now."""
+        return [line for path in paths for line in self.world.files[path].lines]
+
+    def rows(self, path: str) -> list[list[str]]:
+        """Returns the words of each line of a file."""
+        return [line.split() for line in self.lines(path)]
+
+    def lines_with(self, word: str, *paths: str) -> list[str]:
+        """Returns the lines of files that have a word."""
+        return [line for line in self.lines(*paths) if word in line.split()]
+
+    def has_word(self, word: str, path: str) -> bool:
+        """Returns whether a file has a word."""
+        return word in self.world.files[path].content.split()
+
+    def make_directory(self, path: str, mode: str = "") -> None:
+        """Makes a directory; without a mode it may have any."""
+        self.world.files[path] = Node("directory", mode=int(mode, 8) if mode else None)
+
+    def make_lines(self, path: str, *lines: str) -> None:
+        """Makes a text file."""
+        self.world.files[path] = Node(content=_to_text(lines))
+
+    def make_script(self, path: str, command: str) -> None:
+        """Makes a shell script of one command."""
+        self.world.files[path] = Node(content=_to_text([command]), match="script")
+
+    def make_link(self, path: str, target: str) -> None:
+        """Makes a symbolic link, whose target is to stay where it is."""
+        self.world.files[path] = Node("symlink", target=target)
+        self.claims.add((target, "path"))
+
+    def remove(self, path: str) -> None:
+        """Removes a file, or a directory with all below it."""
+        for below in (*self.world.below(path), path):
+            del self.world.files[below]
+
+    def move(self, path: str, new_path: str) -> None:
+        """Moves a file; what is settled of it stays so."""
+        self.world.files[new_path] = self.world.files.pop(path)
+        self.claims |= {(new_path, aspect) for name, aspect in self.claims if name == path}
+
+    def move_into(self, path: str, directory: str) -> None:
+        """Moves a file into a directory."""
+        self.move(path, f"{directory}/{basename(path)}")
+
+    def copy(self, path: str, new_path: str) -> None:
+        """Copies a file, or a directory with all below it."""
+        for source in (path, *self.world.below(path)):
+            node = self.world.files[source]
+            copied = Node(node.kind, node.content)
+            self.world.files[new_path + source.removeprefix(path)] = copied
+
+    def copy_into(self, path: str, directory: str) -> None:
+        """Copies a file into a directory."""
+        self.copy(path, f"{directory}/{basename(path)}")
+
+    def change(self, path: str, aspect: str, value: str) -> None:
+        """Changes and settles an aspect of a file. Raises: NoTaskHereError if it was so already."""
+        node, new = self.world.files[path], int(value, 8) if aspect == "mode" else value
+        if getattr(node, aspect) == new:
+            raise NoTaskHereError
+        setattr(node, aspect, new)
+        self.claims.add((path, aspect))
+
+    def change_date(self, path: str, day: str) -> None:
+        """Changes and settles when a file was modified: at noon of a day, "2001-10-15"."""
+        self.world.files[path].mtime_s = noon_of(day)
+        self.claims |= {(path, "content"), (path, "mtime")}
+
+    def edit(self, path: str, lines: list[str]) -> None:
+        """Changes and settles a file's lines. Raises: NoTaskHereError on none or the same ones."""
+        node = self.world.files[path]
+        if not lines or lines == node.lines:
+            raise NoTaskHereError
+        node.content = _to_text(lines)
+        self.claims.add((path, "content"))
+
+    def append(self, path: str, *lines: str) -> None:
+        """Adds lines at the end of a file."""
+        self.edit(path, [*self.lines(path), *lines])
+
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Replaces words of a file wherever they stand."""
+        pattern = rf"\b{re.escape(old)}\b"
+        self.edit(path, [re.sub(pattern, new, line) for line in self.lines(path)])
+
+    def wait(self, earlier: str, later: str, seconds: str) -> None:
+        """Lets at least that time pass between the making of two files."""
+        self.world.intervals.append(Interval(earlier, later, float(seconds)))
+        self.claims |= {(path, what) for path in (earlier, later) for what in ("content", "path")}
+
+    def join(self, person: str, team: str) -> None:
+        """Makes a user a member of a group. Raises: NoTaskHereError if that is settled."""
+        members = self.world.teams[team].members
+        if person in members or (person, team) in self.claims:
+            raise NoTaskHereError
+        members.add(person)
+        self.claims.add((person, team))
+
+    def make_user(self, name: str, **settings: str) -> None:
+        """Makes a user, and settles those aspects of it."""
+        self.world.people[name] = Person()
+        for aspect, value in settings.items():
+            self.change_account(name, aspect, value)
+
+    def change_account(self, name: str, aspect: str, value: str) -> None:
+        """Changes and settles an aspect of a user. Raises: NoTaskHereError if it was so already."""
+        person, new = self.world.people[name], int(value) if aspect == "uid" else value
+        if getattr(person, aspect) == new:
+            raise NoTaskHereError
+        setattr(person, aspect, new)
+        self.claims.add((name, aspect))
 
     def _pick(self, options: list[str], aspect: str = "") -> str | None:
         """Returns, more often than not, one of the latest of which an aspect is not settled."""
@@ -241,26 +376,21 @@ class Scene:
 
     def _add_team(self, name: str, *members: str) -> str:
         gid = _FIRST_ID + len(self.initial.teams)
-        for world in (self.initial, self.world):
+        for world in self.worlds:
             world.teams[name] = Team(gid, set(members))
         return name
 
 
+def noon_of(day: str) -> int:
+    """Returns the time of a day's noon, UTC, in seconds."""
+    return int(datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC).timestamp())
+
+
+def _to_text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _invent_word(rng: Random) -> str:
-    """Returns a word of 5 to 9 letters that can be said, such as "tekolar"."""
-    letters = [rng.choice(_LETTERS[index % 2]) for index in range(rng.randint(5, 9))]
-    word = "".join(letters)
+    """Returns a word of 5 to 9 letters that names no group of the image."""
+    word = invent_word(rng, 5)
     return _invent_word(rng) if word in _TAKEN else word
-
-
-NOUNS: dict[str, Callable[..., str]] = {
-    method.__name__: method
-    for method in (
-        Scene.word, Scene.line, Scene.number, Scene.choice, Scene.id, Scene.extension, Scene.mode,
-        Scene.fresh_directory, Scene.directory, Scene.new, Scene.new_directory, Scene.fresh_file,
-        Scene.file, Scene.lines_of, Scene.tree, Scene.deep_tree, Scene.dated_tree, Scene.table,
-        Scene.cell, Scene.file_in, Scene.file_below, Scene.word_in, Scene.any_word_in, Scene.team,
-        Scene.fresh_team, Scene.person, Scene.fresh_person,
-    )
-} | {"text": lambda _, text: text, "name": lambda _, path: basename(path)}  # fmt: skip
-"""How a family names what it works with: each takes a scene and words."""

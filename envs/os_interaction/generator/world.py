@@ -6,6 +6,7 @@ from posixpath import dirname
 from shlex import quote
 
 from agentpeft.envs.os_interaction.grading.state import (
+    AGING,
     FileState,
     GroupState,
     Interval,
@@ -92,6 +93,10 @@ class World:
         names = self.below(path)
         return [n for n in names if self.files[n].kind == "file" and n.endswith(suffix)]
 
+    def empty_files_below(self, path: str) -> list[str]:
+        """Returns the empty files anywhere below a directory, in order."""
+        return [name for name in self.files_below(path) if not self.files[name].content]
+
 
 def render_setup(world: World) -> str:
     """Returns the bash script that makes a world on a fresh image."""
@@ -133,11 +138,12 @@ def _file_lines(world: World) -> Iterator[str]:
             yield f"touch -d @{node.mtime_s} {path}"
 
 
-def new_node(kind: Kind = "file", content: str = "", **others: str | int) -> Node:
+def new_node(kind: Kind = "file", content: str = "", target: str | None = None) -> Node:
     """Returns a node as the setup makes it: root's, with the usual mode."""
+    if kind == "symlink":
+        return Node(kind, target=target)
     mode = 0o755 if kind == "directory" else 0o644
-    owned = {"mode": mode, "owner": "root", "group": "root"} if kind != "symlink" else {}
-    return Node(kind=kind, content=content, **{**owned, **others})  # type: ignore[arg-type]
+    return Node(kind, content, mode=mode, owner="root", group="root")
 
 
 def new_person(uid: int, group: str, home: str) -> Person:
@@ -146,10 +152,7 @@ def new_person(uid: int, group: str, home: str) -> Person:
 
 
 def expected_state(initial: World, final: World) -> State:
-    """Returns what must hold at the end: the final world, and nothing left of what it lacks.
-
-    Modification times count only where they were changed.
-    """
+    """Returns what must hold at the end: the final world, and nothing left of what it lacks."""
     gone = sorted(initial.files.keys() - final.files.keys())
     files = [
         _file_state(path, node, initial.files.get(path))
@@ -169,35 +172,17 @@ def expected_state(initial: World, final: World) -> State:
 
 
 def _file_state(path: str, node: Node, before: Node | None) -> FileState:
+    """Only files have contents; modification times count only where they were changed."""
     is_new_time = before is None or before.mtime_s != node.mtime_s
-    return FileState(
-        path=path,
-        kind=node.kind,
-        content=node.content if node.kind == "file" else None,
-        match=node.match,
-        mode=node.mode,
-        owner=node.owner,
-        group=node.group,
-        target=node.target,
-        mtime_s=node.mtime_s if is_new_time else None,
-    )
+    seen = {
+        "content": node.content if node.kind == "file" else None,
+        "mtime_s": node.mtime_s if is_new_time else None,
+    }
+    return FileState(path, **{**vars(node), **seen})
 
 
 def _user_state(name: str, world: World) -> UserState:
-    person = world.people[name]
-    least, most, warn, inactive, expiry = person.aging
-    return UserState(
-        name=name,
-        uid=person.uid,
-        group=person.group,
-        groups=tuple(sorted(team for team in world.teams if name in world.teams[team].members)),
-        home=person.home,
-        shell=person.shell,
-        comment=person.comment,
-        is_locked=person.is_locked,
-        min_days=least,
-        max_days=most,
-        warn_days=warn,
-        inactive_days=inactive,
-        expiry_day=expiry,
-    )
+    known = dict(vars(world.people[name]))
+    days = dict(zip(AGING, known.pop("aging"), strict=True))
+    teams = sorted(team for team in world.teams if name in world.teams[team].members)
+    return UserState(name, groups=tuple(teams), **known, **days)

@@ -12,6 +12,7 @@ from agentpeft.envs.core.errors import EnvFault, SettingsError
 from agentpeft.envs.os_interaction.sandboxes.helper_process import HelperProcess
 from agentpeft.envs.os_interaction.sandboxes.identity import Identity
 from agentpeft.envs.system import processes
+from agentpeft.envs.system.whole_files import making, write_file
 
 IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
@@ -77,10 +78,8 @@ def _export_from_docker(cache: Path, image: str) -> Path:
     image_id, chunks = export_image(image)
     tar = cache / f"docker-{image_id.rpartition(':')[2]}.tar"
     if not tar.exists():
-        part = tar.with_suffix(".part")
-        with part.open("wb") as file:
+        with making(tar) as new, new.open("wb") as file:
             file.writelines(chunks)
-        part.rename(tar)
     return tar
 
 
@@ -109,11 +108,15 @@ def _hash_file(cache: Path, path: Path) -> str:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
-        note.write_text(digest.hexdigest()[:32])
+        write_file(note, digest.hexdigest()[:32].encode())
     return note.read_text()
 
 
 def _unpack(tar: Path, folder: Path, identity: Identity) -> None:
+    """Unpacks an image; `folder` appears whole or not at all.
+
+    Not by `making`: the sandboxes' ids, which own the files, could not enter its folder.
+    """
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o755, exist_ok=True)

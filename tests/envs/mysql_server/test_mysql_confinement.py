@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from mysql_episodes import LIMITS, PEOPLE, assert_usable, schema_of
+from mysql_episodes import LIMITS, PEOPLE, SLACK_S, assert_usable, schema_of
 
 from agentpeft.envs.db_bench.backends.server.client import MySQLClient
 from agentpeft.envs.db_bench.backends.server.database import MySQLDatabase
@@ -74,7 +74,7 @@ def test_other_episodes_are_invisible(database: MySQLDatabase, session: MySQLSes
 def test_endless_statement_is_stopped_in_time(session: MySQLSession, sql: str) -> None:
     started = time.monotonic()
     result = session.execute(sql)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < LIMITS.statement_timeout_s + SLACK_S
     assert (result.error, result.is_timeout) == (TIMEOUT, True)
     assert_usable(session)
 
@@ -102,7 +102,7 @@ def test_other_sessions_go_on_while_one_hangs(database: MySQLDatabase) -> None:
 def test_result_flood_is_cut_at_once(session: MySQLSession, sql: str) -> None:
     started = time.monotonic()
     result = session.execute(sql)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < LIMITS.statement_timeout_s + SLACK_S
     assert result.is_cut
     assert 0 < len(result.rows) <= LIMITS.max_rows
     assert_usable(session)
@@ -127,11 +127,11 @@ def test_result_flood_is_cut_at_once(session: MySQLSession, sql: str) -> None:
         "ALTER TABLE people ADD COLUMN z INT DEFAULT (SLEEP(9))",
     ],
 )
-def test_no_statement_takes_a_second_more_than_its_time(session: MySQLSession, sql: str) -> None:
+def test_no_statement_goes_on_after_its_time(session: MySQLSession, sql: str) -> None:
     session.execute("START TRANSACTION; DELETE FROM people WHERE name = 'Ann'; COMMIT")
     started = time.monotonic()
     result = session.execute(sql)
-    assert time.monotonic() - started < LIMITS.statement_timeout_s + 1
+    assert time.monotonic() - started < LIMITS.statement_timeout_s + SLACK_S
     assert result.is_cut or result.is_timeout or result.error or result.rows
     assert session.execute("SELECT COUNT(*) FROM people").rows == ((2,),)
 

@@ -1,7 +1,10 @@
 """The MySQL backend against a real server: limits, traps, wording, leftovers."""
 
 import os
+import signal
+import socket
 import subprocess
+import time
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -209,6 +212,37 @@ def test_server_that_dies_is_a_fault_not_an_observation(mysql_url: str) -> None:
         database.open([PEOPLE])
     session.close()
     database.close()
+
+
+def test_stopped_server_is_a_fault_and_costs_its_wait_once(mysql_url: str) -> None:
+    script, name = Path(__file__).parents[3] / ".ci" / "mysql_server.sh", f"stopped-{os.getpid()}"
+    url = subprocess.run([script, "start", name], stdout=subprocess.PIPE, check=True).stdout
+    database = MySQLDatabase(url.decode().strip(), LIMITS)
+    session = database.open([PEOPLE])
+    client = MySQLClient(Address.parse(url.decode().strip()), read_timeout_s=10)
+    pid = int(Path(str(client.query("SELECT @@pid_file")[0][0])).read_text())
+    client.close()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EnvFault, match="accepts connections but does not answer"):
+            session.execute("UPDATE people SET age = 1")
+        start_s = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(EnvFault, match="accepts connections but does not answer"):
+                session.execute("SELECT 1")
+        assert time.monotonic() - start_s < 5
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        session.close()
+        database.close()
+        subprocess.run([script, "stop", name], check=True)
+
+
+def test_what_accepts_and_says_nothing_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(EnvFault, match="does not answer: is its disk full"):
+            MySQLDatabase(f"mysql://root:secret@127.0.0.1:{port}")
 
 
 def open_when_back(database: MySQLDatabase) -> MySQLSession:

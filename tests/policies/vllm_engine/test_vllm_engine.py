@@ -84,6 +84,7 @@ def test_a_killed_process_of_vllm_is_an_error_and_not_a_hang(fused):
         fused.load_adapter(make_adapter(4))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_an_engine_whose_owner_was_killed(vllm, folder):
     """SIGKILL gives the owner no moment to end anything."""
     command = [sys.executable, "-c", OWNER, str(folder)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 from faulty_parts import EngineAround, runner_with, take
-from process_parts import children_of, leftovers, processes_of, seconds_until_gone
+from process_parts import children_of, processes_of, seconds_until_gone
 
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings
@@ -29,7 +29,7 @@ learners = {num_threads = 1}
 evaluation = {num_tasks = 0}
 output = {checkpoint_interval = 1, tensorboard = false}
 """
-pytestmark = pytest.mark.timeout(900)  # five engines are started
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # five engines are started
 LIMIT_S = 10
 """Within how many seconds what a killed process owned is gone."""
 for name in (__name__, "faulty_parts", "process_parts"):  # actors cannot import them
@@ -37,21 +37,10 @@ for name in (__name__, "faulty_parts", "process_parts"):  # actors cannot import
 
 
 @pytest.fixture(scope="module", autouse=True)
-def folder(vllm, tmp_path_factory):
-    """What all processes here have in their environment; none of them is left in the end."""
-    folder, before = tmp_path_factory.mktemp("cache"), set(Path("/dev/shm").iterdir())
-    (folder / "small.toml").write_text(CONFIG, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTPEFT_CACHE", str(folder))
-        yield folder
-    assert leftovers(folder, before) == []
-
-
-@pytest.fixture(scope="module")
-def cluster(folder):
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+def folder(vllm, nothing_left, cache_folder):
+    """What all processes here have in their environment, with a config; none of them is left."""
+    (cache_folder / "small.toml").write_text(CONFIG, encoding="utf-8")
+    return cache_folder
 
 
 @pytest.fixture(scope="module")

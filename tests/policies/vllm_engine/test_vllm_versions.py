@@ -18,6 +18,8 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
+pytestmark = pytest.mark.slow
+
 OVERLAPPED = """
 max_adapter_lag = 1
 environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}

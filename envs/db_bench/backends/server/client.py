@@ -32,6 +32,7 @@ _HEADER_BYTES = 4
 _LARGEST_PACKET = 0xFFFFFF
 _SOCKET = "unix_socket"
 _INTERRUPTED = 1317
+_READ_TIMEOUT = 3024
 
 RawRow: TypeAlias = tuple[bytes, ...]  # with None for NULL: the connector types it so
 
@@ -161,9 +162,9 @@ class _Packets(NetworkBrokerPlain):
         try:
             chunk = sock.recv(_BUFFER_BYTES)
         except TimeoutError:
-            raise ReadTimeoutError(errno=3024) from None
+            raise ReadTimeoutError(errno=_READ_TIMEOUT) from None
         if self.deadline_s < time.monotonic():
-            raise ReadTimeoutError(errno=3024)
+            raise ReadTimeoutError(errno=_READ_TIMEOUT)
         if not chunk:
             raise InterfaceError(errno=2013)
         return chunk
@@ -197,15 +198,23 @@ class MySQLClient:
     """
 
     def __init__(self, address: Address, read_timeout_s: int, database: str | None = None) -> None:
-        """Connects, without TLS on this machine if the server permits."""
+        """Connects, without TLS on this machine if the server permits.
+
+        Raises: DeadlineError where something accepts the connection and says nothing.
+        """
         settings: dict[str, str | int | bool | None] = {
             **{"user": address.user, "password": address.password, "database": database},
             **{"host": address.host, "port": address.port, "unix_socket": address.unix_socket},
             **{"charset": "utf8mb4", "collation": "utf8mb4_general_ci"},
             **{"connection_timeout": 10, "read_timeout": read_timeout_s},
         }
-        with _translated_errors():
-            self._connection = _connect(settings, address.is_local)
+        try:
+            with _translated_errors():
+                self._connection = _connect(settings, address.is_local)
+        except ServerError as error:
+            if error.errno == _READ_TIMEOUT:
+                raise DeadlineError(2013, _LOST) from None
+            raise
         self._converter = MySQLConverter("utf8mb4", use_unicode=True)
         self._is_closed = False
         self.columns: tuple[str, ...] = ()

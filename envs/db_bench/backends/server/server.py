@@ -9,6 +9,7 @@ a virtual column's expression is the agent's code, and runs when it is read.
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
 from agentpeft.envs.db_bench.backends.server.client import (
     Address,
     ConnectionLostError,
+    DeadlineError,
     MySQLClient,
     ServerError,
 )
@@ -32,6 +34,8 @@ _PRIVILEGES = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, EXECU
 _NO_SILENT_CUT = "max_recursive_iterations = 4294967295, "
 """MariaDB ends a recursive query at 1,000 iterations without a word; better a timeout."""
 _ADMIN_TIMEOUT_S = 30
+_SILENCE_S = 10
+"""How long nothing is asked of a server that has left a statement of ours without an answer."""
 _LOCK_TIMEOUT = 1205
 
 
@@ -58,6 +62,7 @@ class MySQLServer:
         self._owner: MySQLClient | None = None
         self._is_owner_lost = True
         self._is_closed = False
+        self._silent_until_s = 0.0
         with self.administrator() as client:
             self._is_mariadb = "MariaDB" in str(client.query("SELECT VERSION()")[0][0])
             self._collation = _find_collation(client)
@@ -81,8 +86,12 @@ class MySQLServer:
     def administrator(self) -> Iterator[MySQLClient]:
         """Lends a pooled administrator's connection. Raises: EnvFault where there is no server.
 
-        ServerError is the caller's affair; a connection that was lost is not lent again.
+        ServerError is the caller's affair; a connection that was lost is not lent again. A server
+        that has not answered (stopped, or waiting for room on a full disk as MariaDB does) is left
+        alone for a while: else each of many episodes and schemas would wait for it in turn.
         """
+        if time.monotonic() < self._silent_until_s:
+            raise self._silence()
         try:
             client = self._clients.pop()
         except IndexError:
@@ -95,6 +104,9 @@ class MySQLServer:
             for pool in (self._clients, self._readers):
                 while pool:
                     pool.pop().close()
+            if isinstance(error, DeadlineError):
+                self._silent_until_s = time.monotonic() + _SILENCE_S
+                raise self._silence() from None
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
         except ServerError:
             self._give_back(client)
@@ -131,8 +143,8 @@ class MySQLServer:
         Raises: EnvFault.
         """
         try:
-            self._connect_administrator().close()
             name = self.make_slot().name
+            self._connect_administrator().close()
             with self.administrator() as client:
                 client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
             reader = self._connect_reader()
@@ -213,6 +225,12 @@ class MySQLServer:
         self._clients.clear()
         self._readers.clear()
 
+    def _silence(self) -> EnvFault:
+        return EnvFault(
+            f"the database server {self.address} accepts connections but does not answer: is its "
+            "disk full, or was it stopped?"
+        )
+
     def _connect_administrator(self) -> MySQLClient:
         if self._is_closed:
             raise EnvFault(f"the database {self.address} has been closed")
@@ -222,6 +240,9 @@ class MySQLServer:
                 "SET autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, "
                 "sql_mode = ''"
             )
+        except DeadlineError:
+            self._silent_until_s = time.monotonic() + _SILENCE_S
+            raise self._silence() from None
         except ConnectionLostError as error:
             raise EnvFault(
                 f"no MySQL server answers at {self.address} ({error}): start one (on Debian: "

@@ -95,7 +95,17 @@ class MySQLSession:
                 raise DataError(problem) from None
 
     def execute(self, sql: str) -> StatementResult:
-        """Runs the agent's SQL; see `DatabaseSession.execute`."""
+        """Runs the agent's SQL; see `DatabaseSession.execute`.
+
+        A statement that ran out of time or room is the agent's only where the server is well: one
+        whose disk is full lets every write wait or fail. Raises: EnvFault where it is not.
+        """
+        result = self._execute(sql)
+        if result.is_timeout or (result.error and _NO_ROOM.match(result.error)):
+            self._server.check()
+        return result
+
+    def _execute(self, sql: str) -> StatementResult:
         if len(sql) > self._limits.max_statement_chars:
             return _TOO_LONG
         refusal = self._guard.find_refusal(sql)

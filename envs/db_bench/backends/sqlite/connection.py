@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import install_collation
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,

@@ -30,7 +30,7 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     failed_key,
 )
 from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
     Statement,
     parse_statements,

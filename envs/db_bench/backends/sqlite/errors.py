@@ -5,7 +5,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import StatementInterrupted
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import INTERNAL
 

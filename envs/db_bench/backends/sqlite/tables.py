@@ -13,7 +13,7 @@ from typing import Any
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.db_bench.backends.protocol import Column, Table, Value
 from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (

@@ -1,5 +1,6 @@
 """`translate`: one MySQL statement as SQLite statements, with the types of its result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from sys import getsizeof
@@ -7,42 +8,40 @@ from sys import getsizeof
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions import (  # noqa: F401 (they register their handlers)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import (  # noqa: F401 (they register their handlers)
     aggregates,
-    arithmetic,
     calls,
-    predicates,
+    operators,
     values,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import STRICT
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.compiler import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.scopes import (
-    Query,
-    Scope,
-    StatementState,
-    name_of,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
-    MARK,
-    Statement,
-    locate,
-    parse,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.catalog import describe, show
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.changes import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.catalog import describe, show
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.changes import (
     compile_delete,
+    compile_insert,
     compile_update,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.definitions import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import STRICT
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.definitions import (
     Definition,
     compile_alter,
     compile_create,
     compile_drop,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.from_clause import find_table
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.inserts import compile_insert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.statements.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import find_table
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    Query,
+    Scope,
+    StatementState,
+    name_of,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
+    Statement,
+    locate,
+    parse,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     Schema,
     SqlType,
@@ -105,11 +104,14 @@ def _count_bytes(statement: Statement, schema: Schema, result: Translation | MyS
 
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
     has_quotes = any(map(statement.text.__contains__, "`'\""))
-    state = StatementState(schema, compile_query, has_quotes=has_quotes)
+    state = StatementState(schema, compile_query, statement.is_replace, has_quotes=has_quotes)
     words = statement.words
     strict = STRICT.set(words[0] in ("INSERT", "UPDATE", "DELETE") and words[1:2] != ["IGNORE"])
     try:
-        return _dispatch(parse(statement), statement, state)
+        tree = parse(statement)
+        if type(tree) not in _COMPILERS:
+            return Mistake.NOT_SUPPORTED(type(tree).__name__.upper())
+        return _COMPILERS[type(tree)](tree, state)
     except MySQLError as error:
         return error.copy()  # its traceback holds the syntax tree
     except Misplaced as error:
@@ -119,51 +121,6 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
     finally:
         STRICT.reset(strict)
         statement.forget_tokens()
-
-
-_QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values)
-_TRANSACTIONS: dict[type[exp.Expr], StatementKind] = {
-    exp.Transaction: StatementKind.BEGIN,
-    exp.Commit: StatementKind.COMMIT,
-    exp.Rollback: StatementKind.ROLLBACK,
-}
-
-
-def _dispatch(node: exp.Expr, statement: Statement, state: StatementState) -> Translation:
-    if isinstance(node, _QUERIES):
-        return _read(compile_query(node, Scope(state), False))
-    if isinstance(node, exp.Insert):
-        return _write(compile_insert(node, state, statement.is_replace))
-    if isinstance(node, exp.Update):
-        return _write(compile_update(node, state))
-    if isinstance(node, exp.Delete):
-        return _write(compile_delete(node, state))
-    if type(node) in _TRANSACTIONS:
-        return Translation(_TRANSACTIONS[type(node)])
-    return _dispatch_other(node, state)
-
-
-def _dispatch_other(node: exp.Expr, state: StatementState) -> Translation:
-    if isinstance(node, exp.Create):
-        return _definition(compile_create(node, state))
-    if isinstance(node, exp.Drop):
-        return _definition(compile_drop(node, state.schema))
-    if isinstance(node, exp.Alter):
-        return _definition(compile_alter(node, state))
-    if isinstance(node, exp.TruncateTable):
-        table = find_table(node.expressions[0], Scope(state))
-        return _write([f"DELETE FROM {quote_name(table.name)}"])
-    if isinstance(node, exp.Show):
-        return _read(show(node, state.schema))
-    if isinstance(node, exp.Describe) and isinstance(node.this, exp.Table):
-        return _read(describe(find_table(node.this, Scope(state))))
-    if isinstance(node, exp.Use):
-        if name_of(node.this.this) != state.schema.name:
-            raise Mistake.DATABASE_DENIED(name_of(node.this.this))
-        return Translation(StatementKind.NOTHING)
-    if isinstance(node, exp.Set):
-        return _set(node, state)
-    raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
 
 
 def _read(query: Query) -> Translation:
@@ -185,7 +142,10 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
         target = item.this.this if isinstance(item.this, exp.EQ) else None
         if isinstance(target, exp.SessionParameter) and target.text("kind").upper() == "GLOBAL":
             raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
-        if isinstance(target, exp.Column | exp.SessionParameter) and _is_autocommit(target):
+        if (
+            isinstance(target, exp.Column | exp.SessionParameter)
+            and target.name.lower() == "autocommit"
+        ):
             is_on = item.this.expression.sql().upper() in ("1", "TRUE", "ON")
             on, off = StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF
             return Translation(on if is_on else off)
@@ -197,6 +157,40 @@ def _set(node: exp.Expr, state: StatementState) -> Translation:
     return _write([f"SELECT {', '.join(terms)}"])
 
 
-def _is_autocommit(target: exp.Expr) -> bool:
-    """Returns whether SET means the switch of transactions, however it is written."""
-    return target.name.replace(MARK, "").lower() == "autocommit"
+def _truncate(node: exp.Expr, state: StatementState) -> Translation:
+    table = find_table(node.expressions[0], Scope(state))
+    return _write([f"DELETE FROM {quote_name(table.name)}"])
+
+
+def _describe(node: exp.Expr, state: StatementState) -> Translation:
+    if not isinstance(node.this, exp.Table):
+        raise Mistake.NOT_SUPPORTED("DESCRIBE")
+    return _read(describe(find_table(node.this, Scope(state))))
+
+
+def _use(node: exp.Expr, state: StatementState) -> Translation:
+    if name_of(node.this.this) != state.schema.name:
+        raise Mistake.DATABASE_DENIED(name_of(node.this.this))
+    return Translation(StatementKind.NOTHING)
+
+
+_COMPILERS: dict[type[exp.Expr], Callable[[exp.Expr, StatementState], Translation]] = {
+    **dict.fromkeys(
+        (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values),
+        lambda node, state: _read(compile_query(node, Scope(state), False)),
+    ),
+    exp.Insert: lambda node, state: _write(compile_insert(node, state)),
+    exp.Update: lambda node, state: _write(compile_update(node, state)),
+    exp.Delete: lambda node, state: _write(compile_delete(node, state)),
+    exp.TruncateTable: _truncate,
+    exp.Create: lambda node, state: _definition(compile_create(node, state)),
+    exp.Alter: lambda node, state: _definition(compile_alter(node, state)),
+    exp.Drop: lambda node, state: _definition(compile_drop(node, state.schema)),
+    exp.Show: lambda node, state: _read(show(node, state.schema)),
+    exp.Describe: _describe,
+    exp.Transaction: lambda *_: Translation(StatementKind.BEGIN),
+    exp.Commit: lambda *_: Translation(StatementKind.COMMIT),
+    exp.Rollback: lambda *_: Translation(StatementKind.ROLLBACK),
+    exp.Use: _use,
+    exp.Set: _set,
+}

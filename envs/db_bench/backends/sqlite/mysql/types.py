@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
 DIVISION_SCALE = 4

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from sqlglot import Token, TokenType
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_NESTING = 60
 MAX_CHAIN = 60

@@ -1,14 +1,17 @@
 """Splitting and parsing of MySQL statements: bounded, and with MySQL's own syntax errors.
 
-Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names:
-their tokens are marked before sqlglot sees them, so that none is rewritten into another dialect's.
-The mark is a character that no name may have: `parse` refuses names with it, as MySQL does.
+Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names.
+sqlglot would read `LEFT(a, 2)` as a node of its own, with other arguments in another order for each
+function. It knows functions by name alone, so `_disguise_calls` gives their tokens a text that is
+no function's, of the type `_Disguise`, and `_undisguise` puts the written names back into the tree.
+The type tells the two apart: whatever text an agent writes, it is never taken for a disguise.
 """
 
 import logging
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from sys import getsizeof
 
@@ -16,7 +19,7 @@ from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Misplaced, Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.grammar import (
     check_nesting,
     find_foreign,
@@ -25,9 +28,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.grammar import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import INTERNAL
 
 MAX_CHARS = 100_000
-MARK = INTERNAL
-"""Stands before the name of a function call in the parsed tree."""
-
 _DIALECT = Dialect.get_or_raise("mysql")
 _REPLACE = re.compile(r"^(\s*)REPLACE(?=\s)", re.IGNORECASE)
 _FILE = re.compile(r"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
@@ -74,6 +74,13 @@ _PRIVATE_OBJECTS = {
 }
 
 
+class _Disguise(str):
+    """The text of a token while it must not be a name that sqlglot knows."""
+
+    __slots__ = ("written",)
+    written: str
+
+
 class _Reader(threading.local):
     """A thread's tokenizer and parser: making new ones takes as long as a short statement."""
 
@@ -87,27 +94,19 @@ _READER = _Reader()
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # an agent's SQL is no reason for log lines
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Statement:
     """One statement of the agent's text; equal to another if the text is the same."""
 
-    __slots__ = ("_tokens", "text")
-
-    def __init__(self, text: str, tokens: Sequence[Token] = ()) -> None:
-        self.text = text
-        self._tokens = tuple(tokens)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Statement) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    text: str
+    _tokens: Sequence[Token] = field(default=(), compare=False)
 
     @property
-    def tokens(self) -> tuple[Token, ...]:
+    def tokens(self) -> Sequence[Token]:
         """The text's tokens, read when they are asked for."""
-        tokens = self._tokens or tuple(_tokenize(self.text))
-        self._tokens = tokens
-        return tokens
+        if not self._tokens:
+            self._tokens = _tokenize(self.text)
+        return self._tokens
 
     def forget_tokens(self) -> None:
         """Gives the tokens' memory back: caches keep statements for long."""
@@ -176,7 +175,8 @@ def parse(statement: Statement) -> exp.Expr:
     """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
     _check_first_words(statement)
     _check_names(statement)
-    tokens = _marked(statement)
+    tokens = list(statement.tokens)
+    has_calls = _disguise_calls(statement, tokens)
     check_nesting(statement.tokens)
     foreign = find_foreign(statement.tokens)
     if foreign is not None:
@@ -189,6 +189,8 @@ def parse(statement: Statement) -> exp.Expr:
         raise Mistake.STACK() from None
     if tree is None or isinstance(tree, exp.Command):
         raise syntax_error(statement.text, _offset(statement, min(1, len(tokens) - 1)))
+    if has_calls:
+        _undisguise(tree)
     return tree
 
 
@@ -268,9 +270,12 @@ def _check_names(statement: Statement) -> None:
             )
 
 
-def _marked(statement: Statement) -> list[Token]:
-    """Returns the tokens with the names of function calls marked."""
-    tokens = list(statement.tokens)
+def _disguise_calls(statement: Statement, tokens: list[Token]) -> bool:
+    """Disguises the names of function calls in `tokens`; returns whether there are any.
+
+    Some are names after all, such as `t` of `INSERT db.t (a)`. They lose their disguise too.
+    """
+    has_calls = False
     before = tokens[0]
     for index, (token, after) in enumerate(pairwise(statement.tokens)):
         if (
@@ -282,12 +287,21 @@ def _marked(statement: Statement) -> list[Token]:
         ):
             if token.end + 1 != after.start and token.text.upper() in _GLUED:
                 raise _with_space(statement, index)
-            text = MARK + token.text
+            text = _Disguise(f"{INTERNAL}{token.text}")
+            text.written = token.text
+            has_calls = True
             tokens[index] = Token(
                 TokenType.VAR, text, token.line, token.col, token.start, token.end
             )
         before = token
-    return tokens
+    return has_calls
+
+
+def _undisguise(tree: exp.Expr) -> None:
+    for node in tree.walk():
+        text = node.args.get("this")
+        if isinstance(text, _Disguise):
+            node.set("this", text.written)
 
 
 def _with_space(statement: Statement, index: int) -> MySQLError:

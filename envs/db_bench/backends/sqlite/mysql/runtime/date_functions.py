@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime import temporal
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind
 
 _EPOCH = datetime(1970, 1, 1)
@@ -106,7 +106,7 @@ def _timediff(left: str, right: str) -> str | None:
     return None if first is None or second is None else _sec_to_time(first - second)
 
 
-DATE_FUNCTIONS: dict[str, Callable[..., SQLiteValue]] = {
+DATE_FUNCTIONS: dict[str, Function] = {
     **{name: _part(name) for name in _PARTS},
     "now": lambda *_: temporal.now().isoformat(" "),
     "curdate": lambda: temporal.now().date().isoformat(),

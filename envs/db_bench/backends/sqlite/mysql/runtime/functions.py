@@ -9,8 +9,9 @@ import sqlite3
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.aggregation import AGGREGATES, Window
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, like
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.date_functions import DATE_FUNCTIONS
@@ -22,7 +23,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.number_functions impo
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.regular_expressions import (
     REGEXP_FUNCTIONS,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.text_functions import (
     NULLABLE_TEXT_FUNCTIONS,
@@ -32,7 +33,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import parse_type
 
 _RANDOM = random.Random()
 """RAND()'s own state: what an agent draws leaves its host's random numbers as they are."""
-Function = Callable[..., SQLiteValue]
 
 
 class FunctionState:
@@ -116,44 +116,6 @@ def _nullable(function: Function) -> Function:
 _ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()}, **_FUNCTIONS}
 
 
-class _TimedWindow:
-    """An aggregate that looks at the deadline with each row, and keeps the error behind SQLite's.
-
-    The characters that it holds count as work: computing its value reads them all.
-    """
-
-    def __init__(
-        self, aggregate: Callable[[], Window], state: FunctionState, deadline: Deadline
-    ) -> None:
-        self._window = aggregate()
-        self._state = state
-        self._deadline = deadline
-
-    def _call(self, method: Callable[..., SQLiteValue], *row: SQLiteValue) -> SQLiteValue:
-        try:
-            self._deadline.check(self._window.num_chars)
-            return method(*row)
-        except (MySQLError, StatementInterrupted) as error:
-            self._state.error = error
-            raise
-
-    def step(self, *row: SQLiteValue) -> None:
-        """Takes a row in."""
-        self._call(self._window.step, *row)
-
-    def inverse(self, *row: SQLiteValue) -> None:
-        """Lets the oldest row go."""
-        self._call(self._window.inverse, *row)
-
-    def value(self) -> SQLiteValue:
-        """Returns the aggregate of the rows held."""
-        return self._call(self._window.value)
-
-    def finalize(self) -> SQLiteValue:
-        """Returns the aggregate of all rows."""
-        return self._call(self._window.value)
-
-
 def install_functions(
     connection: sqlite3.Connection, deadline: Deadline | None = None
 ) -> FunctionState:
@@ -161,10 +123,15 @@ def install_functions(
     state = FunctionState()
     deadline = deadline or Deadline()
 
-    def guarded(function: Function) -> Function:
+    def guarded(function: Function, window: Window | None = None) -> Function:
+        """Looks at the deadline before each call, and keeps the error: SQLite hides it.
+
+        The characters that a window holds count as work: computing its value reads them all.
+        """
+
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
-                deadline.check()
+                deadline.check(window.num_chars if window else 0)
                 return function(*arguments)
             except (MySQLError, StatementInterrupted) as error:
                 state.error = error
@@ -172,12 +139,17 @@ def install_functions(
 
         return call
 
+    def make_window(aggregate: Callable[[], Window]) -> SimpleNamespace:
+        window = aggregate()
+        step, inverse = guarded(window.step, window), guarded(window.inverse, window)
+        value = guarded(window.value, window)
+        return SimpleNamespace(step=step, inverse=inverse, value=value, finalize=value)
+
     timed = {name: _nullable(partial(function, deadline)) for name, function in _TIMED.items()}
     for name, function in (_ALL | timed).items():
         connection.create_function(f"my_{name}", -1, guarded(function))
     for name, aggregate in AGGREGATES.items():
-        window = partial(_TimedWindow, aggregate, state, deadline)
-        connection.create_window_function(f"my_{name}", -1, window)
+        connection.create_window_function(f"my_{name}", -1, partial(make_window, aggregate))
     connection.create_function("my_get", 1, state.variables.get)
     connection.create_function("my_set", 2, state.set_variable)
     return state

@@ -5,18 +5,19 @@ import re
 from collections.abc import Callable
 from decimal import ROUND_DOWN, Context, Decimal
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.expressions.coercion import strict_number
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
+    Function,
     SQLiteValue,
     decimal_unit,
     to_decimal,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import float_text
 
+NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
+"""A number in a text, which may go on after it; the group is without spaces."""
 _NINE_DIGITS = decimal_unit(9)
 _CONTEXT = Context(prec=400)
-Function = Callable[..., SQLiteValue]
 
 
 def _format(value: float, places: float) -> str:
@@ -85,6 +86,13 @@ def _real(name: str, function: Callable[..., float]) -> Function:
     return call
 
 
+def _number(text: SQLiteValue) -> SQLiteValue:
+    """Returns the number that a text is, where a statement changes tables."""
+    if isinstance(text, str) and not NUMBER.fullmatch(text):
+        raise Mistake.TRUNCATED_NUMBER(text)
+    return text if text is None else float(text)
+
+
 def _divisor(value: SQLiteValue) -> SQLiteValue:
     if value == 0:
         raise Mistake.DIVISION_BY_ZERO()
@@ -126,7 +134,7 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
     "float_text": _float_text,
     "cast_integer": _cast_integer,
-    "number": strict_number,
+    "number": _number,
     "divisor": _divisor,
 }
 """Each gives NULL where an argument is NULL."""

@@ -11,14 +11,14 @@ intervals go to 1000.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import Deadline
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function
 
 MAX_TEXT_CHARS = 1 << 20
 _MAX_PATTERN_CHARS = 1000
@@ -380,7 +380,7 @@ def _instr(  # noqa: PLR0913, PLR0917 (MySQL's arguments)
     return int(match.end() if is_end else match.start()) + 1
 
 
-REGEXP_FUNCTIONS: dict[str, Callable[..., SQLiteValue]] = {
+REGEXP_FUNCTIONS: dict[str, Function] = {
     "regexp_like": _like,
     "regexp_replace": _replace,
     "regexp_substr": _substr,

@@ -5,10 +5,12 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, Row, SqlType, Value
 
 SQLiteValue = int | float | str | bytes | None
+Function = Callable[..., SQLiteValue]
+"""A function that SQLite calls."""
 _CONTEXT = Context(prec=400, rounding=ROUND_HALF_UP)
 
 
@@ -46,33 +48,22 @@ def _to_text(value: SQLiteValue) -> Value:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _to_date(value: SQLiteValue) -> Value:
-    if not isinstance(value, str):
-        return value
-    try:
-        return date.fromisoformat(value[:10])
-    except ValueError:
-        raise Mistake.TRUNCATED_TEMPORAL("date", value) from None
+def _temporal(name: str, read: Callable[[str], Value]) -> Callable[[SQLiteValue], Value]:
+    def convert(value: SQLiteValue) -> Value:
+        if not isinstance(value, str):
+            return value
+        try:
+            return read(value)
+        except (ValueError, OverflowError):
+            raise Mistake.TRUNCATED_TEMPORAL(name, value) from None
+
+    return convert
 
 
-def _to_datetime(value: SQLiteValue) -> Value:
-    if not isinstance(value, str):
-        return value
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        raise Mistake.TRUNCATED_TEMPORAL("datetime", value) from None
-
-
-def _to_time(value: SQLiteValue) -> Value:
-    if not isinstance(value, str):
-        return value
-    sign = -1 if value.startswith("-") else 1
-    try:
-        hours, minutes, seconds = value.lstrip("-").split(":")
-        return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
-    except (ValueError, OverflowError):
-        raise Mistake.TRUNCATED_TEMPORAL("time", value) from None
+def _read_time(text: str) -> timedelta:
+    sign = -1 if text.startswith("-") else 1
+    hours, minutes, seconds = text.lstrip("-").split(":")
+    return sign * timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
 
 
 _CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
@@ -80,9 +71,9 @@ _CONVERTERS: dict[Kind, Callable[[SQLiteValue], Value]] = {
     Kind.FLOAT: _to_single,
     Kind.DOUBLE: _to_double,
     Kind.TEXT: _to_text,
-    Kind.DATE: _to_date,
-    Kind.DATETIME: _to_datetime,
-    Kind.TIME: _to_time,
+    Kind.DATE: _temporal("date", lambda text: date.fromisoformat(text[:10])),
+    Kind.DATETIME: _temporal("datetime", datetime.fromisoformat),
+    Kind.TIME: _temporal("time", _read_time),
 }
 
 

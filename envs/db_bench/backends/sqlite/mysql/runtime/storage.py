@@ -4,10 +4,9 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Decimal
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.errors import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
     SQLiteValue,
-    decimal_unit,
     to_decimal,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import normalize
@@ -37,10 +36,12 @@ def stored_value(
             raise Mistake.BAD_TEMPORAL(kind.kind, value, column, row)
         return text
     number = _number(value, kind, column, row, is_lenient)
-    if kind.kind is Kind.INTEGER:
-        return _stored_integer(number, kind, column, row, is_lenient)
-    if kind.kind is Kind.DECIMAL:
-        return _stored_decimal(number, kind, column, row, is_lenient)
+    if kind.kind in (Kind.INTEGER, Kind.DECIMAL):
+        read = _stored_integer if kind.kind is Kind.INTEGER else _stored_decimal
+        wanted, nearest = read(number, kind)
+        if wanted != nearest and not is_lenient:
+            raise Mistake.OUT_OF_RANGE(column, row)
+        return nearest if isinstance(nearest, int) else float(nearest)
     if kind.kind is Kind.FLOAT:
         try:
             return float(struct.unpack("f", struct.pack("f", float(number)))[0])
@@ -89,33 +90,17 @@ def _number(
     raise Mistake.BAD_NUMBER(kind.kind, text, column, row)
 
 
-def _stored_integer(
-    number: int | float | Decimal, kind: SqlType, column: str, row: int, is_lenient: bool
-) -> int:
-    whole = (
-        number
-        if isinstance(number, int)
-        else int(Decimal(str(number)).to_integral_value(ROUND_HALF_UP))
-    )
+def _stored_integer(number: int | float | Decimal, kind: SqlType) -> tuple[int, int]:
+    """Returns (whole number, the nearest one that the column can hold)."""
+    if not isinstance(number, int):
+        number = int(Decimal(str(number)).to_integral_value(ROUND_HALF_UP))
     bits = kind.length or 64
-    low, high = (
-        (0, (1 << bits) - 1) if kind.is_unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    )
-    high = min(high, (1 << 63) - 1)  # SQLite's own limit
-    if low <= whole <= high:
-        return whole
-    if is_lenient:
-        return min(max(whole, low), high)
-    raise Mistake.OUT_OF_RANGE(column, row)
+    low, high = (0, 1 << bits) if kind.is_unsigned else (-(1 << (bits - 1)), 1 << (bits - 1))
+    return number, min(max(number, low), high - 1, (1 << 63) - 1)  # the last is SQLite's limit
 
 
-def _stored_decimal(
-    number: int | float | Decimal, kind: SqlType, column: str, row: int, is_lenient: bool
-) -> float:
+def _stored_decimal(number: int | float | Decimal, kind: SqlType) -> tuple[Decimal, Decimal]:
+    """Returns (rounded decimal, the nearest one that the column can hold)."""
     value = to_decimal(str(number), kind.scale)
-    limit = Decimal(10) ** ((kind.length or 65) - kind.scale)
-    if abs(value) < limit and not (kind.is_unsigned and value < 0):
-        return float(value)
-    if not is_lenient:
-        raise Mistake.OUT_OF_RANGE(column, row)
-    return float(0 if value < 0 and kind.is_unsigned else limit - decimal_unit(kind.scale))
+    high = Decimal((0, (9,) * (kind.length or 65), -kind.scale))
+    return value, min(max(value, Decimal(0) if kind.is_unsigned else high.copy_negate()), high)

@@ -2,13 +2,11 @@
 
 import hashlib
 import zlib
-from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
 
 MAX_TEXT_CHARS = 1 << 20
-Function = Callable[..., SQLiteValue]
 
 
 def _bounded(text: str) -> str | None:

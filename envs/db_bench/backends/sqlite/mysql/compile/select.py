@@ -1,0 +1,355 @@
+"""One SELECT block: its clauses in the order in which MySQL looks at them."""
+
+import re
+
+from sqlglot import exp
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
+    compile_windows,
+    window_names,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
+    compile_condition,
+    compile_expression,
+    direction,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    BareColumn,
+    Fragment,
+    OutputColumn,
+    Query,
+    Scope,
+    name_of,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
+
+_NO_NAME = re.compile("[^\0-\uffff]")
+"""What a text may hold and a name may not; MySQL shows it as a question mark."""
+
+
+def compile_select(node: exp.Expr, scope: Scope) -> Query:
+    """Translates one SELECT block. Raises: MySQLError."""
+    args = node.args
+    from_sql = compile_from(node, scope) if args.get("from_") else ""
+    for projection in node.expressions:
+        if isinstance(projection, exp.Alias):
+            scope.aliases.setdefault(_alias_of(projection).lower(), []).append(projection.this)
+    scope.clause = "where clause"
+    scope.windows = window_names(node)
+    where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
+    scope.bare.clear()
+    group = _compile_group(node, scope)
+    projections, bare = _compile_projections(node, scope)
+    having = _compile_having(node, scope, projections)
+    windows = compile_windows(node, scope)
+    columns = [
+        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
+        for name, value in projections
+    ]
+    order = _compile_order(node, scope, projections)
+    _check_full_group_by(node, scope, bare)
+    if having and not group and not scope.num_aggregates:
+        where, having = [*where, *having], []
+    parts = [
+        "SELECT " + ("DISTINCT " if args.get("distinct") else ""),
+        ", ".join(_output(name, value, node, scope) for name, value in projections),
+        from_sql and f" FROM {from_sql}",
+        where and f" WHERE {' AND '.join(where)}",
+        group and f" GROUP BY {', '.join(group)}",
+        having and f" HAVING {having[0]}",
+        windows,
+        order and f" ORDER BY {', '.join(order)}",
+        compile_limit(node),
+    ]
+    is_single = (bool(scope.num_aggregates) and not group) or not from_sql
+    return Query(
+        "".join(part for part in parts if part),
+        columns,
+        is_single_row=is_single or _limit_of(node) in (0, 1),
+        is_limited=args.get("limit") is not None,
+    )
+
+
+def _output(name: str, value: Fragment, node: exp.Expr, scope: Scope) -> str:
+    sql = collated(value)
+    if scope.is_derived:
+        if value.type.kind is Kind.DECIMAL and not value.type.is_exact:
+            sql = f"round({sql}, {value.type.scale})"
+        return f"{sql} AS {quote_name(name)}"
+    return sql
+
+
+def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
+    group = node.args.get("group")
+    if group is None:
+        return []
+    if group.args.get("rollup"):
+        raise Mistake.NOT_SUPPORTED("WITH ROLLUP")
+    scope.clause = "group statement"
+    terms = []
+    for term in group.expressions:
+        num_aggregates = scope.num_aggregates
+        expression = _ordinal(term, node, scope) or term
+        if (
+            isinstance(term, exp.Column)
+            and not term.table
+            and not scope.has_column(name_of(term.this))
+        ):
+            expression = _aliased(name_of(term.this), scope) or term
+        scope.aggregates_allowed = True
+        value = compile_expression(expression, scope)
+        scope.aggregates_allowed = False
+        if scope.num_aggregates > num_aggregates:
+            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").lower())
+        terms.append(value)
+    scope.group_sql = {term.sql for term in terms}
+    scope.bare.clear()
+    return [collated(term) for term in terms]
+
+
+def _ordinal(term: exp.Expr, node: exp.Expr, scope: Scope) -> exp.Expr | None:
+    """Returns the projection that `GROUP BY 2` means."""
+    if not isinstance(term, exp.Literal) or term.is_string:
+        return None
+    position = int(term.name) if term.name.isdigit() else 0
+    if not 1 <= position <= len(node.expressions):
+        raise Mistake.UNKNOWN_COLUMN(term.name, scope.clause)
+    projection: exp.Expr = node.expressions[position - 1]
+    return projection.this if isinstance(projection, exp.Alias) else projection
+
+
+def _aliased(name: str, scope: Scope) -> exp.Expr | None:
+    found = scope.aliases.get(name.lower())
+    return found[0] if found else None
+
+
+def _compile_projections(
+    node: exp.Expr, scope: Scope
+) -> tuple[list[tuple[str, Fragment]], list[tuple[int, BareColumn]]]:
+    """Returns (name, value) of the select list, and its bare columns with their positions."""
+    scope.clause = "field list"
+    scope.aggregates_allowed = scope.windows_allowed = True
+    projections: list[tuple[str, Fragment]] = []
+    bare: list[tuple[int, BareColumn]] = []
+    has_names = scope.is_derived or (scope.statement.has_quotes and _has_quoted_names(node))
+    for projection in node.expressions:
+        star = projection.this if isinstance(projection, exp.Column) else projection
+        if isinstance(star, exp.Star):
+            projections += _expand_star(projection, scope)
+        else:
+            is_alias = isinstance(projection, exp.Alias)
+            value = compile_expression(projection.this if is_alias else projection, scope)
+            projections.append((_name_of_projection(projection, has_names), value))
+        bare += [(len(projections), column) for column in scope.bare]
+        scope.bare.clear()
+    scope.aggregates_allowed = scope.windows_allowed = False
+    if scope.is_derived:
+        seen: set[str] = set()
+        for name, _ in projections:
+            if name.lower() in seen:
+                raise Mistake.DUPLICATE_COLUMN(name)
+            seen.add(name.lower())
+    return projections, bare
+
+
+def _alias_of(projection: exp.Expr) -> str:
+    return name_of(projection.args["alias"])
+
+
+def _has_quoted_names(node: exp.Expr) -> bool:
+    """Returns whether a clause after the select list may name an expression of it."""
+    clauses = (node.args.get(name) for name in ("having", "order"))
+    names = (name for clause in clauses if clause for name in clause.find_all(exp.Identifier))
+    return any(name.args.get("quoted") for name in names)
+
+
+def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
+    if isinstance(projection, exp.Column):
+        return name_of(projection.this)
+    if isinstance(projection, exp.Alias):
+        name = _alias_of(projection)
+    elif isinstance(projection, exp.Literal):
+        name = projection.name
+    else:
+        name = projection.sql("mysql") if has_name else ""
+    return name if name.isascii() else _NO_NAME.sub("?", name)
+
+
+def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
+    table = name_of(node.args.get("table")) if isinstance(node, exp.Column) else ""
+    sources = [source for source in scope.sources if not table or source.alias == table]
+    if not sources:
+        raise Mistake.UNKNOWN_TABLE(table) if table else Mistake.NO_TABLES()
+    found: list[tuple[str, Fragment]] = []
+    if not table:
+        found += list(scope.using.items())
+    for source, column in ((s, c) for s in sources for c in s.columns):
+        if table or column.name.lower() not in scope.using:
+            fragment = source.fragments[column.name.lower()]
+            if fragment.sql not in scope.group_sql:
+                scope.bare.append(BareColumn(source, column.name))
+            found.append((column.name, fragment))
+    return found
+
+
+def _compile_having(
+    node: exp.Expr, scope: Scope, projections: list[tuple[str, Fragment]]
+) -> list[str]:
+    having = node.args.get("having")
+    if having is None:
+        return []
+    scope.clause = "having clause"
+    scope.aggregates_allowed = True
+    scope.select_list = {name.lower(): value for name, value in reversed(projections)}
+    condition = compile_condition(having.this, scope)
+    scope.select_list = {}
+    scope.aggregates_allowed = False
+    if scope.bare and (node.args.get("group") or scope.num_aggregates):
+        raise Mistake.UNKNOWN_COLUMN(scope.bare[0].name, scope.clause)
+    scope.bare.clear()
+    return [condition]
+
+
+def _compile_order(
+    node: exp.Expr, scope: Scope, projections: list[tuple[str, Fragment]]
+) -> list[str]:
+    order = node.args.get("order")
+    if order is None:
+        return []
+    scope.clause = "order clause"
+    scope.aggregates_allowed = scope.windows_allowed = True
+    scope.bare.clear()
+    names = {name.lower(): index for index, (name, _) in reversed(list(enumerate(projections)))}
+    terms = []
+    for number, ordered in enumerate(order.expressions, start=1):
+        sql = order_term(ordered.this, scope, projections, names)
+        if sql is None:
+            scope.select_list = {
+                name.lower(): value
+                for name, value in reversed(projections)
+                if name.lower() in scope.aliases
+            }
+            value = compile_expression(ordered.this, scope)
+            scope.select_list = {}
+            if node.args.get("distinct"):
+                _check_distinct_order(value, scope, projections, number)
+            sql = collated(value) if value.literal is None else "NULL"
+        _check_order_columns(node, scope, number)
+        terms.append(sql + direction(ordered))
+    scope.aggregates_allowed = scope.windows_allowed = False
+    return terms
+
+
+def _check_distinct_order(
+    value: Fragment, scope: Scope, projections: list[tuple[str, Fragment]], number: int
+) -> None:
+    shown = {projection.sql for _, projection in projections}
+    for column in scope.bare if value.sql not in shown else ():
+        if column.source.fragments[column.name.lower()].sql not in shown:
+            raise Mistake.DISTINCT_ORDER(number, column.title)
+
+
+def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
+    if scope.bare and node.args.get("group"):
+        bare = [(number, column) for column in scope.bare]
+        _check_full_group_by(node, scope, bare, "ORDER BY clause")
+    scope.bare.clear()
+
+
+def order_term(
+    term: exp.Expr,
+    scope: Scope,
+    projections: list[tuple[str, Fragment]],
+    names: dict[str, int],
+) -> str | None:
+    """Returns a term that is a position or a name of the select list; None for others."""
+    if isinstance(term, exp.Literal) and term.name.isdigit() and not term.is_string:
+        position = int(term.name) - 1
+        if not 0 <= position < len(projections):
+            raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
+    elif isinstance(term, exp.Column) and not term.table and name_of(term.this).lower() in names:
+        position = names[name_of(term.this).lower()]
+    else:
+        return None
+    return _position(position, projections[position][1])
+
+
+def _position(index: int, value: Fragment) -> str:
+    suffix = " COLLATE NOCASE" if value.type.kind is Kind.TEXT and not value.is_collated else ""
+    return f"{index + 1}{suffix}"
+
+
+def _limit_of(node: exp.Expr) -> int | None:
+    limit = node.args.get("limit")
+    return int(limit.expression.name) if limit and limit.expression.name.isdigit() else None
+
+
+def compile_limit(node: exp.Expr) -> str:
+    """Returns the LIMIT clause. Raises: MySQLError (1064) where it is no whole number."""
+    limit, offset = node.args.get("limit"), node.args.get("offset")
+    if limit is None:
+        return ""
+    parts = [limit.expression, *([offset.expression] if offset else [])]
+    for part in parts:
+        if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
+            raise Misplaced(part.sql("mysql"))
+    numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
+    return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
+
+
+def _check_full_group_by(
+    node: exp.Expr,
+    scope: Scope,
+    bare: list[tuple[int, BareColumn]],
+    clause: str = "SELECT list",
+) -> None:
+    """ONLY_FULL_GROUP_BY. `bare`: (number of the expression, column).
+
+    Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
+    """
+    is_grouped = node.args.get("group") is not None
+    if not bare or not (is_grouped or scope.num_aggregates):
+        return
+    known = scope.group_sql | _constant_columns(node, scope)
+    for number, column in bare:
+        source = column.source
+        if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
+            continue
+        if is_grouped:
+            raise Mistake.FULL_GROUP_BY(number, clause, column.title)
+        raise Mistake.MIXED_GROUP(number, column.title)
+
+
+def _is_determined(column: BareColumn, known: set[str]) -> bool:
+    fragments = column.source.fragments
+    return any(
+        key and all(fragments[name].sql in known for name in key) for key in column.source.keys
+    )
+
+
+def _constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
+    """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
+    where = node.args.get("where")
+    if where is None:
+        return set()
+    found: set[str] = set()
+    for part in where.this.walk(prune=lambda n: not isinstance(n, exp.And | exp.Paren)):
+        if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
+            found |= _sql_of(part.this, scope)
+        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
+            found |= _sql_of(part.expression, scope)
+    return found
+
+
+def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
+    if not isinstance(column, exp.Column):
+        return set()
+    name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
+    return {
+        source.fragments[name].sql
+        for source in scope.sources
+        if name in source.fragments and (not table or source.alias == table)
+    }

@@ -1,1 +1,0 @@
-"""MySQL's expressions as SQLite text with types."""

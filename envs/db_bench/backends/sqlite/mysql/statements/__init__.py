@@ -1,1 +1,0 @@
-"""MySQL's statements as SQLite statements."""

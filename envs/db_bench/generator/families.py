@@ -1,0 +1,95 @@
+"""What a family of generated DB-bench tasks is: a function that drafts one kind of statement."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agentpeft.envs.db_bench.backends.protocol import Row, Value
+from agentpeft.envs.db_bench.generator.tables import Field, SampleTable, make_value
+from agentpeft.envs.tasks.phrases import Speaker
+from agentpeft.envs.tasks.skill_generator import NoTaskHereError
+from agentpeft.envs.tasks.task_random import TaskRandom
+
+_MAX_TRIES = 40
+
+
+@dataclass
+class Attempt:
+    """What one attempt at a task works with; `prefix` is the table alias with its dot."""
+
+    rng: TaskRandom
+    speaker: Speaker
+    sample: SampleTable
+    skills: frozenset[str]
+    prefix: str = ""
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def table(self) -> str:
+        """The table's name in the SQL of a draft; see `SampleTable`."""
+        return self.sample.scratch
+
+    @property
+    def from_sql(self) -> str:
+        """The table with its alias, for a FROM clause."""
+        return f"{self.table} AS {self.prefix[:-1]}" if self.prefix else self.table
+
+    def asks_for(self, skills: Iterable[str]) -> bool:
+        """Returns whether the task is to show at least one of these skills."""
+        return not self.skills.isdisjoint(skills)
+
+    def ref(self, column: Field) -> str:
+        """Returns a column as the outermost query writes it."""
+        return self.prefix + column.name
+
+    def pick(self, columns: Iterable[Field]) -> Field:
+        """Returns one of the columns, an unused one if possible. Raises: NoTaskHereError."""
+        options = list(columns)
+        used = self.used
+        fresh = [column for column in options if column.name not in used] or options
+        if not fresh:
+            raise NoTaskHereError
+        chosen = self.rng.choice(fresh)
+        self.used.add(chosen.name)
+        return chosen
+
+    def new_value(self, column: Field) -> Value:
+        """Returns a new value for a column that gold SQL may have. Raises: NoTaskHereError."""
+        values = (make_value(self.rng, column) for _ in range(_MAX_TRIES))
+        for value in filter(self.sample.options.allows, values):
+            return value
+        raise NoTaskHereError
+
+    def say(self, what: str, **words: str) -> str:
+        """Returns a phrase."""
+        return self.speaker.say(what, **words)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finished statement with its instruction and skills; `label` has the rows of a SELECT."""
+
+    sql: str
+    instruction: str
+    skills: frozenset[str]
+    label: tuple[Row, ...] | None
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of statement. `skills` are all that it can show, `name`, the first, always.
+
+    `make` raises NoTaskHereError where an attempt gives no statement whose every part matters.
+    """
+
+    skills: tuple[str, ...]
+    make: Callable[[Attempt], Draft]
+
+    @property
+    def name(self) -> str:
+        """The skill that makes the statement one of this family."""
+        return self.skills[0]
+
+
+def family(skills: Sequence[str]) -> Callable[[Callable[[Attempt], Draft]], Family]:
+    """Makes a family of the function that it decorates."""
+    return lambda make: Family(tuple(skills), make)

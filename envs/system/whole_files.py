@@ -1,0 +1,71 @@
+"""Files and folders that appear whole or not at all, even if their writer is killed.
+
+They are written in a temporary folder beside their place, brought to the disk and renamed.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentpeft.envs.system.temporary_folders import temporary_folder
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Makes an OSError in the block name `path`: a full disk names nothing, or a temporary file.
+
+    Raises: OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file in one stroke, over an older one. Raises: OSError that names `path`."""
+    with naming_file(path), making(path) as new:
+        new.write_bytes(content)
+
+
+@contextmanager
+def making(path: Path, *, replaces_folder: bool = False) -> Iterator[Path]:
+    """Yields where to make the file or folder that becomes `path` when the block ends.
+
+    An older file is replaced; an older folder only with `replaces_folder`. Either stays until the
+    new one is on the disk. If the block raises, or makes nothing, nothing changes. Folders above
+    `path` must be there. Raises: OSError.
+    """
+    with temporary_folder(path.parent, f".new-{path.name}-") as folder:
+        new = folder / path.name
+        yield new
+        if new.exists():
+            for part in (new, *new.rglob("*")):
+                bring_to_disk(part)
+            _rename(new, path, replaces_folder)
+            bring_to_disk(path.parent)
+
+
+def _rename(new: Path, path: Path, replaces_folder: bool) -> None:
+    try:
+        new.rename(path)
+    except OSError:  # the system replaces a file, but no folder that holds something
+        if not (replaces_folder and path.exists()):
+            raise
+        old = new.with_name(f"old-{path.name}")
+        path.rename(old)
+        try:
+            new.rename(path)
+        finally:
+            if not path.exists():
+                old.rename(path)
+
+
+def bring_to_disk(path: Path) -> None:
+    """Returns when a file's content, or the names in a folder, would survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

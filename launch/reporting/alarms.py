@@ -1,0 +1,230 @@
+"""What is wrong with a training run, read from its metrics, and which setting to turn.
+
+Each alarm is a pure function of the lines of `metrics.jsonl` up to an iteration, so that a run that
+goes on, a resumed one and a finished one are judged alike. An alarm is a hint, not an error: the
+run goes on.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+from typing import TypeAlias
+
+Line: TypeAlias = Mapping[str, float | None]
+"""A line of `metrics.jsonl`; None stands for what is no finite number."""
+
+logger = logging.getLogger(__name__)
+WINDOW = 3
+"""An alarm looks at the last so many updates, and compares them with the first so many."""
+SOLVED = 0.9
+"""From this accuracy on, low entropy, short answers and equal returns are what was wanted."""
+
+
+MAX_KL = 1.0
+"""Nats a token."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What was seen, and what to do about it, one sentence each."""
+
+    name: str
+    seen: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class _Updates:
+    """A run's first updates, its last ones, and those before the last: `WINDOW` of each."""
+
+    first: Sequence[Line]
+    before: Sequence[Line]
+    last: Sequence[Line]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the policy has solved its tasks, or is on the way."""
+        now = _mean(self.last, "train/accuracy")
+        return now >= SOLVED or now > _mean(self.before, "train/accuracy")
+
+
+_Rule: TypeAlias = Callable[[_Updates], Alarm | None]
+
+
+def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
+    """Returns what is wrong at the last of `lines`; nothing before `2 * WINDOW` updates."""
+    trained = [line for line in lines if line.get("train/accuracy") is not None]
+    if len(trained) < 2 * WINDOW:
+        return []
+    updates = _Updates(trained[:WINDOW], trained[-2 * WINDOW : -WINDOW], trained[-WINDOW:])
+    return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
+
+
+class AlarmLog:
+    """Looks at a run as it goes: says once when an alarm goes up, and counts how long it is."""
+
+    def __init__(self, earlier: Sequence[Line] = ()) -> None:
+        """`earlier` are the lines that a resumed run has written already."""
+        self._restart(earlier)
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Takes an iteration's metrics; returns `alarm/NAME`, its iterations so far with it up."""
+        if self._lines and step <= (self._lines[-1]["train/step"] or 0):  # the learner died
+            self._restart([line for line in self._lines if (line["train/step"] or 0) < step])
+        line = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+        for alarm in self._look({**line, "train/step": step}):
+            logger.warning("%s: %s; %s", alarm.name, alarm.seen, alarm.advice)
+        return {f"alarm/{name}": float(count) for name, count in sorted(self._counts.items())}
+
+    def _restart(self, earlier: Sequence[Line]) -> None:
+        self._lines: list[Line] = []
+        self._up: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        for line in earlier:
+            if line.get("train/accuracy") is not None:
+                self._look(line)
+
+    def _look(self, line: Line) -> list[Alarm]:
+        """Returns the alarms that have gone up with a line."""
+        self._lines.append(line)
+        found = find_alarms(self._lines)
+        new = [alarm for alarm in found if alarm.name not in self._up]
+        self._up = {alarm.name for alarm in found}
+        self._counts.update(self._up)
+        return new
+
+
+@dataclass(frozen=True)
+class AlarmPeriod:
+    """An alarm of a finished run: as it was when it went up, and from which step to which."""
+
+    alarm: Alarm
+    first_step: int
+    last_step: int
+
+
+def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
+    """Returns when each alarm of a run was up, in the order in which they went up."""
+    found: list[AlarmPeriod] = []
+    for index, line in enumerate(lines, 1):
+        if line.get("train/accuracy") is None:
+            continue
+        step = int(line["train/step"] or 0)
+        for alarm in find_alarms(lines[:index]):
+            own = [n for n, e in enumerate(found) if e.alarm.name == alarm.name]
+            if own and found[own[-1]].last_step == step - 1:
+                found[own[-1]] = replace(found[own[-1]], last_step=step)
+            else:
+                found.append(AlarmPeriod(alarm, step, step))
+    return found
+
+
+def _no_spread(updates: _Updates) -> Alarm | None:
+    """Every group's episodes earn the same, so that nothing has an advantage."""
+    skipped = [line.get("train/num_skipped_updates") or 0.0 for line in updates.last]
+    grows = all(late > early for early, late in pairwise(skipped))
+    if updates.is_fine or not grows:  # it counts from the start of the run
+        return None
+    accuracy = _mean(updates.last, "train/accuracy")
+    return Alarm(
+        "no_spread",
+        f"in the last {WINDOW} updates all episodes of a group had the same return "
+        f"(accuracy {accuracy:.0%}), so nothing was learnt",
+        "give easier tasks or a longer warm start (warm_start.num_steps), more samples of a task "
+        "(training.group_size), or a reward that tells more (environment.kwargs.reward)",
+    )
+
+
+def _entropy_collapse(updates: _Updates) -> Alarm | None:
+    """The policy says one thing only, and that is not the solution."""
+    before = max(line.get("train/entropy") or 0.0 for line in updates.first)
+    now = _mean(updates.last, "train/entropy")
+    if updates.is_fine or not now < 0.2 * before:
+        return None
+    return Alarm(
+        "entropy_collapse",
+        f"the entropy fell from {before:.3g} to {now:.3g} nats a token, and the accuracy is "
+        f"{_mean(updates.last, 'train/accuracy'):.0%}",
+        "lower training.lr, give entropy a weight (training.entropy_coeff), or hold the policy to "
+        "its start (training.kl_coeff)",
+    )
+
+
+def _length_collapse(updates: _Updates) -> Alarm | None:
+    """Episodes become much shorter without becoming better."""
+    before, now = max(map(_tokens, updates.first)), fmean(map(_tokens, updates.last))
+    if updates.is_fine or not now < 0.3 * before:
+        return None
+    return Alarm(
+        "length_collapse",
+        f"an episode has {now:.0f} sampled tokens, where it had {before:.0f} at the start, and "
+        "succeeds no more often",
+        "lower the reward's length_cost (environment.kwargs.reward) or training.lr",
+    )
+
+
+def _cut_turns(updates: _Updates) -> Alarm | None:
+    """Most episodes are cut in the middle of a turn."""
+    share = _share(updates.last, "sample/num_cut_turns")
+    if not share > 0.5:
+        return None
+    return Alarm(
+        "cut_turns",
+        f"{share:.0%} of the episodes have a turn that was cut at env_runners.max_new_tokens",
+        "raise env_runners.max_new_tokens",
+    )
+
+
+def _all_invalid(updates: _Updates) -> Alarm | None:
+    """The environment understands almost nothing of what the policy says."""
+    share = _share(updates.last, "sample/outcome/invalid_action")
+    if not share > 0.8:
+        return None
+    return Alarm(
+        "all_invalid",
+        f"{share:.0%} of the episodes end with an action that the environment cannot read",
+        "read episodes (agentpeft report RUN); take a warm start (warm_start.num_steps), a model "
+        "that knows the action format, or part of a reward for the format (reward.format_bonus)",
+    )
+
+
+def _kl_runaway(updates: _Updates) -> Alarm | None:
+    """The policy is far from its reference, and gets nothing for it."""
+    now = _mean(updates.last, "train/kl")
+    if updates.is_fine or not now > MAX_KL:
+        return None
+    return Alarm(
+        "kl_runaway",
+        f"the KL divergence to the reference is {now:.3g} nats a token, and the accuracy does not "
+        "rise with it",
+        "lower training.lr or training.max_grad_norm, or raise training.kl_coeff",
+    )
+
+
+_RULES: Sequence[_Rule] = (
+    _no_spread,
+    _entropy_collapse,
+    _length_collapse,
+    _cut_turns,
+    _all_invalid,
+    _kl_runaway,
+)
+
+
+def _mean(lines: Sequence[Line], name: str) -> float:
+    """Returns a metric's mean, NaN (which no comparison is true of) where it is missing."""
+    values = [value for line in lines if (value := line.get(name)) is not None]
+    return fmean(values) if len(values) == len(lines) else math.nan
+
+
+def _share(lines: Sequence[Line], name: str) -> float:
+    episodes = sum(line.get("sample/num_episodes") or 0.0 for line in lines)
+    return sum(line.get(name) or 0.0 for line in lines) / episodes if episodes else 0.0
+
+
+def _tokens(line: Line) -> float:
+    return _share([line], "sample/num_sampled_tokens")

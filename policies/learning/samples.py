@@ -1,0 +1,166 @@
+"""The first stage of an update: from groups of episodes to samples with advantages.
+
+`GroupMember` -> `Scores` (what the model says of it before the update) -> `Sample`. N is the number
+of a trajectory's sampled tokens; all arrays of a sample have one number for each of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from agentpeft.policies.learning.advantages import compute_gae, whiten
+from agentpeft.policies.learning.algorithms import AlgorithmSpec
+from agentpeft.policies.learning.losses import compute_kl
+from agentpeft.policies.messages import EpisodeGroup, Floats, Ids, Trajectory
+from agentpeft.policies.settings.config import TrainingSettings
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A trajectory of an update: number `index` of group number `group`."""
+
+    group: int
+    index: int
+    trajectory: Trajectory
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """N: how many of the trajectory's tokens the policy sampled."""
+        return int(self.trajectory.loss_mask.sum())
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model says of a trajectory's sampled tokens, (N,) each; None: it was not asked."""
+
+    logprobs: Floats | None = None
+    values: Floats | None = None
+
+
+@dataclass(frozen=True)
+class CriticTargets:
+    """What the critic learns from, (N,) each; every token carries the numbers of its turn.
+
+    `targets`: advantage plus old value of the turn. `turn_starts`: 1 for the first token of each
+    turn, where the turn's value is predicted, else 0; a loss counts these tokens only.
+    """
+
+    old_values: Floats
+    targets: Floats
+    turn_starts: Floats
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A trajectory to learn from; it has at least one sampled token.
+
+    `advantages`: (N,). `old`: by the weights before the update; its log-probabilities are None
+    where the update takes a single step, so that they are those of its own forward pass.
+    `reference`: without a KL term it says nothing. `critic`: None without a critic.
+    """
+
+    member: GroupMember
+    advantages: Floats
+    old: Scores
+    reference: Scores
+    critic: CriticTargets | None
+
+
+def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:
+    """Returns all trajectories, group by group."""
+    return [
+        GroupMember(number, index, trajectory)
+        for number, group in enumerate(groups)
+        for index, trajectory in enumerate(group.trajectories)
+    ]
+
+
+def make_samples(
+    members: Sequence[GroupMember],
+    old: Sequence[Scores],
+    reference: Sequence[Scores],
+    spec: AlgorithmSpec,
+    training: TrainingSettings,
+    baseline: float,
+) -> list[Sample]:
+    """Returns a sample of each member with sampled tokens.
+
+    `members` are whole groups, one after the other; `old` and `reference` are the scores of each by
+    the weights before the update and by the reference. Where `old` has a critic's values, each turn
+    has its own advantage, by GAE; else an episode's tokens share what the algorithm's estimator
+    makes of its return.
+    """
+    rewards = [
+        _turn_rewards(member.trajectory, *scores, training)
+        for member, scores in zip(members, zip(old, reference, strict=True), strict=True)
+    ]
+    values = [scores.values for scores in old if scores.values is not None]
+    critic: list[CriticTargets | None] = [None] * len(members)
+    if values:
+        advantages, critic = _advantages_by_turn(members, rewards, values, spec, training)
+    else:
+        advantages = _advantages_by_episode(members, rewards, spec, baseline)
+    samples = map(Sample, members, advantages, old, reference, critic)
+    return [sample for sample in samples if sample.member.num_sampled_tokens]
+
+
+def _turn_rewards(
+    trajectory: Trajectory, old: Scores, reference: Scores, training: TrainingSettings
+) -> Floats:
+    """Returns the rewards (turns,), less each turn's KL where `kl_placement` puts it there."""
+    rewards = np.array(trajectory.turn_rewards, np.float32)
+    if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
+        return rewards
+    logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)
+    kl = compute_kl(*logprobs, training.kl_estimator).numpy()
+    turn_kl = np.bincount(_turn_of_tokens(trajectory), kl, minlength=len(rewards))
+    return rewards - training.kl_coeff * turn_kl.astype(np.float32)
+
+
+def _advantages_by_episode(
+    members: Sequence[GroupMember], rewards: Sequence[Floats], spec: AlgorithmSpec, baseline: float
+) -> list[Floats]:
+    returns = np.array([turns.sum() for turns in rewards], np.float32)
+    group_starts = np.flatnonzero(np.diff([member.group for member in members])) + 1
+    groups = np.split(returns, group_starts)
+    advantages = np.concatenate([spec.advantage(group, baseline) for group in groups])
+    if spec.whitens_advantages:
+        advantages = whiten(advantages)
+    return [
+        np.full(member.num_sampled_tokens, advantage, np.float32)
+        for member, advantage in zip(members, advantages, strict=True)
+    ]
+
+
+def _advantages_by_turn(
+    members: Sequence[GroupMember],
+    rewards: Sequence[Floats],
+    values: Sequence[Floats],
+    spec: AlgorithmSpec,
+    training: TrainingSettings,
+) -> tuple[list[Floats], list[CriticTargets | None]]:
+    by_gae: list[Floats] = []
+    turns: list[Ids] = []
+    critic: list[CriticTargets | None] = []
+    for member, turn_rewards, old_values in zip(members, rewards, values, strict=True):
+        turn = _turn_of_tokens(member.trajectory)
+        is_start = np.diff(turn, prepend=-1) > 0
+        turn_values = old_values[is_start]
+        gae = compute_gae(turn_rewards, turn_values, training.gamma, training.lambda_)
+        targets = (gae + turn_values)[turn]
+        critic.append(CriticTargets(old_values, targets, is_start.astype(np.float32)))
+        by_gae.append(gae)
+        turns.append(turn)
+    flat = np.concatenate(by_gae)
+    if spec.whitens_advantages:
+        flat = whiten(flat)
+    parts = np.split(flat, np.cumsum([len(gae) for gae in by_gae])[:-1])
+    return [part[turn] for part, turn in zip(parts, turns, strict=True)], critic
+
+
+def _turn_of_tokens(trajectory: Trajectory) -> Ids:
+    """Returns the number of each sampled token's turn, (N,)."""
+    sampled = np.flatnonzero(trajectory.loss_mask)
+    return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")

@@ -1,0 +1,142 @@
+"""Pretraining of the tiny model: all its weights imitate the oracle, before there is an adapter.
+
+`warm_start.num_steps` means these steps for the tiny model. For any other model it means supervised
+steps of the learner with the adapter (`Learner.sft_update`), which this module has no part in.
+
+Episodes and their trajectories are those that the learner imitates, but the batches are not made by
+`learning.batches`, whose gradients differ in rounding (in bfloat16 by 0.3 % of the largest): cached
+models, and all that was measured with them, would change. Nor is the optimizer the learner's.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
+from torch import Tensor
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.learning.schedules import PretrainSchedule
+from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
+from agentpeft.policies.models.policy_base import PolicyBase, Progress
+from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.oracle import warm_start_batches
+from agentpeft.policies.settings.config import Settings
+
+_MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
+_LENGTH_STEP = 16
+IGNORED = -100  # cross entropy's own word for positions without a target
+Batch = list[EpisodeGroup]
+
+
+def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
+    """Trains all weights in place on the actions' tokens; `progress` is told of every step.
+
+    Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest.
+    Raises: SettingsError where an episode is longer than the context.
+    """
+    model, warm_start = base.model, settings.warm_start
+    optimizers = _make_optimizers(model, warm_start.lr)
+    schedule = PretrainSchedule(warm_start)
+    chat = make_chat(base, settings)
+    model.train()
+    model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
+    for groups in _one_ahead(warm_start_batches(settings, chat)):
+        for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
+            group["lr"] = warm_start.lr * schedule.lr_factor
+        rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
+        loss, success = _backward(model, rows)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step(success)
+        if progress is not None:
+            progress(schedule.num_done, loss, success)
+        if schedule.is_done:
+            break
+    model.set_attn_implementation("sdpa")
+    model.train(False)
+
+
+def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yields the batches, the next one being made meanwhile: a sixth of the time otherwise."""
+    with ThreadPoolExecutor(1) as thread:
+        ahead = thread.submit(next, batches, None)
+        while (batch := ahead.result()) is not None:
+            ahead = thread.submit(next, batches, None)
+            yield batch
+
+
+def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
+    embeddings = model.get_input_embeddings().weight
+    named = list(model.named_parameters())
+    matrices = [(n, p) for n, p in named if p.ndim == 2 and p is not embeddings]
+    others = [(n, p) for n, p in named if p.ndim != 2 or p is embeddings]
+    return [
+        torch.optim.Muon(matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
+    ]
+
+
+def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
+    (episode,) = group.trajectories
+    ids = np.concatenate([episode.prompt_ids, episode.token_ids])
+    if len(ids) > max_tokens:
+        raise SettingsError(
+            f"the oracle's episode of task {group.task_id!r} has {len(ids)} tokens: raise "
+            f"tiny.max_context_tokens (now {max_tokens})"
+        )
+    return ids, np.concatenate([np.zeros(len(episode.prompt_ids), np.bool_), episode.loss_mask])
+
+
+def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple[float, float]:
+    """Adds the gradients of the mean loss over all actions' tokens.
+
+    Returns that loss and the share of rows in which each of these tokens is the likeliest one, that
+    is, which greedy decoding would play alike.
+    """
+    num_targets = sum(int(mask.sum()) for _, mask in rows)
+    total, num_right = 0.0, 0
+    for ids, targets in _micro_batches(rows):
+        with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
+            logits = model(input_ids=ids, use_cache=False).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+        loss = loss / num_targets
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+        is_right = (logits.argmax(-1) == targets) | (targets == IGNORED)
+        num_right += int(is_right.all(-1).sum())
+    return total, num_right / len(rows)
+
+
+def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields padded (ids, next ids or IGNORED) of (B, T), rows of like length together.
+
+    Padding is on the right and attention is causal, so no attention mask is needed. Few different
+    shapes occur, because bfloat16 kernels are compiled anew for each.
+    """
+    ordered = sorted(rows, key=lambda row: len(row[0]), reverse=True)
+    num_tokens = len(rows) * _round_up(len(ordered[0][0]))
+    size = -(-len(rows) // max(1, round(num_tokens / _MAX_TOKENS)))
+    for start in range(0, len(rows), size):
+        part = ordered[start : start + size]
+        ids = np.zeros((len(part), _round_up(len(part[0][0]))), np.int64)
+        targets = np.full(ids.shape, IGNORED)
+        for index, (row_ids, mask) in enumerate(part):
+            ids[index, : len(row_ids)] = row_ids
+            targets[index, : len(row_ids) - 1] = np.where(mask[1:], row_ids[1:], IGNORED)
+        yield torch.from_numpy(ids), torch.from_numpy(targets)
+
+
+def _round_up(length: int) -> int:
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
+
+
+def _has_fast_bfloat16() -> bool:
+    """Returns whether the processor multiplies bfloat16 matrices in hardware."""
+    return bool(torch.cpu._is_avx512_bf16_supported())

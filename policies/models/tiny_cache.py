@@ -1,0 +1,139 @@
+"""The tiny model, made once and then read from a cache by what it depends on.
+
+Task files that an environment reads are known by their paths alone: after a change of their
+content, delete the cache.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from itertools import chain
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import agentpeft.envs
+from agentpeft.envs import SettingsError
+from agentpeft.envs.registration import find_spec
+from agentpeft.envs.system.whole_files import making
+from agentpeft.policies.models.policy_base import (
+    FINGERPRINT_KEY,
+    PolicyBase,
+    Progress,
+    compute_fingerprint,
+)
+from agentpeft.policies.models.pretrain import pretrain
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environment
+from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
+
+logger = logging.getLogger(__name__)
+_NUM_CORPUS_TASKS = 1000
+_SOURCES = (
+    "learning/schedules",
+    "models/pretrain",
+    "models/tiny",
+    "models/tiny_cache",
+    "rollout/chat",
+    "rollout/episodes",
+    "rollout/oracle",
+    "rollout/play",
+    "rollout/thoughts",
+)
+_CACHE_VARIABLE = "AGENTPEFT_CACHE"
+
+
+def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
+    """Returns the tiny model in float32 on the CPU, from the cache where it is there and whole.
+
+    Raises: SettingsError if it cannot be made, or the cache cannot be written.
+    """
+    folder = cache_dir() / f"tiny-{compute_key(settings)}"
+    base = _read(folder)
+    if base is None:
+        made = make_tiny(settings, progress)
+        try:
+            _write(made, folder)
+        except (OSError, SafetensorError) as error:
+            raise SettingsError(
+                f"the cache {folder.parent} cannot be written ({error}); set {_CACHE_VARIABLE}"
+            ) from None
+        base = _read(folder)
+    if base is None:
+        raise SettingsError(f"the cache entry {folder} is damaged as soon as it is written")
+    return base
+
+
+def cache_dir() -> Path:
+    """Returns `$AGENTPEFT_CACHE`, or the user's cache folder."""
+    return Path(os.environ.get(_CACHE_VARIABLE) or "~/.cache/agentpeft").expanduser().resolve()
+
+
+def compute_key(settings: Settings) -> str:
+    """Returns 16 hexadecimal digits over the settings and the source that the model depends on."""
+    fields = {"tiny", "environment", "warm_start", "seed"}
+    wanted = settings.model_dump(include=fields)
+    wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
+    (suite,) = map(Path, agentpeft.envs.__path__)
+    policies = Path(__file__).parents[1]
+    own = [policies / f"{name}.py" for name in _SOURCES]
+    shared = [*suite.glob("core/*.py"), *suite.glob("tasks/*.py")]
+    folder = _environment_folder(settings.environment.id, suite)
+    theirs = (path for path in folder.rglob("*") if path.suffix in {".py", ".txt", ".toml"})
+    for path in chain(own, sorted(shared), sorted(theirs)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _environment_folder(env_id: str, suite: Path) -> Path:
+    """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
+    entry_point = find_spec(env_id).entry_point
+    module = entry_point if isinstance(entry_point, str) else ""
+    parts = module.partition(":")[0].split(".")
+    return suite / parts[2] if parts[:2] == ["agentpeft", "envs"] and len(parts) > 3 else suite
+
+
+def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
+    """Returns a new model, pretrained on oracle episodes for `warm_start.num_steps`.
+
+    Its tokens come from such episodes too: others would stay without meaning.
+    """
+    corpus = oracle_texts(warm_start_environment(settings), _NUM_CORPUS_TASKS, settings.seed)
+    base = build_tiny(settings.tiny, corpus, settings.seed)
+    if settings.warm_start.num_steps:
+        pretrain(base, settings, progress)
+    base.model.config.update({FINGERPRINT_KEY: compute_fingerprint(base.model)})
+    return base
+
+
+def _read(folder: Path) -> PolicyBase | None:
+    """Returns a whole entry; None where there is none or it is damaged, which is then deleted."""
+    if not folder.exists():
+        return None
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        logger.warning("the cached model %s is damaged and is made again: %s", folder, error)
+    else:
+        base = PolicyBase(model.train(False), tokenizer, str(folder))
+        if base.fingerprint == compute_fingerprint(model):
+            return base
+        logger.warning("the cached model %s is damaged and is made again", folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _write(base: PolicyBase, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with making(folder) as new:
+            base.model.save_pretrained(new)
+            base.tokenizer.save_pretrained(new)
+    except OSError:
+        if not folder.exists():  # else another process was first: its entry is as good
+            raise

@@ -1,0 +1,160 @@
+"""How an episode is played: an agent acts and the environment answers, until it is over.
+
+`play_episode` is the one loop that steps an environment, whoever the agent is: an engine under an
+env runner, the oracle that is imitated, a list of actions. It imports neither torch nor a
+tokenizer: what an agent knows of tokens is its own.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from agentpeft.envs import EnvFault, Outcome, TextEnv
+from agentpeft.policies.rollout.environment_calls import Env, call_environment
+
+MAX_REWARD = 1e6
+"""What is larger is a broken reward: it would drown all others in a baseline or an advantage."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step of an environment led to; `info` is the environment's own."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the last step ended its episode: the environment's word, or else by the reward."""
+        outcome = self.info.get("outcome")
+        if isinstance(outcome, Outcome):
+            return outcome
+        if not self.terminated:
+            return Outcome.TURN_LIMIT
+        return Outcome.SUCCESS if self.reward > 0 else Outcome.FAILURE
+
+
+class Agent(Protocol):
+    """Who acts in one episode. It has read the prompt, and remembers what it needs."""
+
+    async def act(self) -> str | None:
+        """Returns the next action; None ends the episode, as where there is no room for a turn."""
+        ...
+
+    def receive(self, result: StepResult) -> None:
+        """Takes in what the action has led to."""
+        ...
+
+
+async def call_here(function: Callable[[], T]) -> T:
+    """Returns `function()`, an environment's code, in this thread and without a time limit."""
+    return call_environment(function)
+
+
+async def play_episode(
+    env: Env,
+    agent: Agent,
+    call: Callable[[Callable[[], StepResult]], Awaitable[StepResult]] = call_here,
+) -> Outcome | None:
+    """Plays an episode, for which `env` has been reset, and returns how it ended.
+
+    None is that the agent ended it, of which the environment is not told. `call` carries out a
+    step: the env runner's does so in a thread of its own, with a time limit.
+
+    Raises: EnvFault, EnvironmentBugError, and whatever the agent raises.
+    """
+    while (action := await agent.act()) is not None:
+        result = await call(partial(step, env, action))
+        agent.receive(result)
+        if result.is_last:
+            return result.outcome
+    return None
+
+
+def run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a coroutine that never has to wait.
+
+    It needs no event loop, so this also works where one is running already, as in a notebook.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError(f"{coroutine!r} waits for something: it needs an event loop")
+
+
+class ScriptedAgent:
+    """Says what it is given, turn by turn, and stops after the last; keeps all results."""
+
+    def __init__(self, actions: Iterable[str]) -> None:
+        self._actions = iter(actions)
+        self.results: list[StepResult] = []
+
+    async def act(self) -> str | None:
+        """Returns the next action, None after the last."""
+        return next(self._actions, None)
+
+    def receive(self, result: StepResult) -> None:
+        """Keeps the result."""
+        self.results.append(result)
+
+
+def play_actions(env: Env, actions: Iterable[str]) -> list[StepResult]:
+    """Plays these actions, as far as the episode goes, and returns what each has led to.
+
+    Raises: EnvFault, EnvironmentBugError.
+    """
+    agent = ScriptedAgent(actions)
+    run_without_waiting(play_episode(env, agent))
+    return agent.results
+
+
+def step(env: Env, action: str) -> StepResult:
+    """Carries out an action. Raises: EnvFault on what no environment may return.
+
+    An environment's bug is the world's fault: an episode with a reward that is no finite number
+    says nothing about the policy, and would spoil every average that it enters.
+    """
+    returned = env.step(action)
+    if not isinstance(returned, tuple) or len(returned) != 5:
+        raise EnvFault(f"step() must return five values, returned {returned!r:.60}")
+    observation, reward, terminated, truncated, info = returned
+    if not isinstance(observation, str):
+        raise EnvFault(f"the observation must be text, is {observation!r:.60}")
+    if not isinstance(info, dict):
+        raise EnvFault(f"the info must be a dict, is {info!r:.60}")
+    return StepResult(observation, check_reward(reward), bool(terminated), bool(truncated), info)
+
+
+def check_reward(reward: object) -> float:
+    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
+    try:
+        value = float(reward)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= MAX_REWARD:
+        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
+    return value
+
+
+def reward_for(env: Env, outcome: Outcome) -> float:
+    """Returns the final reward of an episode that the caller ended; 0 where it has no rewards.
+
+    Raises: EnvFault on a reward that is no finite number.
+    """
+    if not isinstance(env.unwrapped, TextEnv):
+        return 0.0
+    episode = replace(env.unwrapped.episode, outcome=outcome)
+    return check_reward(env.unwrapped.reward_config.final_reward(episode))

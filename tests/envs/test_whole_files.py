@@ -1,0 +1,76 @@
+"""Files and folders that appear in one stroke, and what is there if their writer fails."""
+
+import subprocess
+import sys
+
+import pytest
+
+from agentpeft.envs.system.whole_files import making, naming_file, write_file
+
+
+def make_folder(path, content="new"):
+    path.mkdir()
+    (path / "part").mkdir()
+    (path / "part" / "file").write_text(content)
+
+
+def test_a_file_is_written_and_an_older_one_replaced(tmp_path):
+    path = tmp_path / "file [1]"
+    for content in (b"first", b"second"):
+        write_file(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_there_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "folder"
+    with making(path) as new:
+        make_folder(new)
+        assert not path.exists()
+    assert (path / "part" / "file").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_changes_where_the_block_raises_or_makes_nothing(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), making(path) as new:
+        new.write_text("half")
+        raise ZeroDivisionError
+    with making(path):
+        pass
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_replaced_only_where_that_is_asked_for(tmp_path):
+    path = tmp_path / "folder"
+    make_folder(path, "old")
+    with pytest.raises(OSError, match="not empty"), making(path) as new:
+        make_folder(new)
+    assert (path / "part" / "file").read_text() == "old"
+    with making(path, replaces_folder=True) as new:
+        make_folder(new)
+    assert (path / "part" / "file").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        write_file(tmp_path / "missing" / "file", b"")
+    assert caught.value.filename == str(tmp_path / "missing" / "file")
+    with pytest.raises(PermissionError) as caught, naming_file(tmp_path):
+        raise PermissionError(13, "Permission denied", "another")
+    assert caught.value.filename == str(tmp_path)
+
+
+def test_a_killed_writer_leaves_the_older_file(tmp_path):
+    (tmp_path / "file").write_text("old")
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from agentpeft.envs.system.whole_files import making\n"
+        "with making(Path(sys.argv[1])) as new:\n"
+        "    new.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "file")], check=False)
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name[:10] for path in tmp_path.iterdir() if path.name != "file"] == [".new-file-"]

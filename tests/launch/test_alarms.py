@@ -1,0 +1,95 @@
+"""Alarms: each produced by a real run that goes wrong in its way, and named on the console."""
+
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tiny_run import TINY
+
+from agentpeft.launch.reporting.alarms import AlarmLog, find_alarms, find_periods
+from agentpeft.launch.reporting.run_data import read_run
+from agentpeft.launch.run.metric_writers import read_metrics
+from agentpeft.launch.train import main
+from agentpeft.launch.why import explain
+
+SHORT_PAYS = "environment.kwargs={num_digits = 1, prompt = 'compact', reward = {length_cost = 0.1}}"
+LONG_ANSWERS = """environment.kwargs={num_digits = 2, operations = ["multiplication"], \
+format = "worked", prompt = "compact", reward = {length_cost = 0.1}}"""
+TOO_HARD = """environment.kwargs={num_digits = 4, operations = ["multiplication"], \
+prompt = "compact", reward = "exact_match"}"""
+MANY = ("training.num_groups=16", "training.group_size=4")
+ALONE = (*MANY, "training.algorithm=reinforce", "training.kl_coeff=1e-6")
+RUNS = {
+    "an answer costs more than it earns": (
+        [SHORT_PAYS, *ALONE, "env_runners.max_new_tokens=8"],
+        {"entropy_collapse", "all_invalid", "kl_runaway"},
+    ),
+    "a long answer costs more than it earns": (
+        [LONG_ANSWERS, *ALONE, "env_runners.max_new_tokens=24"],
+        {"length_collapse"},
+    ),
+    "too hard": ([TOO_HARD], {"no_spread"}),
+    "cut": (["env_runners.max_new_tokens=1"], {"cut_turns"}),
+    "sound": ([*MANY], set()),
+}
+ALL = set().union(*(names for _, names in RUNS.values()))
+NUM_ITERATIONS = 16
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_goes_wrong_is_named_with_a_setting_to_turn(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides, expected = RUNS[name]
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    words = [f"output.dir={tmp_path}", "evaluation.num_tasks=0", *overrides]
+    with caplog.at_level(logging.WARNING):
+        words.append(f"training.num_iterations={NUM_ITERATIONS}")
+        assert main([str(tmp_path / "tiny.toml"), *words]) == 0
+    (run_dir,) = (tmp_path / "tiny").iterdir()
+    lines = read_metrics(run_dir)
+    periods = find_periods(lines)
+    assert {period.alarm.name for period in periods} >= expected
+    if not expected:
+        assert periods == []
+    counts = Counter[str]()
+    for period in periods:
+        counts[f"alarm/{period.alarm.name}"] += period.last_step - period.first_step + 1
+    written = [line for line in lines if "train/accuracy" in line][-1]
+    assert {n: v for n, v in written.items() if n.startswith("alarm/")} == counts
+    told = "\n".join(explain(read_run(run_dir)))
+    assert all(f": {name}: " in told for name in expected)
+    assert ("no alarm was up" in told) == (periods == [])
+    said = Counter(record.getMessage().partition(":")[0] for record in caplog.records)
+    assert {name: said[name] for name in ALL} == Counter(
+        {name: sum(each.alarm.name == name for each in periods) for name in ALL}
+    )
+
+
+def make_lines(num_lines: int, **metrics: float) -> list[dict[str, float | None]]:
+    common = {f"train/{name}": value for name, value in metrics.items()}
+    return [
+        {"train/step": step, "sample/num_episodes": 8.0, **common} for step in range(1, num_lines)
+    ]
+
+
+def test_a_solved_task_is_no_alarm() -> None:
+    lines = make_lines(9, accuracy=1.0, num_skipped_updates=0.0, entropy=1.0)
+    for step, line in enumerate(lines):
+        line["train/num_skipped_updates"] = float(step)
+        line["train/entropy"] = 0.5**step
+    assert find_alarms(lines) == []
+
+
+def test_lines_that_are_written_again_count_once() -> None:
+    lines = make_lines(10, accuracy=0.0)
+    for line in lines:
+        line["train/num_skipped_updates"] = line["train/step"]
+    whole, again = AlarmLog(), AlarmLog()
+    counts = [whole.look(int(line["train/step"] or 0), line) for line in lines]
+    for line in [*lines[:8], *lines[5:]]:
+        last = again.look(int(line["train/step"] or 0), line)
+    assert last == counts[-1] == {"alarm/no_spread": 4.0}
+    assert AlarmLog(json.loads(json.dumps(lines[:-1]))).look(9, lines[-1]) == last

@@ -1,0 +1,219 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from agentpeft.envs import ENV_IDS, Outcome, SettingsError
+from agentpeft.policies.learning.schedules import PretrainSchedule
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.pretrain import _backward
+from agentpeft.policies.models.tiny import build_tiny
+from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.oracle import (
+    oracle_groups,
+    play_oracle,
+    warm_start_batches,
+)
+from agentpeft.policies.settings.config import (
+    EnvironmentSettings,
+    EnvRunnerSettings,
+    ModelSettings,
+    Settings,
+    TinySettings,
+    WarmStartSettings,
+)
+
+SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
+ARITHMETIC = EnvironmentSettings(kwargs={"num_digits": 1, "prompt": "compact"})
+DB_BENCH = EnvironmentSettings(id="AgentPEFT/DBBench-v0")
+
+
+def make_settings(num_steps=3, **changes):
+    warm_start = WarmStartSettings(num_steps=num_steps, batch_size=8, lr=1e-2)
+    fields = {"tiny": SMALL, "environment": ARITHMETIC, "warm_start": warm_start, **changes}
+    return Settings(**fields)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def make_chat():
+    return ChatFormat(build_tiny(SMALL, ["some text"]).tokenizer)
+
+
+@pytest.mark.parametrize("environment", [ARITHMETIC, DB_BENCH])
+def test_oracle_episodes_succeed_and_decode_to_its_actions(environment):
+    chat, env = make_chat(), make_text_env(environment.id, environment.kwargs)
+    task = env.task_source.draw(np.random.default_rng(0))
+    episode = play_oracle(env, task, chat)
+    starts = [0, *episode.turn_ends]
+    parts = [slice(*ends) for ends in pairwise(starts)]
+    said = [chat.decode(episode.token_ids[p][episode.loss_mask[p]]) for p in parts]
+    assert said == list(env.oracle_actions(task))
+    assert episode.outcome is Outcome.SUCCESS and episode.episode_return == 1.0
+    assert len(episode.token_ids) == len(episode.loss_mask) == episode.turn_ends[-1]
+    assert all(episode.token_ids[end - 1] in chat.stop_token_ids for end in episode.turn_ends)
+
+
+def test_a_position_is_always_the_same_task():
+    chat = make_chat()
+    groups = oracle_groups(ARITHMETIC, chat, 0)
+    first = [next(groups).task_id for _ in range(6)]
+    later = oracle_groups(ARITHMETIC, chat, 0, first=4)
+    assert [next(later).task_id for _ in range(2)] == first[4:] and len(set(first)) > 1
+
+
+def test_supervised_steps_learn_from_the_overridden_environment():
+    warm_start = WarmStartSettings(num_steps=2, batch_size=3, env_kwargs={"num_digits": 3})
+    batches = list(warm_start_batches(make_settings(warm_start=warm_start), make_chat()))
+    assert [len(batch) for batch in batches] == [3, 3]
+    assert {group.skills for batch in batches for group in batch} == {("addition", "3_digits")}
+
+
+def test_environment_without_an_oracle_is_refused():
+    with pytest.raises(SettingsError, match="has no oracle"):
+        make_text_env("CartPole-v1", {})
+
+
+def test_loss_falls_and_is_reported():
+    losses = []
+    load_tiny(make_settings(num_steps=30), lambda step, loss, success: losses.append((step, loss)))
+    assert [step for step, _ in losses] == list(range(1, 31))
+    assert losses[-1][1] < 0.6 * losses[0][1]
+
+
+def play_schedule(schedule, successes):
+    """Returns the learning rate's factors of all steps until the schedule is done."""
+    factors = []
+    for success in successes:
+        if schedule.is_done:
+            break
+        factors.append(schedule.lr_factor)
+        schedule.step(success)
+    return factors
+
+
+def test_learning_rate_warms_up_stays_and_decays():
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=40)), [1.0] * 100)
+    expected = [0.5, *[1.0] * 36, *(n / 4 for n in range(3, 0, -1))]
+    assert factors == pytest.approx(expected)
+
+
+def test_learning_rate_decays_over_the_share_that_is_asked_for():
+    factors = play_schedule(PretrainSchedule(WarmStartSettings(num_steps=20, decay=0.5)), [0] * 50)
+    assert factors == pytest.approx([1.0] * 11 + [n / 10 for n in range(9, 0, -1)])
+
+
+def test_target_begins_the_decay_once_eight_batches_reach_it():
+    settings = WarmStartSettings(num_steps=100, target_success=0.9)
+    successes = [0.0] * 12 + [0.9] * 100
+    factors = play_schedule(PretrainSchedule(settings), successes)
+    assert factors[19:] == pytest.approx([1, 1, 1 / 2])
+
+
+def test_target_ends_pretraining_early():
+    steps = []
+    settings = make_settings(num_steps=400)
+    warm_start = settings.warm_start.model_copy(update={"target_success": 0.05})
+    load_tiny(
+        settings.model_copy(update={"warm_start": warm_start}),
+        lambda step, loss, success: steps.append(success),
+    )
+    assert len(steps) < 400 and np.mean(steps[-10:]) >= 0.05
+
+
+def test_share_of_right_rows_is_that_of_greedy_decoding():
+    model = build_tiny(SMALL, ["some text"]).model
+    ids = np.array([4, 9, 30])
+    for _ in range(3):  # the last three tokens are what greedy decoding adds
+        with torch.no_grad():
+            ids = np.append(ids, int(model(torch.from_numpy(ids)[None]).logits[0, -1].argmax()))
+    other = np.append(ids[:-1], (ids[-1] + 1) % 99)
+    mask = np.arange(6) >= 3
+    assert _backward(model, [(ids, mask), (other, mask)])[1] == 0.5
+
+
+def test_loss_is_the_mean_over_action_tokens_alone():
+    model = build_tiny(SMALL, ["some text"]).model
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(4, 99, n), rng.random(n) < 0.5) for n in (9, 4)]
+    terms = []
+    for ids, mask in rows:
+        with torch.no_grad():
+            logprobs = model(torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
+        terms += [-float(logprobs[t - 1, ids[t]]) for t in range(1, len(ids)) if mask[t]]
+    rows = [(ids, np.append(False, mask[1:])) for ids, mask in rows]
+    assert _backward(model, rows)[0] == pytest.approx(np.mean(terms), rel=5e-3)
+
+
+def test_second_load_comes_from_the_cache():
+    settings, steps = make_settings(), []
+    first = load_base(settings, progress=lambda step, loss, success: steps.append(step))
+    second = load_base(settings, progress=lambda step, loss, success: steps.append(step))
+    assert steps == [1, 2, 3]
+    assert first.fingerprint == second.fingerprint is not None and first.name == second.name
+
+
+def test_making_again_gives_the_same_weights(cache):
+    first = load_tiny(make_settings())
+    cache.rename(cache.with_name("other"))
+    assert load_tiny(make_settings()).fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_damaged_entry_is_made_again(cache, name):
+    first = load_tiny(make_settings(num_steps=1))
+    (damaged,) = cache.glob(f"tiny-*/{name}")
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    again = load_tiny(make_settings(num_steps=1))
+    assert again.fingerprint == first.fingerprint
+    assert not list(cache.glob(".new-*"))
+
+
+def test_changed_weights_in_the_cache_are_noticed(cache):
+    first = load_tiny(make_settings(num_steps=0))
+    (path,) = cache.glob("tiny-*/model.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 64
+    path.write_bytes(bytes(content))
+    assert load_tiny(make_settings(num_steps=0)).fingerprint == first.fingerprint
+
+
+def test_key_follows_what_the_model_depends_on():
+    base = make_settings()
+    others = [
+        make_settings(num_steps=4),
+        make_settings(seed=1),
+        make_settings(environment=DB_BENCH),
+        make_settings(model=ModelSettings(use_chat_template=False)),
+        make_settings(model=ModelSettings(system_prompt="Be good.")),
+        make_settings(model=ModelSettings(chat_template_kwargs={"enable_thinking": False})),
+        make_settings(model=ModelSettings(end_of_thought="[/THINK]")),
+    ]
+    assert len({compute_key(settings) for settings in (base, *others)}) == 1 + len(others)
+    assert compute_key(make_settings(experiment="other")) == compute_key(base)
+
+
+@pytest.mark.parametrize("name", ENV_IDS)
+def test_an_id_with_its_module_has_a_key_too(name):
+    environment = EnvironmentSettings(id=f"agentpeft.envs:{name}")
+    assert len(compute_key(make_settings(environment=environment))) == 16
+
+
+def test_context_that_is_too_small_is_one_message():
+    tiny = SMALL.model_copy(update={"max_context_tokens": 8})
+    with pytest.raises(SettingsError, match=r"raise tiny.max_context_tokens \(now 8\)"):
+        load_tiny(make_settings(tiny=tiny, env_runners=EnvRunnerSettings(max_new_tokens=4)))
+
+
+def test_cache_that_cannot_be_written_is_one_message(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(SettingsError, match="cannot be written"):
+        load_tiny(make_settings(num_steps=0))
