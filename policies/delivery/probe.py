@@ -76,8 +76,8 @@ class Proof:
 
 
 def make_probe(policy: "Policy", settings: Settings) -> Probe:
-    """Returns what the learner's policy says of `TEXTS`, cut to what fits both contexts."""
-    # Here, since runners answer a probe and need neither
+    """Returns what the learner's policy says of `TEXTS`, cut to fit the contexts of both sides."""
+    # Imported here: runners use this module too, and need neither of these
     from agentpeft.policies.models.load import choose_dtype, uses_autocast
     from agentpeft.policies.models.lora import LoraPolicy
 

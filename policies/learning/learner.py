@@ -60,7 +60,6 @@ class Learner:
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
         self._critic = Critic(self._spec.critic, policy, settings.seed)
-        self.received: Sequence[EpisodeGroup] = ()
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
         decay = settings.training.weight_decay

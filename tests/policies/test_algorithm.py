@@ -4,6 +4,7 @@ from hashlib import sha256
 
 import gymnasium
 import pytest
+import ray
 from small_model import SMALL
 from word_env import WordEnv
 
@@ -145,6 +146,11 @@ def test_sft_learns_the_oracle(build):
     algorithm = build("run", "training.algorithm=sft", "training.group_size=", "lora.rank=8")
     losses = [algorithm.train()["train/policy_loss"] for _ in range(8)]
     assert losses[-1] < losses[0]
+
+
+def test_one_process_starts_no_ray(build):
+    build("run", SPREAD).train()
+    assert not ray.is_initialized()
 
 
 def test_stop_is_idempotent(build):
