@@ -1,6 +1,6 @@
 """Where names are looked up: tables, columns, aliases, and MySQL's errors about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -131,7 +131,7 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     ctes: dict[str, list[OutputColumn]] = field(default_factory=dict)
     using: dict[str, Fragment] = field(default_factory=dict)
-    aliases: dict[str, list[exp.Expr]] = field(default_factory=dict)
+    aliases: dict[str, exp.Expr] = field(default_factory=dict)
     windows: set[str] = field(default_factory=set)
     clause: str = "field list"
     visible_from: int = 0
@@ -149,23 +149,23 @@ class Scope:
             raise Mistake.NOT_UNIQUE_TABLE(source.alias)
         self.sources.append(source)
 
-    def find_cte(self, name: str) -> list[OutputColumn] | None:
-        """Returns the columns of a common table expression, None where there is none."""
+    def _outwards(self) -> Iterator["Scope"]:
         scope: Scope | None = self
         while scope is not None:
-            if name.lower() in scope.ctes:
-                return scope.ctes[name.lower()]
+            yield scope
             scope = scope.parent
-        return None
+
+    def find_cte(self, name: str) -> list[OutputColumn] | None:
+        """Returns the columns of a common table expression, None where there is none."""
+        found = (scope.ctes.get(name.lower()) for scope in self._outwards())
+        return next((columns for columns in found if columns is not None), None)
 
     def find_column(self, name: str, table: str) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
-        scope: Scope | None = self
-        while scope is not None:
+        for scope in self._outwards():
             found = scope._find_own(name.lower(), table, self.clause)
             if found is not None:
                 return found
-            scope = scope.parent
         is_written = table not in ("", NEW_ROW)
         raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if is_written else name, self.clause)
 

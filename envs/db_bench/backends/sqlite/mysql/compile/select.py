@@ -36,7 +36,7 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
     from_sql = compile_from(node, scope) if args.get("from_") else ""
     for projection in node.expressions:
         if isinstance(projection, exp.Alias):
-            scope.aliases.setdefault(_alias_of(projection).lower(), []).append(projection.this)
+            scope.aliases.setdefault(name_of(projection.args["alias"]).lower(), projection.this)
     scope.clause = "where clause"
     scope.windows = window_names(node)
     where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
@@ -98,7 +98,7 @@ def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
             and not term.table
             and not scope.has_column(name_of(term.this))
         ):
-            expression = _aliased(name_of(term.this), scope) or term
+            expression = scope.aliases.get(name_of(term.this).lower(), term)
         scope.aggregates_allowed = True
         value = compile_expression(expression, scope)
         scope.aggregates_allowed = False
@@ -119,11 +119,6 @@ def _ordinal(term: exp.Expr, node: exp.Expr, scope: Scope) -> exp.Expr | None:
         raise Mistake.UNKNOWN_COLUMN(term.name, scope.clause)
     projection: exp.Expr = node.expressions[position - 1]
     return projection.this if isinstance(projection, exp.Alias) else projection
-
-
-def _aliased(name: str, scope: Scope) -> exp.Expr | None:
-    found = scope.aliases.get(name.lower())
-    return found[0] if found else None
 
 
 def _compile_projections(
@@ -155,10 +150,6 @@ def _compile_projections(
     return projections, bare
 
 
-def _alias_of(projection: exp.Expr) -> str:
-    return name_of(projection.args["alias"])
-
-
 def _has_quoted_names(node: exp.Expr) -> bool:
     """Returns whether a clause after the select list may name an expression of it."""
     clauses = (node.args.get(name) for name in ("having", "order"))
@@ -170,7 +161,7 @@ def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
     if isinstance(projection, exp.Alias):
-        name = _alias_of(projection)
+        name = name_of(projection.args["alias"])
     elif isinstance(projection, exp.Literal):
         name = projection.name
     else:
