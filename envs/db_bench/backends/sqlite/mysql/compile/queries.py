@@ -87,7 +87,7 @@ def _tail(node: exp.Expr, columns: list[OutputColumn], scope: Scope) -> str:
     names = {column.name.lower(): index for index, column in reversed(list(enumerate(columns)))}
     terms = []
     for ordered in node.args["order"].expressions if node.args.get("order") else ():
-        term = order_term(ordered.this, scope, projections, names)
+        term = order_term(ordered.this, projections, names)
         if term is None:
             name = name_of(ordered.this.this) if isinstance(ordered.this, exp.Column) else "?"
             raise Mistake.UNKNOWN_COLUMN(name, "order clause")

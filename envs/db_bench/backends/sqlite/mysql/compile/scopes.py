@@ -118,12 +118,20 @@ class StatementState:
 
 @dataclass
 class Scope:
-    """One query block: its sources, its select aliases, and the block around it.
+    """One query block: its tables, its aliases, and the block around it (`parent`).
 
-    `clause` is the part being translated, as MySQL's errors name it. `visible_from`: an ON clause
-    sees only the sources since the last comma. `group_sql`: the GROUP BY expressions.
-    `select_list`: names that stand for other expressions (the select list in HAVING, columns set
-    before in UPDATE).
+    A name is looked up from the innermost block outwards. What the fields say while the block is
+    compiled, clause by clause:
+
+    * `clause`: the one being compiled, as MySQL's errors name it.
+    * `visible_from`: an ON clause sees only the sources since the last comma.
+    * `using`: a column that USING or NATURAL joins, by name; it is ambiguous no more.
+    * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
+      now (the select list in HAVING, columns set before in UPDATE).
+    * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
+      judges them when the groups (`group_sql`: the GROUP BY expressions) are known.
+    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
+    * `is_derived`: the result is kept as a table, with names and rounded decimals.
     """
 
     statement: StatementState
