@@ -120,7 +120,7 @@ class SqliteSession(Closable):
                     raise Mistake.TIMEOUT()
                 result = self._run(statement, deadline_s)
         except MySQLError as error:
-            is_timeout = error.number == Mistake.TIMEOUT.value[0]
+            is_timeout = error.number == Mistake.TIMEOUT().number
             return StatementResult(error=str(error), is_timeout=is_timeout)
         except RecursionError:
             return StatementResult(error=str(Mistake.STACK()))

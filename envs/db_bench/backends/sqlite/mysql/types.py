@@ -189,6 +189,12 @@ class TableSchema:
         """The columns by name in lower case (MySQL's column names have no case)."""
         return {column.name.lower(): column for column in self.columns}
 
+    def column(self, name: str, clause: str) -> ColumnSchema:
+        """Returns a column. Raises: MySQLError (1054) that names `clause`."""
+        if name.lower() not in self.by_name:
+            raise Mistake.UNKNOWN_COLUMN(name, clause)
+        return self.by_name[name.lower()]
+
     @cached_property
     def row_id(self) -> str:
         """SQLite's name of the row's number: one that is no column's. Raises: MySQLError."""
@@ -250,6 +256,12 @@ class Schema:
     def by_name(self) -> dict[str, TableSchema]:
         """The tables by name (case matters, as on Linux)."""
         return {table.name: table for table in self.tables}
+
+    def table(self, name: str) -> TableSchema:
+        """Returns a table. Raises: MySQLError (1146)."""
+        if name not in self.by_name:
+            raise Mistake.NO_TABLE(self.name, name)
+        return self.by_name[name]
 
     def with_table(self, table: TableSchema) -> "Schema":
         """Returns this schema with `table` in it, in place of one of that name."""

@@ -97,19 +97,12 @@ def show(node: exp.Expr, schema: Schema) -> Query:
     if kind in ("DATABASES", "SCHEMAS"):
         return _table(("Database",), [(schema.name,), ("information_schema",)])
     if kind in ("COLUMNS", "FIELDS", "CREATE TABLE", "INDEX", "INDEXES", "KEYS"):
-        return _show_table(kind, _target(node, schema), pattern)
+        return _show_table(kind, schema.table(name_of(node.args.get("target"))), pattern)
     if kind in ("WARNINGS", "ERRORS", "PROCESSLIST", "GRANTS"):
         return _table(("Level", "Code", "Message"), [])
     if kind in ("VARIABLES", "STATUS", "SESSION VARIABLES"):
         return _table(("Variable_name", "Value"), [])
     raise Misplaced(kind)
-
-
-def _target(node: exp.Expr, schema: Schema) -> TableSchema:
-    name = name_of(node.args.get("target"))
-    if name not in schema.by_name:
-        raise Mistake.NO_TABLE(schema.name, name)
-    return schema.by_name[name]
 
 
 def _show_table(kind: str, table: TableSchema, pattern: str) -> Query:

@@ -15,6 +15,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import (
     find_table,
     table_source,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import row_values
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     NEW_ROW,
     Fragment,
@@ -60,20 +61,13 @@ def _insert_columns(node: exp.Expr, table: TableSchema) -> list[ColumnSchema]:
     for name in node.this.expressions:
         if not isinstance(name, exp.Identifier | exp.Column):  # such as a definition: `b AS x`
             raise Mistake.SYNTAX(name.name, 1)
-    columns = [_find(name, table) for name in names]
+    columns = [table.column(name, "field list") for name in names]
     for number in reversed(range(len(columns))):
         if columns[number] in columns[:number]:
             raise Mistake.FIELD_TWICE(columns[number].name)
     if names:
         _check_defaults(table, columns)
     return columns
-
-
-def _find(name: str, table: TableSchema) -> ColumnSchema:
-    column = table.by_name.get(name.lower())
-    if column is None:
-        raise Mistake.UNKNOWN_COLUMN(name, "field list")
-    return column
 
 
 def _check_defaults(table: TableSchema, given: Sequence[ColumnSchema]) -> None:
@@ -94,9 +88,7 @@ def _insert_rows(
         return _insert_query(node, columns, scope, is_lenient)
     rows = []
     for number, row in enumerate(node.expressions, start=1):
-        values = row.expressions if isinstance(row, exp.Tuple) else [row]
-        if len(values) == 1 and isinstance(values[0], exp.Anonymous) and values[0].name == "ROW":
-            values = values[0].expressions
+        values = row_values(row)
         if not values:
             columns.clear()
             _check_defaults(table, [])

@@ -27,7 +27,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
 
 _DATES = frozenset({Kind.DATE, Kind.DATETIME})
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
-"""Whether the statement changes tables: then a text that is no number is an error (1292)."""
+"""Whether the statement changes tables: then a text that is no number is an error (1292).
+
+A context variable, since conversions are called from everywhere, mostly without a scope.
+"""
 
 
 def to_number(value: Fragment) -> Fragment:

@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import store
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import table_name
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
@@ -58,7 +59,7 @@ def compile_create(node: exp.Expr, state: StatementState) -> Definition:
     if node.args["kind"] != "TABLE":
         raise Mistake.COMMAND_DENIED(f"CREATE {node.args['kind']}", name_of(node.this.this))
     target = node.this.this if isinstance(node.this, exp.Schema) else node.this
-    name = _own_name(target, state.schema, "CREATE")
+    name = table_name(target, state.schema, "CREATE")
     if name in state.schema.by_name and node.args.get("exists"):
         return Definition((), state.schema)
     check_new_name(name, state.schema)
@@ -110,13 +111,6 @@ def check_new_name(name: str, schema: Schema, kept: str = "") -> None:
         raise Mistake.WRONG_TABLE_NAME(name)
     if any(t.name.lower() == name.lower() for t in schema.tables if t.name != kept):
         raise Mistake.TABLE_EXISTS(name)
-
-
-def _own_name(node: exp.Expr, schema: Schema, command: str) -> str:
-    database = node.args["db"].name if node.args.get("db") else schema.name
-    if database != schema.name:
-        raise Mistake.COMMAND_DENIED(command, name_of(node.this))
-    return name_of(node.this)
 
 
 def _table(name: str, nodes: list[exp.Expr], state: StatementState) -> TableSchema:
@@ -212,7 +206,7 @@ def compile_drop(node: exp.Expr, schema: Schema) -> Definition:
     """Translates DROP TABLE. Raises: MySQLError (1051)."""
     if node.args["kind"] != "TABLE":
         raise Mistake.COMMAND_DENIED("DROP", name_of(node.args["tables"][0].this))
-    names = [_own_name(table, schema, "DROP") for table in node.args["tables"]]
+    names = [table_name(table, schema, "DROP") for table in node.args["tables"]]
     unknown = [f"{schema.name}.{name}" for name in names if name not in schema.by_name]
     if unknown and not node.args.get("exists"):
         raise Mistake.UNKNOWN_TABLE(",".join(unknown))
@@ -225,10 +219,8 @@ def compile_drop(node: exp.Expr, schema: Schema) -> Definition:
 def compile_alter(node: exp.Expr, state: StatementState) -> Definition:
     """Translates ALTER TABLE: the table is built anew. Raises: MySQLError."""
     schema = state.schema
-    name = _own_name(node.this, schema, "ALTER")
-    if name not in schema.by_name:
-        raise Mistake.NO_TABLE(schema.name, name)
-    table = schema.by_name[name]
+    name = table_name(node.this, schema, "ALTER")
+    table = schema.table(name)
     origins: dict[str, str | None] = {column.name: column.name for column in table.columns}
     for action in node.args["actions"]:
         if isinstance(action, exp.AlterRename):
@@ -305,21 +297,15 @@ def _altered(
         unique = tuple(key for key in table.unique_keys if column.name not in key[1])
         return TableSchema(table.name, rest, keys, unique)
     if isinstance(action, exp.RenameColumn):
-        old = _existing(table, name_of(action.this.this))
+        old = table.column(name_of(action.this.this), table.name)
         return _replaced(table, old, replace(old, name=name_of(action.args["to"].this)), origins)
     if isinstance(action, exp.ModifyColumn):
         old_name = action.args.get("rename_from") or action.this.this
-        old = _existing(table, name_of(old_name))
+        old = table.column(name_of(old_name), table.name)
         column, _, _ = _column(action.this, state)
         changed = _replaced(table, old, column, origins)
         return _placed(changed, column, action.this.args.get("position"))
     raise Mistake.NOT_SUPPORTED(f"ALTER TABLE {action.sql('mysql')}")
-
-
-def _existing(table: TableSchema, name: str) -> ColumnSchema:
-    if name.lower() not in table.by_name:
-        raise Mistake.UNKNOWN_COLUMN(name, table.name)
-    return table.by_name[name.lower()]
 
 
 def _replaced(
@@ -363,7 +349,7 @@ def _placed(table: TableSchema, column: ColumnSchema, position: exp.Expr | None)
     others = [other for other in table.columns if other is not column]
     place = 0
     if position.this is not None:
-        after = _existing(table, name_of(position.this.this))
+        after = table.column(name_of(position.this.this), table.name)
         if after is column:
             raise Mistake.UNKNOWN_COLUMN(column.name, table.name)
         place = others.index(after) + 1

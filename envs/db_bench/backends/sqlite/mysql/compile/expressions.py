@@ -1,4 +1,8 @@
-"""The table of expression handlers; each module of expressions adds its own to it."""
+"""The table of expression handlers; each module of expressions adds its own to it.
+
+A handler compiles its operands, asks their types, and writes SQLite's text with a type of its own.
+What it writes is in parentheses where precedence could matter: texts are put together as they are.
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -51,7 +55,7 @@ def check_size(num_chars: int) -> None:
 
 
 def compile_condition(node: exp.Expr, scope: Scope) -> str:
-    """Returns an expression as a condition."""
+    """Returns an expression as a condition: a text counts as the number that it begins with."""
     return to_number(compile_expression(node, scope)).sql
 
 
@@ -73,7 +77,7 @@ def direction(term: exp.Expr) -> str:
 
 def compile_subquery(node: exp.Expr, scope: Scope, num_columns: int | None) -> Query:
     """Translates a subquery. Raises: MySQLError (1241)."""
-    while isinstance(node, exp.Subquery) and not node.args.get("limit"):
+    while isinstance(node, exp.Subquery) and not node.args.get("limit"):  # parentheses
         node = node.this
     query = scope.statement.compile_query(node, scope, False)
     if num_columns is not None and len(query.columns) != num_columns:

@@ -19,6 +19,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     Kind,
+    Schema,
     TableSchema,
     quote_name,
 )
@@ -138,14 +139,15 @@ def _compile_table(node: exp.Expr, scope: Scope) -> str:
 def find_table(node: exp.Expr, scope: Scope) -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146)."""
     schema = scope.statement.schema
+    return schema.table(table_name(node, schema, "SELECT"))
+
+
+def table_name(node: exp.Expr, schema: Schema, command: str) -> str:
+    """Returns the name of a table, which `command` is for. Raises: MySQLError (1142)."""
     name = name_of(node.this)
-    database = node.args["db"].name if node.args.get("db") else ""
-    if database and database != schema.name:
-        raise Mistake.COMMAND_DENIED("SELECT", name)
-    table = schema.by_name.get(name)
-    if table is None:
-        raise Mistake.NO_TABLE(schema.name, name)
-    return table
+    if (node.text("db") or schema.name) != schema.name:
+        raise Mistake.COMMAND_DENIED(command, name)
+    return name
 
 
 _SOURCES: ByteCache[tuple[TableSchema, str, str], Source] = ByteCache(16 * 1024**2)

@@ -71,6 +71,8 @@ def _multiply(left: Fragment, right: Fragment) -> Fragment:
 
 
 def _divide(left: Fragment, right: Fragment) -> Fragment:
+    # MySQL calculates decimals in words of nine digits and cuts off the rest: 2 / 3 is 0.666666666
+    # before it is rounded for display. One word is done likewise; more digits than that as doubles.
     is_double = {left.type.kind, right.type.kind} & set(_FLOATS)
     scale = min(left.type.scale + DIVISION_SCALE, MAX_SCALE)
     kind = DOUBLE if is_double else SqlType(Kind.DECIMAL, scale, is_exact=False)
@@ -177,10 +179,14 @@ _CHAIN = 30
 
 @handles(exp.And, exp.Or)
 def _connector(node: exp.Expr, scope: Scope) -> Fragment:
-    """AND and OR: a chain of thousands is one flat text, not a recursion."""
+    """AND and OR: a chain of thousands is one flat text, not a recursion.
+
+    sqlglot's tree of `a AND b AND c` is as deep as the chain is long. Python's stack would overflow
+    in compiling it, and SQLite's limit on depth refuses the text as it stands.
+    """
     word = " AND " if isinstance(node, exp.And) else " OR "
     conditions = [compile_condition(part, scope) for part in node.flatten(unnest=False)]
-    while len(conditions) > _CHAIN:  # SQLite limits the depth of a tree: make it a flat one
+    while len(conditions) > _CHAIN:  # a tree of groups, whose depth is logarithmic
         chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
         conditions = [f"({word.join(chunk)})" for chunk in chunks]
     return Fragment(f"({word.join(conditions)})", INTEGER)
@@ -247,7 +253,11 @@ def _row_comparison(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
 
 
 def _quantified(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
-    """`x > ANY (SELECT …)` and `x > ALL (SELECT …)`, NULLs as MySQL treats them."""
+    """`x > ANY (SELECT …)` and `x > ALL (SELECT …)`, which SQLite lacks.
+
+    ANY is true if one comparison is, ALL false if one is not. Otherwise a NULL among them makes
+    either NULL; over no rows ANY is false and ALL true. `count(test)` counts what is not NULL.
+    """
     left = compile_expression(node.this, scope)
     query = compile_subquery(node.expression.this, scope, 1)
     column = Fragment('"c"', query.columns[0].type, query.columns[0].is_collated)
@@ -266,6 +276,7 @@ def _quantified(node: exp.Expr, operator: str, scope: Scope) -> Fragment:
 
 @handles(exp.Subquery, exp.Select)
 def _scalar_subquery(node: exp.Expr, scope: Scope) -> Fragment:
+    """A query as a value. SQLite would take the first of several rows; MySQL raises error 1242."""
     query = compile_subquery(node, scope, 1)
     kind = query.columns[0].type
     if query.is_single_row:
@@ -357,11 +368,9 @@ def _like(node: exp.Expr, scope: Scope) -> Fragment:
     value = to_text(compile_expression(node.this, scope))
     pattern = to_text(compile_expression(node.expression, scope))
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
-    if pattern.literal is not None and pattern.literal.count("%") <= 3:
-        clause = f" ESCAPE {quote_text(escape)}" if escape and escape in pattern.literal else ""
-        return Fragment(f"({value.sql} {word} {pattern.sql}{clause})", INTEGER)
-    test = f"my_like({value.sql}, {pattern.sql}, {quote_text(escape)})"
-    return Fragment(f"(NOT {test})" if word != "LIKE" else test, INTEGER)
+    may_escape = escape and (pattern.literal is None or escape in pattern.literal)
+    clause = f" ESCAPE {quote_text(escape)}" if may_escape else ""
+    return Fragment(f"({value.sql} {word} {pattern.sql}{clause})", INTEGER)
 
 
 @handles(exp.RegexpLike)

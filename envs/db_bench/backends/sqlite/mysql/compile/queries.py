@@ -87,7 +87,7 @@ def _tail(node: exp.Expr, columns: list[OutputColumn], scope: Scope) -> str:
     names = {column.name.lower(): index for index, column in reversed(list(enumerate(columns)))}
     terms = []
     for ordered in node.args["order"].expressions if node.args.get("order") else ():
-        term = order_term(ordered.this, scope, projections, names)
+        term = order_term(ordered.this, projections, names)
         if term is None:
             name = name_of(ordered.this.this) if isinstance(ordered.this, exp.Column) else "?"
             raise Mistake.UNKNOWN_COLUMN(name, "order clause")
@@ -141,12 +141,18 @@ def _member(query: Query, columns: list[OutputColumn], is_plain: bool) -> str:
     return f"SELECT {', '.join(collated(value) for value in converted)} FROM ({query.sql})"
 
 
+def row_values(row: exp.Expr) -> list[exp.Expr]:
+    """Returns the values of `(…)` or `ROW(…)` after VALUES."""
+    values = row.expressions if isinstance(row, exp.Tuple) else [row]
+    if len(values) == 1 and isinstance(values[0], exp.Anonymous) and values[0].name == "ROW":
+        return list(values[0].expressions)
+    return list(values)
+
+
 def _compile_values(node: exp.Expr, scope: Scope) -> Query:
-    rows = []
-    for row in node.expressions:
-        inner = row.expressions[0] if row.expressions else row
-        values = inner.expressions if isinstance(inner, exp.Anonymous) else row.expressions
-        rows.append([compile_expression(value, scope) for value in values])
+    rows = [
+        [compile_expression(value, scope) for value in row_values(row)] for row in node.expressions
+    ]
     columns = [
         OutputColumn(f"column_{index}", merge_types(value.type for value in column))
         for index, column in enumerate(zip(*rows, strict=True))

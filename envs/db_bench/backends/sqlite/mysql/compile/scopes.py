@@ -1,6 +1,6 @@
 """Where names are looked up: tables, columns, aliases, and MySQL's errors about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,12 +118,20 @@ class StatementState:
 
 @dataclass
 class Scope:
-    """One query block: its sources, its select aliases, and the block around it.
+    """One query block: its tables, its aliases, and the block around it (`parent`).
 
-    `clause` is the part being translated, as MySQL's errors name it. `visible_from`: an ON clause
-    sees only the sources since the last comma. `group_sql`: the GROUP BY expressions.
-    `select_list`: names that stand for other expressions (the select list in HAVING, columns set
-    before in UPDATE).
+    A name is looked up from the innermost block outwards. What the fields say while the block is
+    compiled, clause by clause:
+
+    * `clause`: the one being compiled, as MySQL's errors name it.
+    * `visible_from`: an ON clause sees only the sources since the last comma.
+    * `using`: a column that USING or NATURAL joins, by name; it is ambiguous no more.
+    * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
+      now (the select list in HAVING, columns set before in UPDATE).
+    * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
+      judges them when the groups (`group_sql`: the GROUP BY expressions) are known.
+    * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
+    * `is_derived`: the result is kept as a table, with names and rounded decimals.
     """
 
     statement: StatementState
@@ -131,7 +139,7 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     ctes: dict[str, list[OutputColumn]] = field(default_factory=dict)
     using: dict[str, Fragment] = field(default_factory=dict)
-    aliases: dict[str, list[exp.Expr]] = field(default_factory=dict)
+    aliases: dict[str, exp.Expr] = field(default_factory=dict)
     windows: set[str] = field(default_factory=set)
     clause: str = "field list"
     visible_from: int = 0
@@ -149,23 +157,23 @@ class Scope:
             raise Mistake.NOT_UNIQUE_TABLE(source.alias)
         self.sources.append(source)
 
-    def find_cte(self, name: str) -> list[OutputColumn] | None:
-        """Returns the columns of a common table expression, None where there is none."""
+    def _outwards(self) -> Iterator["Scope"]:
         scope: Scope | None = self
         while scope is not None:
-            if name.lower() in scope.ctes:
-                return scope.ctes[name.lower()]
+            yield scope
             scope = scope.parent
-        return None
+
+    def find_cte(self, name: str) -> list[OutputColumn] | None:
+        """Returns the columns of a common table expression, None where there is none."""
+        found = (scope.ctes.get(name.lower()) for scope in self._outwards())
+        return next((columns for columns in found if columns is not None), None)
 
     def find_column(self, name: str, table: str) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
-        scope: Scope | None = self
-        while scope is not None:
+        for scope in self._outwards():
             found = scope._find_own(name.lower(), table, self.clause)
             if found is not None:
                 return found
-            scope = scope.parent
         is_written = table not in ("", NEW_ROW)
         raise Mistake.UNKNOWN_COLUMN(f"{table}.{name}" if is_written else name, self.clause)
 

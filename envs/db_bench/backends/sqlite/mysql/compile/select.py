@@ -31,12 +31,17 @@ _NO_NAME = re.compile("[^\0-\uffff]")
 
 
 def compile_select(node: exp.Expr, scope: Scope) -> Query:
-    """Translates one SELECT block. Raises: MySQLError."""
+    """Translates one SELECT block. Raises: MySQLError.
+
+    The order of the clauses here is MySQL's, so that of several mistakes the same one is reported.
+    It is also what each clause knows of the others: GROUP BY and HAVING see the select list's
+    aliases, WHERE does not; the select list is checked against GROUP BY.
+    """
     args = node.args
     from_sql = compile_from(node, scope) if args.get("from_") else ""
     for projection in node.expressions:
         if isinstance(projection, exp.Alias):
-            scope.aliases.setdefault(_alias_of(projection).lower(), []).append(projection.this)
+            scope.aliases.setdefault(name_of(projection.args["alias"]).lower(), projection.this)
     scope.clause = "where clause"
     scope.windows = window_names(node)
     where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
@@ -51,11 +56,11 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
     ]
     order = _compile_order(node, scope, projections)
     _check_full_group_by(node, scope, bare)
-    if having and not group and not scope.num_aggregates:
+    if having and not group and not scope.num_aggregates:  # SQLite refuses this HAVING
         where, having = [*where, *having], []
     parts = [
         "SELECT " + ("DISTINCT " if args.get("distinct") else ""),
-        ", ".join(_output(name, value, node, scope) for name, value in projections),
+        ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
         from_sql and f" FROM {from_sql}",
         where and f" WHERE {' AND '.join(where)}",
         group and f" GROUP BY {', '.join(group)}",
@@ -73,9 +78,13 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
     )
 
 
-def _output(name: str, value: Fragment, node: exp.Expr, scope: Scope) -> str:
+def _output(name: str, value: Fragment, is_derived: bool) -> str:
+    """Returns a column of the result; of a derived table with its name and its type's decimals.
+
+    MySQL keeps a derived table's values rounded. Others are rounded when they are read as rows.
+    """
     sql = collated(value)
-    if scope.is_derived:
+    if is_derived:
         if value.type.kind is Kind.DECIMAL and not value.type.is_exact:
             sql = f"round({sql}, {value.type.scale})"
         return f"{sql} AS {quote_name(name)}"
@@ -98,7 +107,7 @@ def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
             and not term.table
             and not scope.has_column(name_of(term.this))
         ):
-            expression = _aliased(name_of(term.this), scope) or term
+            expression = scope.aliases.get(name_of(term.this).lower(), term)
         scope.aggregates_allowed = True
         value = compile_expression(expression, scope)
         scope.aggregates_allowed = False
@@ -119,11 +128,6 @@ def _ordinal(term: exp.Expr, node: exp.Expr, scope: Scope) -> exp.Expr | None:
         raise Mistake.UNKNOWN_COLUMN(term.name, scope.clause)
     projection: exp.Expr = node.expressions[position - 1]
     return projection.this if isinstance(projection, exp.Alias) else projection
-
-
-def _aliased(name: str, scope: Scope) -> exp.Expr | None:
-    found = scope.aliases.get(name.lower())
-    return found[0] if found else None
 
 
 def _compile_projections(
@@ -155,10 +159,6 @@ def _compile_projections(
     return projections, bare
 
 
-def _alias_of(projection: exp.Expr) -> str:
-    return name_of(projection.args["alias"])
-
-
 def _has_quoted_names(node: exp.Expr) -> bool:
     """Returns whether a clause after the select list may name an expression of it."""
     clauses = (node.args.get(name) for name in ("having", "order"))
@@ -170,7 +170,7 @@ def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
     if isinstance(projection, exp.Column):
         return name_of(projection.this)
     if isinstance(projection, exp.Alias):
-        name = _alias_of(projection)
+        name = name_of(projection.args["alias"])
     elif isinstance(projection, exp.Literal):
         name = projection.name
     else:
@@ -225,7 +225,7 @@ def _compile_order(
     names = {name.lower(): index for index, (name, _) in reversed(list(enumerate(projections)))}
     terms = []
     for number, ordered in enumerate(order.expressions, start=1):
-        sql = order_term(ordered.this, scope, projections, names)
+        sql = order_term(ordered.this, projections, names)
         if sql is None:
             scope.select_list = {
                 name.lower(): value
@@ -236,6 +236,7 @@ def _compile_order(
             scope.select_list = {}
             if node.args.get("distinct"):
                 _check_distinct_order(value, scope, projections, number)
+            # A literal orders nothing; SQLite would read a number in its place as a position.
             sql = collated(value) if value.literal is None else "NULL"
         _check_order_columns(node, scope, number)
         terms.append(sql + direction(ordered))
@@ -261,7 +262,6 @@ def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
 
 def order_term(
     term: exp.Expr,
-    scope: Scope,
     projections: list[tuple[str, Fragment]],
     names: dict[str, int],
 ) -> str | None:

@@ -139,9 +139,7 @@ def _cast(node: exp.Expr, scope: Scope) -> Fragment:
         return Fragment(f"CAST({to_number(value).sql} AS REAL)", parse_type(name))
     if name in ("DATE", "DATETIME", "TIME", "TIMESTAMP"):
         kind = parse_type(name)
-        if value.literal is not None:
-            value = value._replace(literal=None)
-        return Fragment(to_temporal(value, kind.kind).sql, kind)
+        return Fragment(to_temporal(value._replace(literal=None), kind.kind).sql, kind)
     if name == "BINARY":
         return Fragment(f"({to_text(value).sql} COLLATE BINARY)", BLOB)
     text = to_text(value)

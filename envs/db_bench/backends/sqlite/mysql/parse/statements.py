@@ -180,7 +180,7 @@ def parse(statement: Statement) -> exp.Expr:
     check_nesting(statement.tokens)
     foreign = find_foreign(statement.tokens)
     if foreign is not None:
-        raise syntax_error(statement.text, _offset(statement, foreign))
+        raise _error_at(statement, foreign)
     try:
         tree = _READER.parser.parse(tokens, statement.text)[0]
     except ParseError as error:
@@ -188,7 +188,7 @@ def parse(statement: Statement) -> exp.Expr:
     except RecursionError:
         raise Mistake.STACK() from None
     if tree is None or isinstance(tree, exp.Command):
-        raise syntax_error(statement.text, _offset(statement, min(1, len(tokens) - 1)))
+        raise _error_at(statement, min(1, len(tokens) - 1))
     if has_calls:
         _undisguise(tree)
     return tree
@@ -208,10 +208,11 @@ def locate(statement: Statement, error: Misplaced) -> MySQLError:
     return syntax_error(statement.text, offset)
 
 
-def _offset(statement: Statement, index: int) -> int:
-    if index >= len(statement.tokens):
-        return len(statement.text)
-    return statement.tokens[index].start - statement.tokens[0].start
+def _error_at(statement: Statement, index: int) -> MySQLError:
+    """Returns error 1064 at a token, or at the end of the text for an index past the last."""
+    tokens = statement.tokens
+    offset = tokens[index].start - tokens[0].start if index < len(tokens) else len(statement.text)
+    return syntax_error(statement.text, offset)
 
 
 def _unreadable_start(sql: str) -> int:
@@ -256,7 +257,7 @@ def _check_transaction(statement: Statement) -> None:
         index = 1
         is_right = first not in ("START", "BEGIN") or (first == "BEGIN" and rest in ([], ["WORK"]))
     if not is_right:
-        raise syntax_error(statement.text, _offset(statement, index))
+        raise _error_at(statement, index)
 
 
 def _check_names(statement: Statement) -> None:
@@ -307,7 +308,7 @@ def _undisguise(tree: exp.Expr) -> None:
 def _with_space(statement: Statement, index: int) -> MySQLError:
     """Returns MySQL's error about `COUNT (*)`: its own functions take no space."""
     if statement.tokens[index + 2 :][:1] and statement.tokens[index + 2].text == "*":
-        return syntax_error(statement.text, _offset(statement, index + 2))
+        return _error_at(statement, index + 2)
     return Mistake.FUNCTION_SPACE("db", statement.tokens[index].text)
 
 
@@ -324,5 +325,5 @@ def _to_mysql(error: ParseError, statement: Statement) -> MySQLError:
         if index == len(statement.tokens) - 1 and not is_leftover:
             break
         is_alias = index > 1 and statement.tokens[index - 2].token_type is TokenType.STAR
-        return syntax_error(text, _offset(statement, index - is_alias))  # `* FORM t`
+        return _error_at(statement, index - is_alias)  # `* FORM t`
     return syntax_error(text, len(text))

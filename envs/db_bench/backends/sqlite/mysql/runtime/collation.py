@@ -35,6 +35,12 @@ def _key(text: str) -> str:
 _kept_key = lru_cache(maxsize=4096)(_key)
 
 
+def compare_texts(left: str, right: str) -> int:
+    """Returns -1, 0 or 1, as a text is before, equal to or after another."""
+    first, second = collation_key(left), collation_key(right)
+    return (first > second) - (first < second)
+
+
 def install_collation(connection: sqlite3.Connection, deadline: Deadline | None = None) -> None:
     """Replaces NOCASE and LIKE by MySQL's (SQLite's own are faster and know ASCII only)."""
     deadline = deadline or Deadline()
@@ -44,8 +50,7 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         if monotonic() > deadline.end_s:
             deadline.miss()
             return 0
-        first, second = collation_key(left), collation_key(right)
-        return (first > second) - (first < second)
+        return compare_texts(left, right)
 
     def like_operator(pattern: str | None, text: str | None, escape: str = "") -> int | None:
         if pattern is None or text is None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.aggregation import AGGREGATES, Window
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, like
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.date_functions import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
@@ -90,7 +90,6 @@ _NULL_IS_NULL = {
     **NUMBER_FUNCTIONS,
     **DATE_FUNCTIONS,
     "row_key": _row_key,
-    "like": like,
 }
 _TIMED: dict[str, Function] = {**REGEXP_FUNCTIONS, "sleep": _sleep}
 """They take the deadline first; each gives NULL where an argument is NULL."""

@@ -169,7 +169,7 @@ def week(moment: date, mode: int) -> tuple[int, int]:
 
 
 _PYTHON_FORMATS = {
-    **{code: f"%{code}" for code in "YmdHMjpyabfS"},
+    **{code: f"%{code}" for code in "YmdHjpyabfS"},
     "i": "%M",
     "s": "%S",
     "M": "%B",
@@ -178,8 +178,6 @@ _PYTHON_FORMATS = {
     "I": "%I",
     "T": "%H:%M:%S",
     "r": "%I:%M:%S %p",
-    "b": "%b",
-    "a": "%a",
     "%": "%%",
 }
 

@@ -3,7 +3,10 @@
 import hashlib
 import zlib
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import (
+    collation_key,
+    compare_texts,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
 
 MAX_TEXT_CHARS = 1 << 20
@@ -101,11 +104,6 @@ def _hex(value: SQLiteValue) -> str:
     return (value.encode() if isinstance(value, str) else value or b"").hex().upper()
 
 
-def _strcmp(left: str, right: str) -> int:
-    first, second = collation_key(left), collation_key(right)
-    return (first > second) - (first < second)
-
-
 def _sha2(text: str, bits: int) -> str | None:
     names = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
     return hashlib.new(names[bits], text.encode()).hexdigest() if bits in names else None
@@ -136,7 +134,7 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "sha2": _sha2,
     "crc32": lambda text: zlib.crc32(text.encode()),
     "find_in_set": _find_in_set,
-    "strcmp": _strcmp,
+    "strcmp": compare_texts,
 }
 """Each gives NULL where an argument is NULL."""
 NULLABLE_TEXT_FUNCTIONS: dict[str, Function] = {"concat_ws": _concat_ws, "elt": _elt}
