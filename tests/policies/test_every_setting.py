@@ -19,6 +19,7 @@ from agentpeft.policies.settings.config import setting_names
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
+deterministic = true
 environment = {kwargs = {num_digits = 3, prompt = "compact", reward = {length_cost = 0.1}}}
 lora = {rank = 2}
 env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
@@ -27,6 +28,7 @@ learners = {num_threads = 1}
 evaluation = {num_tasks = 3}
 output = {tensorboard = false}
 """
+SFT = ("training.algorithm=sft", "training.group_size=")
 WARM = ("warm_start.num_steps=10", "warm_start.batch_size=4")
 STEPS = ("training.num_epochs=3", "training.lr=0.1")
 CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
@@ -37,10 +39,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "seed": ("1",),
     "environment.id": ("AgentPEFT/GSM8K-v0", "environment.kwargs={}"),
     "environment.kwargs": ("{num_digits=1}",),
-    "model.name": ("no/such/folder",),
     "model.adapter": ("no/such/folder",),
     "model.dtype": ("bfloat16",),
-    "model.load_in_4bit": ("true",),
     "model.use_chat_template": ("false",),
     "model.system_prompt": ("Answer.",),
     "tiny.hidden_size": ("64",),
@@ -49,17 +49,17 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "tiny.intermediate_size": ("32",),
     "tiny.vocab_size": ("400",),
     "tiny.max_context_tokens": ("32",),
-    "lora.use_lora": ("false",),
+    "lora.use_lora": ("false", *SFT),
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),
     "lora.target_modules": ('["q_proj"]',),
-    "lora.dropout": ("0.5",),
+    "lora.dropout": ("0.5", *SFT),
     "warm_start.num_steps": ("2",),
     "warm_start.decay": ("0.5", *WARM),
     "warm_start.batch_size": ("3", *WARM[:1]),
     "warm_start.lr": ("1e-2", *WARM),
     "warm_start.env_kwargs": ("{num_digits=1}", *WARM),
-    "env_runners.engine": ("scripted", "training.algorithm=sft", "training.group_size="),
+    "env_runners.engine": ("scripted", *SFT),
     "env_runners.max_new_tokens": ("2",),
     "env_runners.max_context_tokens": ("10",),
     "env_runners.temperature": ("0.5",),
@@ -69,16 +69,16 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.group_size": ("2",),
     "training.lr": ("1e-3",),
     "training.lr_schedule": ("linear",),
-    "training.num_warmup_iterations": ("2",),
+    "training.num_warmup_iterations": ("2", "training.num_iterations=3"),
     "training.weight_decay": ("0.5",),
     "training.max_grad_norm": ("1e-3",),
     "training.num_epochs": ("2",),
     "training.num_minibatches": ("2",),
     "training.clip_range": ("1e-3", *STEPS),
-    "training.clip_range_high": ("1e-3", *STEPS),
-    "training.loss_normalization": ("token", "env_runners.max_new_tokens=100"),
+    "training.clip_range_high": ("5.0", *STEPS),
+    "training.loss_normalization": ("sequence", "env_runners.max_new_tokens=100"),
     "training.kl_coeff": ("0.1", *STEPS),
-    "training.kl_estimator": ("k1", *KL),
+    "training.kl_estimator": ("k2", *KL),
     "training.kl_placement": ("reward", *KL),
     "training.entropy_coeff": ("0.1",),
     "training.baseline_momentum": ("0.1", "training.algorithm=reinforce"),
@@ -107,6 +107,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
 ELSEWHERE = {
     "deterministic": "policies/test_transformers_engine.py",
     "max_adapter_lag": "policies/test_killed_parts.py",
+    "model.name": "policies/test_models.py",
+    "model.load_in_4bit": "policies/test_models.py",
     "model.chat_template_kwargs": "policies/test_thoughts.py",
     "model.end_of_thought": "policies/test_thoughts.py",
     "warm_start.target_success": "policies/test_pretrain.py",
