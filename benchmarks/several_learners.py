@@ -12,15 +12,16 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import ray
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.messages import EpisodeGroup, Ref, Trajectory
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.ray_actors import resolve
 
 
 def make_settings(args: argparse.Namespace, num_learners: int) -> Settings:
@@ -54,23 +55,29 @@ def make_groups(args: argparse.Namespace) -> list[EpisodeGroup]:
     return groups
 
 
-def time_update(learner: Learner, *groups: EpisodeGroup) -> tuple[float, float]:
-    """Returns the seconds of an update, and of one more sum of its gradients."""
-    learner.peers.gather(None)
-    start_s = time.perf_counter()
-    learner.update(groups)
-    update_s = time.perf_counter() - start_s
-    learner.peers.gather(None)
-    start_s = time.perf_counter()
-    learner.peers.sum_gradients(learner.policy.trainable_parameters())
-    return update_s, time.perf_counter() - start_s
+class TimedLearner(LearnerActor):
+    """A learner that times its updates."""
+
+    def time_update(self, groups: Sequence[Ref]) -> tuple[float, float]:
+        """Returns the seconds of an update, and of one more sum of its gradients."""
+        learner, episodes = self.learner, resolve(groups)
+        learner.peers.gather(None)
+        start_s = time.perf_counter()
+        learner.update(episodes)
+        update_s = time.perf_counter() - start_s
+        learner.peers.gather(None)
+        start_s = time.perf_counter()
+        learner.peers.sum_gradients(learner.policy.trainable_parameters())
+        return update_s, time.perf_counter() - start_s
 
 
 def measure(args: argparse.Namespace, num_learners: int) -> dict[str, float]:
     """Returns the medians of one number of learners."""
-    learners = LearnerGroup(make_settings(args, num_learners))
+    learners = LearnerGroup(make_settings(args, num_learners), TimedLearner)
     refs = [ray.put(group) for group in make_groups(args)]
-    times = [learners.call_all(time_update, *refs) for _ in range(args.num_updates + 2)][2:]
+    times = [
+        learners.call_all(TimedLearner.time_update, refs) for _ in range(args.num_updates + 2)
+    ][2:]
     learners.close()
     update_s, sum_s = (statistics.median(part) for part in zip(*times, strict=True))
     return {

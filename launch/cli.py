@@ -1,66 +1,75 @@
 """The one command `agentpeft`: every script of `launch/` by its name.
 
+```sh
 agentpeft train quickstart
 agentpeft train --help
 agentpeft completion bash >> ~/.bash_completion
+```
 """
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
-import shtab
+from typer import Context
+from typer.completion import (  # type: ignore[attr-defined]
+    completion_init,
+    get_completion_script,
+)
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from agentpeft.launch.command_line import CommandLine
 
 COMMANDS = {
-    "train": "trains a policy: LoRA weights by reinforcement learning",
-    "evaluate": "plays held-out tasks: models, adapters, endpoints, baselines",
-    "merge": "makes one model of an adapter and its base, and checks it",
-    "report": "writes a run, or several, as one HTML page",
-    "export": "writes a run's episodes as a data set in TRL's formats",
-    "doctor": "says what works on this machine, and what to do about the rest",
-    "prepare-data": "generates, downloads, converts and validates task files",
+    "train": "Trains a policy: LoRA weights by reinforcement learning.",
+    "evaluate": "Plays held-out tasks: models, adapters, endpoints, baselines.",
+    "merge": "Makes one model of an adapter and its base, and checks it.",
+    "why": "Explains how a run went, and which setting to turn.",
+    "report": "Writes a run, or several, as one HTML page.",
+    "export": "Writes a run's episodes as a data set in TRL's formats.",
+    "doctor": "Says what works on this machine, and what to do about the rest.",
+    "prepare-data": "Generates, downloads, converts and validates task files.",
 }
-"""By name: the module `launch/<name>.py` has `main(argv)` and `make_parser()`."""
-_NOT_HERE = {"torch", "transformers", "peft", "ray", "pydantic", "jinja2", "matplotlib"}
+"""By name: the module `launch/<name>.py` has `main`, its `CommandLine`."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command, or says which there are, and returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in COMMANDS:
-        sys.argv[0] = f"agentpeft {words[0]}"  # what its help calls it
-        try:
-            run: Callable[[Sequence[str]], int] = _load(words[0]).main
-        except ModuleNotFoundError as error:
-            if str(error.name).partition(".")[0] not in _NOT_HERE:
-                raise
-            print(f"error: {error}: pip install 'agentpeft[train]'", file=sys.stderr)
-            return 2
-        return run(words[1:])
-    parser = make_parser(has_options=words[:1] == ["completion"])
-    args = parser.parse_args(words)
-    print(shtab.complete(parser, args.shell) if args.command else parser.format_help(), end="")
+class _Commands(TyperGroup):
+    """Imports the module of a command when it is run or completed, not to list it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns a command's name, the command, and the words that are left for it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            module = import_module(f"agentpeft.launch.{name.replace('-', '_')}")
+            command = get_command(module.main)
+        return name, command, rest
+
+
+main = CommandLine("agentpeft", cls=_Commands, help=__doc__, invoke_without_command=True)
+completion_init()
+
+
+def _list_only() -> None:
+    """Stands for a command until `_Commands` has imported it."""
+
+
+for _name, _about in COMMANDS.items():
+    main.command(_name, help=_about)(_list_only)
+
+
+@main.callback()
+def _show_help(context: Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")
+
+
+@main.add()
+def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
+    """Prints a shell's completion script."""
+    variable = "_AGENTPEFT_COMPLETE"
+    print(get_completion_script(prog_name="agentpeft", complete_var=variable, shell=shell))
     return 0
-
-
-def make_parser(has_options: bool) -> ArgumentParser:
-    """Returns the words of all commands, with `has_options` their own too (that takes seconds)."""
-    parser = ArgumentParser(
-        prog="agentpeft", description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", metavar="command")
-    for name, about in COMMANDS.items():
-        own = [_load(name).make_parser()] if has_options else []
-        commands.add_parser(name, help=about, parents=own, add_help=not own)
-    completion = commands.add_parser("completion", help="prints a shell's completion script")
-    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
-    return parser
-
-
-def _load(name: str) -> Any:
-    return import_module(f"agentpeft.launch.{name.replace('-', '_')}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""What all commands share: one-line errors, exit statuses, and their options' words."""
+"""What all commands share: their options, one-line errors and exit statuses."""
 
 import logging
+import os
+import select
 import sys
 import traceback
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from inspect import Parameter, signature
 from itertools import takewhile
-from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, Any, TypeVar
+
+from typer import Argument, Option, Typer, TyperException
+from typer.main import get_command
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.errors import (
@@ -22,59 +27,118 @@ from agentpeft.policies.workers.time_limits import leave
 FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
 WRONG = (SettingsError, DataError, UnknownTaskError)
 _INTERRUPTED = 130
+_EXTRA = {"torch", "transformers", "peft", "ray", "jinja2", "matplotlib", "huggingface_hub"}
+"""Packages of the extra `train`, without which `prepare-data` still works."""
+_DEBUG = Parameter(
+    "debug",
+    Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, Option("--debug", help="Show tracebacks.")],
+)
+Command = TypeVar("Command", bound=Callable[..., int])
+SettingsWords = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="CONFIG|KEY=VALUE",
+        help="Names in launch/configs (quickstart) or TOML files, a later one over the earlier; "
+        "then dotted settings.",
+    ),
+]
+"""The positional words of a command that takes settings; None without any."""
 
 
-class CommandParser(ArgumentParser):
-    """Says what is wrong in one line."""
+class CommandLine(Typer):
+    """One command or several. Called with words, it returns the exit status.
 
-    def __init__(self, description: str | None) -> None:
-        """`description` is the module's docstring, shown as it is."""
-        super().__init__(description=description, formatter_class=RawDescriptionHelpFormatter)
-        self.add_argument("--debug", action="store_true", help="show tracebacks")
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with status 2."""
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
-def add_settings(parser: ArgumentParser) -> None:
-    """Adds the words of a config and its overrides."""
-    parser.add_argument(
-        "settings",
-        nargs="*",
-        metavar="[CONFIG ...] [key=value ...]",
-        help="names in launch/configs (quickstart) or TOML files, a later one over the earlier; "
-        "then dotted settings",
-    )
-
-
-def split_settings(words: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the configs, "quickstart" if none is named, and the overrides after them."""
-    configs = list(takewhile(lambda word: "=" not in word, words))
-    return configs or ["quickstart"], words[len(configs) :]
-
-
-def run_command(run: Callable[[Namespace], int], args: Namespace) -> int:
-    """Returns what `run(args)` does; of an error the status, 2 for wrong input, after one line.
-
-    Where a call into Ray still hangs the process ends here, with that status.
+    The status is what the command's function returns, 2 for wrong input, 1 for any other error
+    and 130 for Ctrl-C. Errors are one line on standard error; `--debug` adds the traceback.
     """
-    return leave(_run_command(run, args))
+
+    def __init__(self, program: str | None = None, **settings: Any) -> None:
+        """`program` is what messages call it (None: the script's file); `settings` are Typer's."""
+        super().__init__(
+            add_completion=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            pretty_exceptions_enable=False,
+            rich_markup_mode="markdown",
+            **settings,
+        )
+        self._program = program
+
+    def add(self, **settings: Any) -> Callable[[Command], Command]:
+        """Adds a function as a command, with `--debug` too; `settings` are Typer's."""
+
+        def register(function: Command) -> Command:
+            @wraps(function)
+            def run(debug: bool, **options: Any) -> int:
+                return _run(partial(function, **options), debug)
+
+            own = signature(function)
+            parameters = [*own.parameters.values(), _DEBUG]
+            run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+            self.command(**settings)(run)
+            return function
+
+        return register
+
+    def __call__(self, words: Sequence[str] | None = None) -> int:
+        """Runs what `words` say (None: those of the process) and returns the exit status.
+
+        Where a call into Ray still hangs, the process ends here with that status.
+        """
+        try:
+            status = get_command(self).main(words, self._program, standalone_mode=False)
+        except TyperException as error:
+            text = " ".join(error.format_message().split()).replace("Value error, ", "")
+            context = getattr(error, "ctx", None)
+            program = f"{context.command_path} " if context else ""
+            return _fail(f"{text[0].lower()}{text[1:].rstrip('.')}; see {program}--help")
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] not in _EXTRA:
+                raise
+            return _fail(f"{error}: pip install 'agentpeft[train]'")
+        return leave(status or 0)
 
 
-def _run_command(run: Callable[[Namespace], int], args: Namespace) -> int:
+def _run(command: Callable[[], int], is_debug: bool) -> int:
+    """Returns what `command()` does; of an error the status, after one line."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     try:
-        return run(args)
+        status = command()
+        sys.stdout.flush()
     except (*WRONG, *FAILURES, OSError) as error:
-        if args.debug:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return 1
+        if is_debug:
             traceback.print_exc()
-        print(f"error: {say(error)}", file=sys.stderr)
-        return 2 if isinstance(error, WRONG) else 1
+        return _fail(say(error), 2 if isinstance(error, WRONG) else 1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+    return status
+
+
+def _is_unread() -> bool:
+    """Returns whether nobody reads standard output any more (`| head`); then it goes nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not poll.poll(0):  # it is another pipe that has broken
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    return True
+
+
+def _fail(message: str, status: int = 2) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return status
+
+
+def split_settings(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """Returns the configs, "quickstart" if none is named, and the overrides after them."""
+    words = words or []
+    configs = list(takewhile(lambda word: "=" not in word, words))
+    return configs or ["quickstart"], words[len(configs) :]
 
 
 def say(error: BaseException) -> str:
@@ -82,8 +146,3 @@ def say(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'output'}: {error.strerror}"
     return " ".join(str(error).split())
-
-
-def size_mib(path: Path) -> float:
-    """Returns the size of a folder's files in MiB."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20

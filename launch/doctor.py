@@ -1,10 +1,14 @@
 """Looks at this machine and says, line by line, what works and what to do about the rest.
 
-    python launch/doctor.py
-    python launch/doctor.py db_bench environment.kwargs.database=docker
+```sh
+python launch/doctor.py
+python launch/doctor.py db_bench environment.kwargs.database=docker
+```
 
 First what the config needs, then a tiny model learns for one step and every piece of it is checked.
-The last line is JSON. Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
+The last line is JSON.
+
+Exit status: 0 the config can run here; 1 it cannot; 2 wrong settings.
 """
 
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
@@ -12,25 +16,30 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import json
 import sys
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
-from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
+from agentpeft.launch.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import output_base, read_start
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status."""
-    return run_command(_run, make_parser().parse_intermixed_args(argv))
+main = CommandLine()
 
 
-def _run(args: Namespace) -> int:
-    settings = read_start(*split_settings(args.settings)).settings
+@main.add(help=__doc__)
+def doctor(
+    words: SettingsWords = None,
+    *,
+    no_ladder: Annotated[bool, Option("--no-ladder", help="Look at the machine alone.")] = False,
+) -> int:
+    """Prints what each check finds, and a summary as JSON."""
+    settings = read_start(*split_settings(words)).settings
     machine = Machine(settings, output=output_base(Path(settings.output.dir).expanduser()))
     found = []
-    for finding in _look(machine, not args.no_ladder):
+    for finding in _look(machine, not no_ladder):
         mark = "FAULT" if finding.is_fault else "note" if finding.remedy else "ok"
         print(f"{mark:<5} {finding.name}: {finding.text}", flush=True)
         if finding.remedy:
@@ -53,14 +62,6 @@ def _look(machine: Machine, has_ladder: bool) -> Iterator[Finding]:
         from agentpeft.launch.checking.ladder import climb
 
         yield from climb()
-
-
-def make_parser() -> CommandParser:
-    """Returns the command's words."""
-    parser = CommandParser(__doc__)
-    add_settings(parser)
-    parser.add_argument("--no-ladder", action="store_true", help="look at the machine alone")
-    return parser
 
 
 if __name__ == "__main__":

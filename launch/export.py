@@ -1,13 +1,16 @@
 """Writes a run's episodes as a data set in TRL's formats, one JSON line each.
 
-    python launch/export.py outputs/quickstart/20260101-120000 --format preference
-    python launch/export.py outputs/quickstart/20260101-120000 --format sft --from-iteration 50
+```sh
+python launch/export.py outputs/quickstart/20260101-120000 --format preference
+python launch/export.py outputs/quickstart/20260101-120000 --format sft --from-iteration 50
+```
 
 preference: what two episodes of a group have in common (`prompt`), then the first action in which
 they differ, of the one with the higher return (`chosen`) and of the other (`rejected`). sft: an
 action of an episode that succeeded (`completion`) after what came before (`prompt`). No row twice.
-The last line on standard output is JSON: the file and its number of rows. Exit status: 0 done;
-1 nothing could be written; 2 wrong input, or no rows.
+The last line on standard output is JSON: the file and its number of rows.
+
+Exit status: 0 done; 1 nothing could be written; 2 wrong input, or no rows.
 """
 
 import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
@@ -15,42 +18,39 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.command_line import CommandParser, run_command
+from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status."""
-    return run_command(export, make_parser().parse_args(argv))
+main = CommandLine()
 
 
-def make_parser() -> CommandParser:
-    """Returns the command's words."""
-    parser = CommandParser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument("--format", choices=FORMATS, default="preference", help="preference")
-    parser.add_argument("--output", type=Path, help="FORMAT.jsonl")
-    parser.add_argument("--from-iteration", type=int, default=0, help="leave out what was earlier")
-    return parser
-
-
-def export(args: Namespace) -> int:
+@main.add(help=__doc__)
+def export(
+    run: Annotated[Path, Argument(help="A run's folder.")],
+    *,
+    rows: Annotated[Literal["preference", "sft"], Option("--format")] = "preference",
+    output: Annotated[Path | None, Option(show_default="FORMAT.jsonl")] = None,
+    from_iteration: Annotated[int, Option(help="Leave out what was earlier.")] = 0,
+) -> int:
     """Writes the file. Raises: DataError, SettingsError, OSError."""
-    run = read_run(args.run)
-    path = run.path / "sessions" / "train.jsonl"
-    episodes = (row for row in read_rows(path) if row["iteration"] >= args.from_iteration)
-    rows = ({**row, **_template_columns(run)} for row in FORMATS[args.format](episodes))
-    lines = list(dict.fromkeys(map(json.dumps, rows)))
+    data = read_run(run)
+    path = data.path / "sessions" / "train.jsonl"
+    episodes = (row for row in read_rows(path) if row["iteration"] >= from_iteration)
+    to_rows = {"preference": to_preferences, "sft": to_sft_rows}[rows]
+    columns = _template_columns(data)
+    lines = list(dict.fromkeys(json.dumps({**row, **columns}) for row in to_rows(episodes)))
     if not lines:
-        raise SettingsError(f"{path} from iteration {args.from_iteration} on: no {args.format} row")
-    output: Path = args.output or Path(f"{args.format}.jsonl")
+        raise SettingsError(f"{path} from iteration {from_iteration} on: no {rows} row")
+    output = output or Path(f"{rows}.jsonl")
     write_file(output, "".join(f"{line}\n" for line in lines).encode())
     print(json.dumps({"output": str(output), "rows": len(lines)}))
     return 0
@@ -81,9 +81,6 @@ def _template_columns(run: RunData) -> Row:
     """Returns the column in which TRL reads the variables of the chat template; none without."""
     variables = json.loads(run.settings.get("model.chat_template_kwargs", "{}"))
     return {"chat_template_kwargs": variables} if variables else {}
-
-
-FORMATS = {"preference": to_preferences, "sft": to_sft_rows}
 
 
 def _compare(worse: Sequence[Sequence[str]], better: Sequence[Sequence[str]]) -> Iterator[Row]:

@@ -1,9 +1,12 @@
 """Writes a run, or several side by side, as one HTML page that needs no network.
 
-    python launch/report.py outputs/quickstart/20260101-120000
-    python launch/report.py RUN_A RUN_B --output comparison.html --png plots
+```sh
+python launch/report.py outputs/quickstart/20260101-120000
+python launch/report.py RUN_A RUN_B --output comparison.html --png plots
+```
 
 The last line on standard output is JSON: the page, its size in bytes, the plots.
+
 Exit status: 0 done; 1 nothing could be written; 2 wrong input.
 """
 
@@ -12,16 +15,17 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
+from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.command_line import CommandParser, run_command
+from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run
@@ -30,22 +34,28 @@ _PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status."""
-    return run_command(report, make_parser().parse_args(argv))
+main = CommandLine()
 
 
-def report(args: Namespace) -> int:
+@main.add(help=__doc__)
+def report(
+    runs: Annotated[list[Path], Argument(help="Folders of runs.")],
+    *,
+    output: Annotated[
+        Path | None, Option(show_default="RUN/report.html; of several, comparison.html")
+    ] = None,
+    png: Annotated[Path | None, Option(help="Write the plots as PNG into this folder.")] = None,
+    smoothing: Annotated[float, Option(help="Of the curves, in [0, 1); 0 is none.")] = 0.8,
+) -> int:
     """Writes the page and the plots. Raises: DataError, SettingsError, OSError."""
-    if not 0 <= args.smoothing < 1:
-        raise SettingsError(f"--smoothing must be in [0, 1), got {args.smoothing}")
-    runs = [read_run(path) for path in args.runs]
-    figures = dict(make_plots(runs, args.smoothing))
-    alone = args.runs[0] / "report.html"
-    output: Path = args.output or (alone if len(runs) == 1 else Path("comparison.html"))
+    if not 0 <= smoothing < 1:
+        raise SettingsError(f"--smoothing must be in [0, 1), got {smoothing}")
+    data = [read_run(path) for path in runs]
+    figures = dict(make_plots(data, smoothing))
+    output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
     images = {name: to_image(figure, "svg").decode() for name, figure in figures.items()}
-    write_file(output, render(runs, images).encode())
-    plots = [args.png / f"{name}.png" for name in figures] if args.png else []
+    write_file(output, render(data, images).encode())
+    plots = [png / f"{name}.png" for name in figures] if png else []
     for path, figure in zip(plots, figures.values(), strict=False):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, to_image(figure, "png"))
@@ -92,16 +102,6 @@ def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], boo
     rows = [(name, [run.settings.get(name, "") for run in runs]) for name in names]
     found = [(name, values, len(set(values)) > 1) for name, values in rows]
     return sorted(found, key=lambda row: not row[2])
-
-
-def make_parser() -> CommandParser:
-    """Returns the command's words."""
-    parser = CommandParser(__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument("--output", type=Path, help="RUN/report.html; of several, comparison.html")
-    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write the plots as PNG there")
-    parser.add_argument("--smoothing", type=float, default=0.8, help="in [0, 1); 0 is none (0.8)")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Trains a policy: LoRA weights by reinforcement learning in a Gymnasium text environment.
 
-    python launch/train.py quickstart
-    python launch/train.py arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
-    python launch/train.py --resume outputs/quickstart/20260101-120000
+```sh
+python launch/train.py quickstart
+python launch/train.py arithmetic_add training.lr=1e-3 env_runners.num_env_runners=2
+python launch/train.py --resume outputs/quickstart/20260101-120000
+```
 
 Standard output is JSON lines; the last has success rates before and after, the adapter's place.
 What others print goes to standard error. When nobody reads the lines any more, the run goes on.
+
 Exit status: 0 done; 1 the run failed; 2 wrong settings; 143, 130 or 129 stopped by SIGTERM, Ctrl-C
 or a hang-up of the terminal, and saved.
 """
@@ -16,13 +19,14 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 import json
 import os
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
+
+from typer import Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch.command_line import CommandParser, add_settings, run_command, split_settings
+from agentpeft.launch.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import (
     Start,
     change_settings,
@@ -39,22 +43,32 @@ from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.settings.config import Settings
 
+_start = partial(Option, rich_help_panel="Where to start")
+_cluster = partial(Option, rich_help_panel="Where to run")
+main = CommandLine()
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit status."""
-    return run_command(_run, make_parser().parse_intermixed_args(argv))
 
-
-def _run(args: Namespace) -> int:
-    start = _read_start(args)
-    if args.dry_run:
+@main.add(help=__doc__)
+def train(
+    words: SettingsWords = None,
+    *,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
+    resume: Annotated[Path | None, _start(metavar="DIR", help="Go on with a run.")] = None,
+    resume_from: Annotated[
+        Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")
+    ] = None,
+    address: Annotated[str | None, _cluster(help="Ray cluster to join; else RAY_ADDRESS.")] = None,
+) -> int:
+    """Trains as the settings say, or goes on with a run, and prints the summary."""
+    start = _read_start(words, resume, resume_from)
+    if dry_run:
         _show(start.settings)
         return 0
     from agentpeft.launch.run.ray_session import RayError, say_cause
 
     try:
         with reserved_stdout() as output:
-            summary = _train(start, args.address, output)
+            summary = _train(start, address, output)
             print(json.dumps(summary), file=output, flush=True)
     except Stopped as stop:
         return stop.exit_status
@@ -63,14 +77,14 @@ def _run(args: Namespace) -> int:
     return 0
 
 
-def _read_start(args: Namespace) -> Start:
-    configs, settings = split_settings(args.settings)
-    if args.resume is not None:
-        if len(settings) < len(args.settings) or args.resume_from is not None:
+def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path | None) -> Start:
+    configs, settings = split_settings(words)
+    if resume is not None:
+        if len(settings) < len(words or []) or resume_from is not None:
             raise SettingsError("--resume goes on with the run's own config: give no other")
-        return read_resumed(args.resume, settings)
-    if args.resume_from is not None:
-        settings.append(f"model.adapter={json.dumps(str(args.resume_from.absolute()))}")
+        return read_resumed(resume, settings)
+    if resume_from is not None:
+        settings.append(f"model.adapter={json.dumps(str(resume_from.absolute()))}")
     return read_start(configs, settings)
 
 
@@ -127,19 +141,6 @@ def _how_to_go_on(run_dir: Path | None) -> str:
     if run_dir is None or not list_checkpoints(run_dir / "checkpoints"):
         return "there was nothing to save yet"
     return f"go on with: python launch/train.py --resume {shown(run_dir)}"
-
-
-def make_parser() -> CommandParser:
-    """Returns the command's words."""
-    parser = CommandParser(__doc__)
-    add_settings(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show settings and memory, no run")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="a run's or checkpoint's folder")
-    parser.add_argument(
-        "--resume-from", type=Path, metavar="ADAPTER", help="start from an adapter's weights alone"
-    )
-    parser.add_argument("--address", help="join this Ray cluster (default: RAY_ADDRESS, or none)")
-    return parser
 
 
 if __name__ == "__main__":

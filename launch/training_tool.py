@@ -167,7 +167,7 @@ def _train(settings: Settings) -> Json:
 
 
 def _evaluate(request: ToolRequest, settings: Settings) -> Json:
-    from agentpeft.launch.evaluate import evaluate
+    from agentpeft.launch.evaluating.contest import evaluate
     from agentpeft.launch.evaluating.players import Contestant, Methods
 
     kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(request) else "base"

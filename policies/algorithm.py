@@ -1,4 +1,4 @@
-"""`Algorithm`: the loop of sampling, learning and broadcasting, its evaluation and checkpoints."""
+"""`Algorithm`: samples, learns and broadcasts in a loop; evaluates, saves and restores."""
 
 import json
 import logging
@@ -33,8 +33,8 @@ from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
 from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers import learner_calls
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup, PendingSamples
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup, PendingSamples
 
 logger = logging.getLogger(__name__)
 _STATS = "training_stats.json"
@@ -45,24 +45,33 @@ _FAULTS = (
     "num_redrawn_groups",
 )
 _FIXED = ("model", "tiny", "lora")
-"""The sections that a checkpoint and the run that restores it must have in common."""
+"""Sections of the settings that must be the same in a checkpoint and the run that restores it."""
 
 
 class Algorithm:
     """Trains an adapter with env runners and learners; a context manager that stops them.
 
-    An iteration learns from `training.num_groups` tasks, which are told by their positions in the
-    task stream. All that is random is a function of seed, position, sample and turn, so a
-    checkpoint holds the learner's state and two counters. With `max_adapter_lag` n, n + 1 rounds
-    of samples are under way; each is played with the adapter that is the newest as it begins.
+    An iteration learns from the next `training.num_groups` positions of the task stream. All
+    randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
+    learner's state and a few counters. With `max_adapter_lag` n, n + 1 rounds of samples are under
+    way; each is played with the newest adapter at its beginning.
     """
 
-    def __init__(self, settings: Settings, run_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        run_dir: Path,
+        *,
+        env_runner_class: type[EnvRunnerActor] = EnvRunnerActor,
+        learner_class: type[LearnerActor] = LearnerActor,
+    ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
-        Makes the run's folder, once: a run whose folder is deleted under it ends with an error.
+        The run's folder is made here and never again: a run whose folder is deleted ends with an
+        error. The classes are for actors that do more, or fail as a test wants them to.
         """
         self.settings, self.run_dir = settings, run_dir
+        self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
         self.iteration = self._position = self._num_episodes = self._version = 0
@@ -82,15 +91,15 @@ class Algorithm:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all that was started; idempotent."""
+        """Ends all actors; idempotent."""
         self._rounds.clear()
         self._running.close()
 
     def train(self) -> dict[str, float]:
         """Runs one iteration and returns its metrics. After any error nothing is left running.
 
-        Where the learner died, that is the iteration after the last checkpoint (without one, the
-        first), and the logs are cut back to it.
+        If the learner dies, training goes back to the last checkpoint, or to the beginning if there
+        is none, the logs are cut back, and the iteration that follows is run instead.
         """
         if self.iteration == 0:
             self._first_logs = measure_logs(self.run_dir)
@@ -108,16 +117,16 @@ class Algorithm:
 
     def _start(self) -> None:
         settings = self._warm_start(self.settings)
-        self._learners = LearnerGroup(settings)
+        self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
-        self._runners = EnvRunnerGroup(settings, self._faults)
+        self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
         self._broadcast()
 
     def _replace_learner(self, reason: WorkerLostError) -> None:
-        """Starts all processes anew and goes back to the last checkpoint, as a resumed run does.
+        """Restarts all actors and goes back to the last checkpoint, as a resumed run does.
 
-        The runners too: adapters that they have seen may come again, with other weights.
+        The runners are restarted too: they may see a version again, with other weights.
         """
         limit = self.settings.fault_tolerance.max_num_learner_restarts
         if self._faults["num_learner_restarts"] >= limit:
@@ -139,7 +148,7 @@ class Algorithm:
         positions = self._next_positions()
         with clock.part("learn"):
             metrics, hashes = self._learners.call_all(
-                learner_calls.imitate, positions.start, len(positions)
+                LearnerActor.imitate, positions.start, len(positions)
             )
         self._seen.add(hashes)
         with clock.part("broadcast"):
@@ -160,9 +169,9 @@ class Algorithm:
     def _learn_from(
         self, samples: PendingSamples, clock: "_Clock"
     ) -> tuple[dict[str, float], SampleReport]:
-        """Returns the metrics of the update, and the report of what it learnt from.
+        """Learns from a round; returns the update's metrics and the round's report.
 
-        What goes with a lost node on its way to the learners is drawn again.
+        Groups that are lost with their node before they reach the learners are drawn again.
         """
         while True:
             with clock.part("sample"):
@@ -190,7 +199,7 @@ class Algorithm:
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
 
-        `num_seen_tasks` are those whose content training has learnt from: see `held_out`.
+        `num_seen_tasks` counts the tasks whose content training has learnt from; see `held_out`.
         """
         evaluation = self.settings.evaluation
         requests = [
@@ -208,9 +217,9 @@ class Algorithm:
         return metrics
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint whole or not at all, and returns where it is.
+        """Writes a checkpoint, whole or not at all, and returns its path.
 
-        None is the run's own place, where only the newest are kept. Raises: CheckpointError.
+        `path` None: the run's own folder, which keeps only the newest. Raises: CheckpointError.
         """
         own = self.run_dir / "checkpoints"
         target = checkpoint_path(own, self.iteration) if path is None else Path(path)
@@ -223,7 +232,7 @@ class Algorithm:
             "settings": self.settings.model_dump(mode="json"),
             **seal_logs(self.run_dir),
         }
-        files = self._learners.call(learner_calls.learner_to_files)
+        files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
         for name, content in ((STATE_FILE, state), (_STATS, stats)):
             files[name] = json.dumps(content, indent=1).encode()
@@ -236,9 +245,9 @@ class Algorithm:
     def restore_from_path(self, path: str | Path) -> None:
         """Goes on from a checkpoint: versions keep counting, and the adapter is delivered again.
 
-        Where it is one of this run's own, the logs are cut back to it and later checkpoints are set
-        aside. Raises: CheckpointError if a file of it is damaged or missing, or it is of another
-        model or adapter; then nothing has changed.
+        If it is one of this run's own, the logs are cut back to it and later checkpoints are set
+        aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
+        differ; nothing has changed then.
         """
         source = Path(path)
         files = read_checkpoint(source)
@@ -255,7 +264,7 @@ class Algorithm:
                 )
         seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
-            self._learners.call_all(learner_calls.restore_learner, files)
+            self._learners.call_all(LearnerActor.restore, files)
             self._seen = seen
             self.iteration, self._position = state["iteration"], state["position"]
             self._num_episodes = state["num_episodes"]
@@ -267,7 +276,7 @@ class Algorithm:
             cut_logs(self.run_dir, state["logs"])
 
     def _check_world(self, report: SampleReport, num_groups: int) -> None:
-        """Raises: TrainingError where so much failed that the rest is not what was asked for."""
+        """Raises: TrainingError if more groups failed in their environment than is allowed."""
         limit = self.settings.fault_tolerance.max_failed_group_share
         num_failed = len(report.dropped_group_ids)
         if num_failed > limit * num_groups:
@@ -285,6 +294,7 @@ class Algorithm:
             raise
 
     def _broadcast(self) -> dict[str, float]:
+        """Delivers the learners' adapter to all runners; `delivery.publish` says how."""
         shipment = self._learners.adapter()
         metrics = self._runners.load_adapter(shipment)
         self._version = shipment.receipt.version
@@ -306,13 +316,13 @@ class Algorithm:
             sessions = self.run_dir / "sessions"
             append_episodes(sessions / f"{name}.jsonl", self.iteration, report.records)
             if name == "train":
-                tokens = self._learners.call(learner_calls.read_token_records)
+                tokens = self._learners.call(LearnerActor.read_token_records)
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
 
     def _warm_start(self, settings: Settings) -> Settings:
-        """Returns settings whose model is the adapter that imitated the oracle, where asked for.
+        """Returns the settings, with the warm-started adapter as their model if one is asked for.
 
-        It is the reference too. The tiny model learns its base weights instead, when it is made.
+        It becomes the reference too. The tiny model is pretrained instead, when it is made.
         """
         warm_start, folder = settings.warm_start, self.run_dir / "warm_start"
         if settings.model.name == "tiny" or warm_start.num_steps == 0:
@@ -320,15 +330,15 @@ class Algorithm:
         if folder.exists():
             read_checkpoint(folder)
         else:
-            with closing(LearnerGroup(settings)) as learners:
-                learners.call_all(learner_calls.warm_start)
-                write_checkpoint(folder, learners.call(learner_calls.adapter_to_files))
+            with closing(LearnerGroup(settings, self._learner_class)) as learners:
+                learners.call_all(LearnerActor.warm_start)
+                write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
         model = settings.model.model_copy(update={"name": str(folder), "adapter": None})
         return settings.model_copy(update={"model": model})
 
 
 class _Clock:
-    """Seconds of an iteration by part; what no part accounts for is orchestration."""
+    """Seconds of an iteration by part; the rest is orchestration."""
 
     def __init__(self) -> None:
         self._start_s = time.perf_counter()

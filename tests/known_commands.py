@@ -1,13 +1,14 @@
 """What there is to a command: the script, its options, the target, the extra."""
 
-import argparse
 import re
 import tomllib
 from importlib import import_module
+from typing import Any
 
 import click
 from docs_blocks import ROOT, split_commands
 from ray.scripts.scripts import cli as ray_cli
+from typer.main import get_command
 
 from agentpeft.launch.cli import COMMANDS
 
@@ -49,16 +50,14 @@ def _python(words: list[str]) -> str:
 def _own(name: str, words: list[str]) -> str:
     if name not in COMMANDS:
         return f"agentpeft has no command {name}"
-    parser = import_module(f"agentpeft.launch.{name.replace('-', '_')}").make_parser()
-    return _unknown(words, _options(parser))
+    module = import_module(f"agentpeft.launch.{name.replace('-', '_')}")
+    return _unknown(words, _options(get_command(module.main)))
 
 
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    found = set(parser._option_string_actions)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found = found.union(*(_options(each) for each in action.choices.values()))
-    return found
+def _options(command: Any) -> set[str]:
+    """Returns the options of a command of Ray's or of ours, and of those that it has."""
+    own = {opt for each in command.params for opt in (*each.opts, *each.secondary_opts)}
+    return own.union(*(_options(each) for each in getattr(command, "commands", {}).values()))
 
 
 def _unknown(words: list[str], options: set[str]) -> str:
@@ -85,6 +84,5 @@ def _ray(words: list[str]) -> str:
             return f"ray has no command {words[:1]}"
         command, words = command.commands[words[0]], words[1:]
     own, _, theirs = " ".join(words).partition(" -- ")
-    options = {opt for each in command.params for opt in (*each.opts, *each.secondary_opts)}
-    problem = _unknown(own.split(), options)
+    problem = _unknown(own.split(), _options(command))
     return problem + "".join(problem_of(each) for each in split_commands(theirs.split()))

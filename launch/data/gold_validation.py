@@ -2,10 +2,10 @@
 
 import inspect
 import json
-from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
@@ -19,16 +19,16 @@ from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.rollout.play import play_actions
 
 
-def validate(args: Namespace) -> int:
-    """Plays every gold solution; the last line on standard output is JSON."""
-    if not args.path.exists():
-        raise DataError(f"{args.path}: no such file")
-    settings = {"data": str(args.path)}
-    given = {"database": args.database, "sandbox": args.sandbox, "scripts": args.scripts}
-    settings |= {name: str(value) for name, value in given.items() if value is not None}
-    with closing(_make_env(args.env, settings)) as env:
+def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:
+    """Plays every gold solution of a file; prints which fail, and a last line of JSON.
+
+    `kwargs` are the environment's, but `data`. Returns 1 where one fails, else 0.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    with closing(_make_env(env_id, {"data": str(path), **kwargs})) as env:
         if not isinstance(env.task_source, Taskset):
-            raise SettingsError(f"{args.env} does not read its tasks from {args.path}")
+            raise SettingsError(f"{env_id} does not read its tasks from {path}")
         failed = []
         for task in env.task_source:
             problem = _find_problem(env, task)

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import partial
@@ -67,18 +66,14 @@ def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None
 
 
 def _make_entries(env_id: str, path: Path, kwargs: Mapping[str, Any], seed: int) -> None:
-    prepare_data.generate(
-        Namespace(
-            env=env_id,
-            output=path,
-            num_tasks=_NUM_TASKS,
-            seed=seed,
-            skills=kwargs.get("skills"),
-            skill_mode=kwargs.get("skill_mode", "single"),
-            num_skills=None,
-            max_phrasings=None,
-            split=_split_of(seed),
-        )
+    prepare_data.write_generated(
+        path,
+        env_id,
+        _NUM_TASKS,
+        seed,
+        skills=kwargs.get("skills"),
+        skill_mode=kwargs.get("skill_mode", "single"),
+        split=_split_of(seed),
     )
 
 

@@ -143,7 +143,7 @@ def _endpoint(
 
 def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
     """Returns a model of this process: alone, with an unmerged adapter, or merged and read anew."""
-    from agentpeft.launch.merge import merge
+    from agentpeft.launch.evaluating.merging import merge
     from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
     from agentpeft.policies.models.load import load_base
     from agentpeft.policies.models.lora import open_adapter

@@ -13,15 +13,25 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
+from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+from agentpeft.policies.settings.config import Settings
+
+if TYPE_CHECKING:
+    from agentpeft.policies.models.lora import Policy
 
 NUM_CONTINUED = 4
 """How many greedy tokens an engine adds to each sequence."""
+_MAX_SEQUENCE_TOKENS = 32
+_EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
+"""How far learner and engine may be apart, where settings say nothing: in nats, a token's mean."""
 MIN_EFFECT = 0.1
 """In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""
 MIN_CANARY = 0.5
@@ -63,6 +73,37 @@ class Proof:
     logprobs: Floats
     sampling_difference: float
     served_effect: float
+
+
+def make_probe(policy: "Policy", settings: Settings) -> Probe:
+    """Returns what the learner's policy says of `TEXTS`, cut to what fits both contexts."""
+    # Here, since runners answer a probe and need neither
+    from agentpeft.policies.models.load import choose_dtype, uses_autocast
+    from agentpeft.policies.models.lora import LoraPolicy
+
+    model, config = policy.model.train(False), policy.base.model.config.get_text_config()
+    contexts = settings.env_runners.max_context_tokens, config.max_position_embeddings
+    room = min(limit for limit in contexts if limit is not None) - NUM_CONTINUED
+    num_tokens = max(min(room, _MAX_SEQUENCE_TOKENS), 2)
+    encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
+    sequences = tuple(np.array(ids[:num_tokens]) for ids in encoded)
+    is_autocast = uses_autocast(settings, model, model.device)
+
+    def score() -> Floats:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=is_autocast):
+            return np.concatenate(score_sequences(model, config.vocab_size, sequences))
+
+    logprobs, base_logprobs = score(), None
+    if isinstance(policy, LoraPolicy):
+        with policy.model.disable_adapter():
+            base_logprobs = score()
+    gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
+    devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
+    is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
+    default = _BFLOAT16_LIMIT if is_autocast or is_bfloat16 else _EXACT_LIMIT
+    limits = settings.fault_tolerance
+    limit = limits.max_probe_difference or default
+    return Probe(sequences, logprobs, base_logprobs, limit, limits.min_served_effect)
 
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:

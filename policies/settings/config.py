@@ -4,7 +4,7 @@ Sections are one level deep, so that every setting has one dotted name (`trainin
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from pydantic.types import NonNegativeFloat
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
-from agentpeft.policies.settings.fault_settings import FaultToleranceSettings
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 
@@ -69,6 +69,33 @@ class ModelSettings(Section):
     mark](how_it_works.md#thinking-models). Empty: it is told the whole turn.
     """
 
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.load_in_4bit and run.env_runners.engine == "vllm":
+            yield (
+                "model.load_in_4bit cannot be served by env_runners.engine 'vllm': set it to false"
+            )
+        if self.load_in_4bit and not run.asks_gpus:
+            yield (
+                "model.load_in_4bit needs a GPU (bitsandbytes): set learners.num_gpus_per_learner "
+                "and env_runners.num_gpus_per_env_runner, or load_in_4bit = false"
+            )
+        if self.load_in_4bit and (not run.lora.use_lora or run.is_tiny):
+            yield (
+                "model.load_in_4bit freezes a large base: it needs lora.use_lora = true and "
+                "another model.name than 'tiny'"
+            )
+        if self.adapter is not None and not run.lora.use_lora:
+            yield f"model.adapter {self.adapter!r} is trained further: lora.use_lora must be true"
+        if self.chat_template_kwargs and not self.use_chat_template:
+            yield ("model.chat_template_kwargs has no effect with model.use_chat_template = false")
+        if not _RESERVED.isdisjoint(self.chat_template_kwargs):
+            yield (
+                "model.chat_template_kwargs are the template's own variables, such as "
+                "enable_thinking, not transformers' arguments, got "
+                f"{self.chat_template_kwargs!r}"
+            )
+
 
 CHAT_SETTINGS = {
     "use_chat_template",
@@ -77,6 +104,14 @@ CHAT_SETTINGS = {
     "end_of_thought",
 }
 """The settings of `model` that say how it reads and writes, whichever weights it has."""
+_RESERVED = frozenset(
+    {
+        *("messages", "conversation", "conversations", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    }
+)
+"""What `apply_chat_template` takes for itself, or `ChatFormat` gives it."""
 
 
 class TinySettings(Section):
@@ -98,6 +133,19 @@ class TinySettings(Section):
     max_context_tokens: Count = 1024
     """The longest conversation in tokens."""
 
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if not run.is_tiny and self != TinySettings():
+            yield (
+                f"the section tiny describes the built-in model, and model.name is "
+                f"{run.model.name!r}"
+            )
+        if self.hidden_size % (2 * self.num_heads) != 0:
+            yield (
+                f"tiny.hidden_size {self.hidden_size} must be a multiple of 2 * tiny.num_heads "
+                f"({self.num_heads})"
+            )
+
 
 class LoraSettings(Section):
     """The adapter that is trained."""
@@ -116,6 +164,19 @@ class LoraSettings(Section):
     """
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of the adapter's input, with algorithm `sft` only."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.dropout > 0 and run.is_rl:
+            yield (
+                f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
+                "probabilities would differ from those that were sampled; set it to 0"
+            )
+        if not self.use_lora and run.is_rl:
+            yield (
+                "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs "
+                "the base as its reference and broadcasts the adapter"
+            )
 
 
 class WarmStartSettings(Section):
@@ -142,6 +203,19 @@ class WarmStartSettings(Section):
     """
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Override `environment.kwargs`, for easier tasks to learn from."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.target_success is not None and not run.is_tiny:
+            yield (
+                f"warm_start.target_success {self.target_success} is for the tiny model's base "
+                f"weights, not for {run.model.name!r}"
+            )
+        if self.num_steps > 0 and not (run.lora.use_lora or run.is_tiny):
+            yield (
+                f"warm_start.num_steps {self.num_steps} trains the adapter of model "
+                f"{run.model.name!r}, and lora.use_lora is false: use algorithm 'sft' alone"
+            )
 
 
 class EnvRunnerSettings(Section):
@@ -190,6 +264,36 @@ class EnvRunnerSettings(Section):
     """Time of an episode, the engine's included. One that takes longer leaves its group,
     counted in `sample/num_slow_episodes`.
     """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.engine != "vllm" and self.kv_cache_gib is not None:
+            yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
+        if self.engine == "scripted" and self.serving != "auto":
+            yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
+        if self.engine == "vllm" and self.num_gpus_per_env_runner > 1:
+            yield (
+                f"env_runners.num_gpus_per_env_runner {self.num_gpus_per_env_runner:g}: a vLLM "
+                "engine has one GPU or a share of it; take more env runners instead"
+            )
+        if self.serving == "native" and not run.lora.use_lora:
+            yield ("env_runners.serving = 'native' serves adapters: it needs lora.use_lora = true")
+        if self.engine == "vllm" and 0 < self.temperature < 0.01:
+            yield (
+                f"env_runners.temperature {self.temperature:g} is taken for 0.01 by vLLM: raise it"
+            )
+        limits = [self.max_context_tokens, run.tiny.max_context_tokens if run.is_tiny else None]
+        if self.max_new_tokens >= min((n for n in limits if n is not None), default=10**9):
+            yield (
+                f"env_runners.max_new_tokens {self.max_new_tokens} leaves no room for a prompt: it "
+                "must be below env_runners.max_context_tokens (of the tiny model: "
+                "tiny.max_context_tokens)"
+            )
+        if self.temperature == 0 and run.is_rl:
+            yield (
+                "env_runners.temperature 0 always samples the same episode: RL needs > 0 "
+                "(evaluation is greedy by itself)"
+            )
 
 
 class TrainingSettings(Section):
@@ -272,6 +376,89 @@ class TrainingSettings(Section):
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update. No others are sampled in their place."""
 
+    def conflicts(self, _run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in the run."""
+        yield from self._unread()
+        if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
+            yield (
+                f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
+                "training.dynamic_sampling compares the episodes of a group"
+            )
+        if self.num_minibatches > self.num_groups:
+            yield (
+                f"training.num_minibatches {self.num_minibatches} must be <= training.num_groups "
+                f"{self.num_groups}: a group is in one minibatch"
+            )
+        if (self.num_epochs or 1) > 1 and self.algorithm in _WITHOUT_RATIO:
+            yield (
+                f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
+                "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
+                "or take grpo, dr_grpo or ppo"
+            )
+        if (self.clip_range_high or 1e9) < (self.clip_range or 0.2):
+            yield (
+                f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
+                "(0.2 unless set)"
+            )
+        if 0 < self.num_iterations <= self.num_warmup_iterations:
+            yield (
+                f"training.num_warmup_iterations {self.num_warmup_iterations} must be below "
+                f"training.num_iterations {self.num_iterations}"
+            )
+        kl = self.kl_placement, self.kl_estimator
+        if self.kl_coeff > 0 and kl == ("loss", "k1"):
+            yield (
+                "training.kl_estimator 'k1' has no useful gradient as a loss (its expectation is "
+                "zero): set training.kl_placement to 'reward', or take k2 or k3"
+            )
+        if self.kl_coeff == 0 and kl != ("loss", "k3"):
+            yield (
+                "training.kl_placement and kl_estimator have no effect without "
+                "training.kl_coeff > 0"
+            )
+
+    def _unread(self) -> Iterator[str]:
+        """Yields the settings that were changed though this algorithm does not read them."""
+        changed = self.changed()
+        for name in sorted(changed & {*_IGNORED.get(self.algorithm, ())}):
+            readers = [known for known, names in _IGNORED.items() if name not in names]
+            yield (
+                f"training.{name} has no effect with algorithm {self.algorithm!r} (it is for "
+                f"{', '.join(readers)}): leave it at {dict(TrainingSettings())[name]!r}"
+            )
+        if self.algorithm == "ppo" and self.critic is None and changed & {*_CRITIC}:
+            yield (
+                "training.critic_lr, gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
+                "effect without a critic: set training.critic to 'shared' or 'separate'"
+            )
+
+
+_CLIP = ("clip_range", "clip_range_high")
+_CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_KL = ("kl_coeff", "kl_estimator", "kl_placement")
+_IGNORED: dict[str, tuple[str, ...]] = {
+    "reinforce": (*_CLIP, *_CRITIC),
+    "rloo": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "grpo": (*_CRITIC, "baseline_momentum"),
+    "dr_grpo": (*_CRITIC, "baseline_momentum"),
+    "ppo": ("baseline_momentum",),
+    "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
+    "sft": (
+        *_CLIP,
+        *_CRITIC,
+        *_KL,
+        "baseline_momentum",
+        "dynamic_sampling",
+        "entropy_coeff",
+        "group_size",
+        "importance_cap",
+    ),
+}
+"""Which settings of `training` an algorithm does not read."""
+_WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
+_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
+
 
 class LearnerSettings(Section):
     """How many learners share an update, where, and in what portions each computes."""
@@ -299,6 +486,24 @@ class LearnerSettings(Section):
     after 20 updates for which it did.
     """
 
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.num_learners > 1 and run.env_runners.num_env_runners == 0:
+            yield (
+                f"learners.num_learners {self.num_learners} are processes of their own, which the "
+                "serial mode (env_runners.num_env_runners = 0) does not start: set it to 1"
+            )
+        if self.num_learners > run.training.num_groups:
+            yield (
+                f"learners.num_learners {self.num_learners} must be <= training.num_groups "
+                f"{run.training.num_groups}: a group is one learner's"
+            )
+        if self.num_learners > 1 and self.num_gpus_per_learner % 1 > 0:
+            yield (
+                f"learners.num_gpus_per_learner {self.num_gpus_per_learner} must be whole with "
+                "several learners, which nccl cannot place on one GPU"
+            )
+
 
 class EvaluationSettings(Section):
     """Greedy episodes on held-out tasks, before and after training."""
@@ -313,6 +518,86 @@ class EvaluationSettings(Section):
     """Override `environment.kwargs`, such as `{split = "test"}`. Needed where training reads
     a file, whose tasks would else be evaluated.
     """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.samples_per_task > 1 and run.env_runners.temperature == 0:
+            yield (
+                f"evaluation.samples_per_task {self.samples_per_task} would be equal samples at "
+                "env_runners.temperature 0"
+            )
+        own = run.environment.kwargs
+        is_same = all(own.get(n) == (own | self.env_kwargs).get(n) for n in ("data", "split"))
+        if self.num_tasks > 0 and own.get("data") is not None and is_same:
+            yield (
+                f"evaluation would play the training file {own['data']!r}: name other data, or "
+                "another split of it, in evaluation.env_kwargs, or set evaluation.num_tasks = 0"
+            )
+        if self.interval > 0 and self.num_tasks == 0:
+            yield f"evaluation.interval {self.interval} has no effect with evaluation.num_tasks = 0"
+
+
+class FaultToleranceSettings(Section):
+    """Retry limits, timeouts and delivery checks; RLlib's names where it has one.
+
+    Restarts are counted over the whole run.
+    """
+
+    max_episode_retries: CountOrZero = 3
+    """How often an episode that ended with an `EnvFault` is played again; then its group is
+    dropped and counted.
+    """
+    max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
+    """A round or evaluation of which more than this share of the groups fail in their
+    environment ends the run, with the last fault.
+    """
+    max_skipped_updates: CountOrZero = 5
+    """Steps in a row without a finite gradient; one more ends the run."""
+    placement_timeout_s: float = Field(default=30.0, gt=0)
+    """What Ray cannot place in time ends the run, with what was asked for and what there is.
+    The run goes on without a restarted runner for which there is no place, as long as there
+    are others.
+    """
+    max_num_env_runner_restarts: CountOrZero = 20
+    """How often a runner is restarted that is gone, hangs, whose engine fails or that cannot
+    prove its adapter. 0: it ends the run.
+    """
+    env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
+    """How long runners, or the learner, may take to start, loading the model included."""
+    env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
+    """While results are waited for, a runner or learner that does not answer a ping for so
+    long is ended, and counts as gone.
+    """
+    ray_timeout_s: float = Field(default=60.0, gt=0)
+    """How long Ray's own processes (raylet, GCS) may take to answer a call of the driver;
+    then the run ends, to be resumed.
+    """
+    max_num_learner_restarts: CountOrZero = 3
+    """How often a learner that is gone is restarted from the last checkpoint. 0: it ends the
+    run.
+    """
+    probe_interval: CountOrZero = 1
+    """At every n-th adapter version learner and engines must [agree on fixed
+    tokens](delivery.md). 0: never.
+    """
+    max_probe_difference: float | None = Field(default=None, gt=0)
+    """Largest mean difference of their log-probabilities that is still a delivery. None:
+    0.001 in float32, 0.05 where a base or the learner computes in bfloat16.
+    """
+    min_served_effect: float = Field(default=0.8, ge=0, lt=1)
+    """Share of an adapter's change that the served weights must hold, or it is no delivery.
+    0: any.
+    """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        has_no_probe = self.probe_interval == 0 or run.env_runners.engine == "scripted"
+        if has_no_probe and self.changed() & {"max_probe_difference", "min_served_effect"}:
+            yield (
+                "fault_tolerance.max_probe_difference and min_served_effect have no effect with "
+                "fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', which "
+                "has no weights"
+            )
 
 
 class OutputSettings(Section):
@@ -363,13 +648,58 @@ class Settings(Section):
 
     def __init__(self, **values: Any) -> None:
         """Takes sections, or mappings of their settings. Raises: SettingsError."""
-        from agentpeft.policies.settings.contradictions import check_contradictions
-
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_message(error)) from None
-        check_contradictions(self)
+        sections = [section for _, section in self if isinstance(section, Section)]
+        for section in [self, *sections]:
+            for message in section.conflicts(self):
+                raise SettingsError(message)
+        find_spec(self.environment.id)
+
+    def conflicts(self, _run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect between sections."""
+        is_serial = self.env_runners.num_env_runners == 0
+        if self.max_adapter_lag > 0 and (is_serial or self.deterministic or not self.is_rl):
+            yield (
+                f"max_adapter_lag {self.max_adapter_lag} samples while it learns, which the serial "
+                "mode (env_runners.num_env_runners = 0), deterministic runs and algorithm 'sft' "
+                "cannot: set it to 0"
+            )
+        if self.deterministic and self.asks_gpus:
+            yield (
+                "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
+                "env_runners.num_gpus_per_env_runner must be 0"
+            )
+        if self.deterministic and self.env_runners.engine == "vllm":
+            yield (
+                "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
+                "depends on what else is in a batch"
+            )
+        for section, key in _ENVIRONMENT_KEYWORDS:
+            if dict(dict(self)[section])[key].get("adaptive"):
+                yield (
+                    "'adaptive' makes tasks follow the outcomes, and those of a run follow from "
+                    "seed and position: leave it out of environment.kwargs and env_kwargs"
+                )
+
+    @property
+    def is_rl(self) -> bool:
+        """Whether rewards are learnt from, rather than the oracle's episodes."""
+        return self.training.algorithm != "sft"
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the base is the built-in model."""
+        return self.model.name == "tiny"
+
+    @property
+    def asks_gpus(self) -> bool:
+        """Whether a runner or a learner is to have a GPU."""
+        return (
+            self.env_runners.num_gpus_per_env_runner > 0 or self.learners.num_gpus_per_learner > 0
+        )
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "Settings":

@@ -1,6 +1,7 @@
 """What every group of settings is, and the kinds of numbers in it."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,3 +22,12 @@ class Section(BaseModel):
         protected_namespaces=(),
         use_attribute_docstrings=True,
     )
+
+    def conflicts(self, _run: Any) -> Iterator[str]:
+        """Yields what cannot work or has no effect in the run's settings, a message each."""
+        yield from ()
+
+    def changed(self) -> set[str]:
+        """Returns the names of the settings that differ from their defaults."""
+        default = dict(type(self)())
+        return {name for name, value in self if value != default[name]}

@@ -1,126 +1,171 @@
-"""Env runners and learners, as Ray actors or in the driver's process (`num_env_runners` 0).
+"""Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
-The methods are the same. Payloads are return values of actors' methods: the driver passes
-references on, and fetches reports alone.
+What they do is in `runner_group` and `learner_group`; how Ray runs them is in `ray_actors`.
 """
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVarTuple
 
-from agentpeft.policies.errors import PayloadLostError
-from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers, open_store
-from agentpeft.policies.messages import EpisodeGroup
+from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
+from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers import learner_calls
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup, PendingSamples, Shipment
-from agentpeft.policies.workers.workers import Ref, WorkerSpec, node_address, start_workers
+from agentpeft.policies.workers.owned_process import end_with
 
-__all__ = ["EnvRunnerGroup", "LearnerGroup", "PendingSamples", "Shipment"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_DEFERRED = (DeliveryError, EngineError, WorkerLostError)
+"""Failures for which a runner may be replaced: in one process too, `fetch` raises them."""
 
 
-class LearnerGroup:
-    """The learners. They hold the same weights, so what is asked once is asked of the first."""
+class Actor(ABC):
+    """An object with named methods: a Ray actor in its own process, or an object in the driver's.
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises: PlacementError, and what loading the model raises."""
-        own = settings.learners
-        self._workers = start_workers(
-            WorkerSpec(
-                name="the learner" if own.num_learners == 1 else "the learners",
-                num_workers=own.num_learners,
-                num_cpus=own.num_cpus_per_learner,
-                num_gpus=own.num_gpus_per_learner,
-                num_threads=own.num_threads,
-                make=_make_learner,
-            ),
-            settings,
-        )
-        if own.num_learners > 1:
-            try:
-                self._join()
-            except BaseException:
-                self.close()
-                raise
+    Results of other actors reach a method as a list of references, which it resolves itself
+    (`ray_actors.resolve`). As arguments of their own, Ray would fetch them before the call, and the
+    actor would answer no ping until they had come or their node was known to be lost.
+    """
 
-    def _join(self) -> None:
-        self._store = open_store(node_address())  # kept: nccl asks it at the first update
-        place, ranks = (self._store.host, self._store.port), range(self._workers.num_workers)
-        joined = [self._workers.call(rank, _join, place, rank) for rank in ranks]
-        self._workers.fetch(joined)
+    def start(self, settings: Settings, num_threads: int, *, is_process: bool = False) -> None:
+        """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors.
 
-    def update(self, groups: Sequence[Ref]) -> dict[str, float]:
-        """Learns from groups, which reach the learners without passing the driver.
-
-        All learners have them before one begins. Raises: PayloadLostError where one went with the
-        node that held it; then nothing was learnt.
+        `is_process`: this process is the actor's alone. It then ends with its node's raylet; Ray
+        itself would end it only after someone has reaped the dead raylet.
         """
-        self.call_all(_receive, *groups)
-        return dict(self.call_all(_update))
+        if is_process:
+            end_with(os.getppid())
+        import torch
 
-    def find_lost(self, groups: Sequence[Ref]) -> list[Ref]:
-        """Returns those of the groups that cannot reach the learners any more."""
-        lost = []
-        for group in groups:
-            try:
-                self.call_all(_receive, group)
-            except PayloadLostError:
-                lost.append(group)
-        return lost
+        torch.set_num_threads(num_threads)
+        self.make(settings)
 
-    def adapter(self) -> Shipment:
-        """Returns the present adapter, to be delivered."""
-        adapter, *answers = self._workers.call(0, learner_calls.ship, num_returns=3)
-        return Shipment(adapter, *self._workers.fetch(answers))
+    @abstractmethod
+    def make(self, settings: Settings) -> None:
+        """Loads or starts what the actor works with."""
+
+    def ping(self) -> None:  # noqa: B027 (answering is all)
+        """Returns, even while another call is under way."""
+
+    def close(self) -> None:  # noqa: B027 (most have nothing to close)
+        """Frees what would outlive the process; idempotent."""
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
+
+    `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
+    """
+
+    name: str
+    kind: type[Actor]
+    num_actors: int
+    num_cpus: float
+    num_gpus: float
+    num_threads: int
+    is_closed: bool = False
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves for each actor."""
+        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        return {resource: amount for resource, amount in wanted.items() if amount > 0}
+
+
+class Actors(Protocol):
+    """Actors of one class, called by index.
+
+    `call(0, LearnerActor.update)` names a method by its function, so that its arguments are
+    type-checked. Only the name and the arguments are sent to the actor.
+    """
+
+    num_actors: int
 
     def call(
-        self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Returns `function(learner, ...)` of an importable function, called where learner 0 is."""
-        result: T = self._workers.fetch(
-            [self._workers.call(0, partial(function, **kwargs), *args)]
-        )[0]
-        return result
+        self,
+        index: int,
+        method: Callable[[Any, *Ts], object],
+        *args: *Ts,
+        num_returns: int = 1,
+        is_beside: bool = False,
+    ) -> Ref:
+        """Calls a method and returns a reference to its result.
 
-    def call_all(
-        self, function: Callable[Concatenate[Learner, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Calls `function(learner, ...)` of all learners and returns what it is of learner 0."""
-        ranks, bound = range(self._workers.num_workers), partial(function, **kwargs)
-        result: T = self._workers.fetch([self._workers.call(r, bound, *args) for r in ranks])[0]
-        return result
+        If the method returns `num_returns` > 1 items, there is a list with a reference to each. A
+        call waits for the actor's earlier calls to end, unless `is_beside`.
+        """
+        ...
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        """Waits for results and returns them.
+
+        Raises: what the method raised; WorkerLostError or WorkerMemoryError if the actor is gone;
+        PayloadLostError if what it was sent is gone, so that it did nothing; RayHangsError.
+        """
+        ...
+
+    def restart(self, index: int, settings: Settings) -> None:
+        """Replaces an actor by a new one.
+
+        Raises: PlacementError if there is no room for it, WorkerLostError, and what making it
+        raises.
+        """
+        ...
 
     def close(self) -> None:
-        """Ends the learners; idempotent."""
-        self._workers.close()
+        """Ends the actors; idempotent."""
+        ...
 
 
-def _make_learner(settings: Settings) -> Learner:
-    from agentpeft.policies.models.load import load_base
-    from agentpeft.policies.models.lora import attach_lora
+class _InlineActors:
+    """One actor in this process; a call is over when it returns."""
 
-    own = settings.learners
-    base = load_base(settings, own.num_gpus_per_learner)
-    checkpointing = own.gradient_checkpointing
-    policy = attach_lora(
-        base, settings.lora, seed=settings.seed, gradient_checkpointing=checkpointing
-    )
-    return Learner(settings, policy)
+    num_actors = 1
+
+    def __init__(self, spec: ActorSpec, settings: Settings) -> None:
+        self._spec = spec
+        self._actor = self._start(settings)
+
+    def call(
+        self,
+        index: int,  # noqa: ARG002
+        method: Callable[[Any, *Ts], object],
+        *args: *Ts,
+        num_returns: int = 1,
+        is_beside: bool = False,  # noqa: ARG002
+    ) -> Ref:
+        try:
+            return getattr(self._actor, method.__name__)(*args)
+        except _DEFERRED as error:
+            return error if num_returns == 1 else [error] * num_returns
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        for ref in refs:
+            if isinstance(ref, _DEFERRED):
+                raise ref
+        return list(refs)
+
+    def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
+        self.close()
+        self._actor = self._start(settings)
+
+    def close(self) -> None:
+        self._actor.close()
+
+    def _start(self, settings: Settings) -> Actor:
+        actor = self._spec.kind()
+        actor.start(settings, self._spec.num_threads)
+        return actor
 
 
-def _join(learner: Learner, place: tuple[str, int], rank: int) -> None:
-    own = learner.settings.learners
-    learner.peers = Peers.join(place, rank, own.num_learners, own.num_gpus_per_learner > 0)
+def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
+    """Returns running actors, inline if there are no env runner processes.
 
+    Raises: PlacementError, and what making an actor raises.
+    """
+    if settings.env_runners.num_env_runners == 0:
+        return _InlineActors(spec, settings)
+    from agentpeft.policies.workers.ray_actors import RayActors
 
-def _receive(learner: Learner, *groups: EpisodeGroup) -> None:
-    learner.received = groups
-
-
-def _update(learner: Learner) -> dict[str, float]:
-    groups, learner.received = learner.received, ()
-    return learner.update(groups)
+    return RayActors(spec, settings)

@@ -52,7 +52,6 @@ class SmallRun:
         self._outputs.mkdir()
         (folder / "r").mkdir()
         (folder / "small.toml").write_text(CONFIG, encoding="utf-8")
-        self._learner: int | None = None
         self.others: Callable[[], Collection[int]] = tuple
         """Returns the processes that are there before the run, and stay."""
 
@@ -67,7 +66,7 @@ class SmallRun:
                 stdout=out,
                 stderr=err,
             )
-        self.start_s, self._learner = time.monotonic(), None
+        self.start_s = time.monotonic()
 
     def start_new(self, *overrides: str) -> None:
         """Starts a run from its beginning."""
@@ -120,22 +119,13 @@ class SmallRun:
         return {pid: text for pid, text in found.items() if pid not in self.others()}
 
     def find(self, part: str) -> list[int]:
-        """Returns the processes of a part, none where it has not been started yet.
-
-        The learner is the first actor that Ray starts, so this is asked from the start on.
-        """
+        """Returns the processes of a part, none where it has not been started yet."""
         if part == "driver":
             return [self._driver.pid]
         own = set(children_of(self._driver.pid))
         commands = {pid: text for pid, text in read_processes("cmdline") if pid in own}
-        actors = [pid for pid, text in commands.items() if text.startswith("ray::_ActorHost")]
-        if self._learner is None and actors:
-            self._learner = min(actors)
-        if part == "learner":
-            return [pid for pid in actors if pid == self._learner]
-        if part == "runner":
-            return [pid for pid in actors if pid != self._learner]
-        name = {"raylet": "/raylet/raylet", "GCS": "/gcs/gcs_server"}[part]
+        actors = {"runner": "ray::EnvRunnerActor", "learner": "ray::LearnerActor"}
+        name = ({"raylet": "/raylet/raylet", "GCS": "/gcs/gcs_server"} | actors)[part]
         return [pid for pid, text in commands.items() if name in text.partition("\0")[0]]
 
     def half_written(self) -> list[str]:

@@ -110,7 +110,8 @@ class TwoNodes:
 
 def _is_actor(pid: int) -> bool:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::_ActorHost")
+        names = ("ray::EnvRunnerActor", "ray::LearnerActor")
+        return Path(f"/proc/{pid}/cmdline").read_text().startswith(names)
     return False
 
 

@@ -9,8 +9,10 @@ import pytest
 from tiny_run import TINY
 
 from agentpeft.launch.reporting.alarms import AlarmLog, find_alarms, find_periods
+from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
+from agentpeft.launch.why import explain
 
 SHORT_PAYS = "environment.kwargs={num_digits = 1, prompt = 'compact', reward = {length_cost = 0.1}}"
 LONG_ANSWERS = """environment.kwargs={num_digits = 2, operations = ["multiplication"], \
@@ -57,6 +59,9 @@ def test_what_goes_wrong_is_named_with_a_setting_to_turn(
         counts[f"alarm/{period.alarm.name}"] += period.last_step - period.first_step + 1
     written = [line for line in lines if "train/accuracy" in line][-1]
     assert {n: v for n, v in written.items() if n.startswith("alarm/")} == counts
+    told = "\n".join(explain(read_run(run_dir)))
+    assert all(f": {name}: " in told for name in expected)
+    assert ("no alarm was up" in told) == (periods == [])
     said = Counter(record.getMessage().partition(":")[0] for record in caplog.records)
     assert {name: said[name] for name in ALL} == Counter(
         {name: sum(each.alarm.name == name for each in periods) for name in ALL}

@@ -1,5 +1,7 @@
 """The command `agentpeft`: its help, its completion, and that it runs the scripts' functions."""
 
+import errno
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentpeft.launch.cli import COMMANDS, main
+from agentpeft.launch.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
@@ -27,18 +30,17 @@ def test_the_entry_point_is_this_function():
 
 
 def test_help_names_all_commands_without_loading_them():
-    done = run(before="import atexit; atexit.register(lambda: print('torch' in sys.modules))")
-    assert done.returncode == 0 and done.stdout.endswith("False\n")
-    assert all(f"    {name} " in done.stdout.replace("\n", " \n") for name in COMMANDS)
+    loaded = "{'torch', 'agentpeft.launch.train'} & set(sys.modules)"
+    done = run(before=f"import atexit; atexit.register(lambda: print({loaded}))")
+    assert done.returncode == 0 and done.stdout.endswith("set()\n")
+    assert all(f"│ {name} " in done.stdout for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_its_own_help(name, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"usage: agentpeft {name} ") and "options:" in printed
+def test_every_command_has_its_own_help_that_needs_no_torch(name):
+    done = run(name, "--help", before="sys.modules['torch'] = None")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: agentpeft {name} [OPTIONS]" in done.stdout and "─ Options ─" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -48,19 +50,36 @@ def test_every_command_has_its_own_help(name, capsys, monkeypatch):
         (["merge", "nowhere"], "error: nowhere is no adapter"),
         (["evaluate", "quickstart", *NO_TASKS], "nothing to play"),
         (["report", "nowhere"], "error: no run in 'nowhere'"),
-        (["doctor", "--what"], "error: unrecognized arguments: --what"),
+        (["doctor", "--what"], "error: no such option: --what; see agentpeft doctor --help\n"),
         (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "error: no such command 'trian'. Did you mean 'train'?"),
     ],
 )
 def test_it_runs_the_scripts_own_functions(words, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.chdir(tmp_path)
-    try:
-        status = main(words)
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2 and message in capsys.readouterr().err
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_output_that_nobody_reads_ends_a_command_silently():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "agentpeft.launch.cli", "train", "--dry-run"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_said(capfd):
+    command_line = CommandLine()
+
+    @command_line.add()
+    def fail() -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert command_line([]) == 1
+    assert capfd.readouterr().err == "error: output: Broken pipe\n"
 
 
 def test_a_missing_package_is_said():
@@ -74,12 +93,16 @@ def completion(tmp_path_factory):
     """Returns what bash offers after some words."""
     done = run("completion", "bash")
     assert done.returncode == 0, done.stderr
-    path = tmp_path_factory.mktemp("bash") / "agentpeft"
-    path.write_text(done.stdout, "utf-8")
+    folder = tmp_path_factory.mktemp("bash")
+    (folder / "completion").write_text(done.stdout, "utf-8")
+    command = folder / "agentpeft"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m agentpeft.launch.cli "$@"\n', "utf-8")
+    command.chmod(0o755)
 
     def complete(*words):
-        script = f"source {path}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}\n"
-        script += '_shtab_agentpeft; echo "${COMPREPLY[@]}"'
+        script = f"source {folder}/completion; COMP_WORDS=({' '.join(words)})\n"
+        script += f"COMP_CWORD={len(words) - 1}; _agentpeft_completion {command}\n"
+        script += 'echo "${COMPREPLY[@]}"'
         shell = ["bash", "-c", script]
         return subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split()
 

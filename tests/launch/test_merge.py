@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from tiny_run import make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentpeft.launch.merge import find_adapter, main
+from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.launch.merge import main
 
 IDS = torch.arange(4, 40)[None]
 QUERY = "model.layers.1.self_attn.q_proj.weight"

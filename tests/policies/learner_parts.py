@@ -12,6 +12,7 @@ from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings, Settings, TrainingSettings
+from agentpeft.policies.workers.learner_group import LearnerActor
 
 
 def make_policy(hidden=32, layers=2, vocab=20, nonzero=False, checkpointing=False):
@@ -97,3 +98,10 @@ def gradients(learner, groups):
     """The gradient of one update, before clipping matters."""
     learner.update(groups)
     return torch.cat([p.grad.flatten() for p in learner.policy.trainable_parameters()])
+
+
+def act(learner):
+    """Returns an actor around a learner, in this process."""
+    actor = LearnerActor()
+    actor.learner = learner
+    return actor

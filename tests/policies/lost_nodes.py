@@ -4,9 +4,11 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import faulty_parts
 import numpy as np
 import pytest
 import ray
+from faulty_parts import take
 from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
@@ -14,7 +16,8 @@ from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.errors import PlacementError, WorkerMemoryError
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import EnvRunnerGroup
+from agentpeft.policies.workers.learner_group import LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 TINY = (
     *TWO_RUNNERS,
@@ -32,7 +35,8 @@ QUICK = {
     "max_direct_call_object_size": 64,  # nothing is kept at its owner's
     "memory_monitor_refresh_ms": 250,
 }
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+for module in (faulty_parts, sys.modules[__name__]):  # actors cannot import them
+    ray.cloudpickle.register_pickle_by_value(module)
 
 
 def make_settings(*overrides):
@@ -64,24 +68,26 @@ def cluster(tmp_path_factory):
         made.shutdown()
 
 
-def eat_memory(runner):
-    eaten = []
-    while True:
-        eaten.append(np.ones(2**25))
+def test_a_runner_that_the_memory_monitor_ends_is_replaced(cluster, tmp_path, caplog):
+    fault = tmp_path / "fault"
+    fault.touch()
 
+    class GreedyRunner(EnvRunnerActor):
+        """Eats all memory instead of playing, once."""
 
-def test_a_runner_that_the_memory_monitor_ends_is_replaced(cluster):
-    runners = EnvRunnerGroup(make_settings(*SCRIPTED, "env_runners.num_env_runners=1"))
-    runners._workers.call(0, eat_memory)
+        def sample(self, requests):
+            eaten = []
+            while eaten or take(fault):
+                eaten.append(np.ones(2**25))
+            return super().sample(requests)
+
+    settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=1")
+    runners = EnvRunnerGroup(settings, kind=GreedyRunner)
     _, report = runners.sample([GroupRequest(0, 2)]).result()
     assert len(report.records) == 2
     assert runners.counts["num_env_runner_restarts"] >= 1
-    assert runners._num_out_of_memory[0] >= 1
+    assert "env runner 0 is begun anew: Ray's memory monitor has ended one of" in caplog.text
     runners.close()
-
-
-def node_of(_worker):
-    return ray.get_runtime_context().get_node_id()
 
 
 def lose_node(cluster, node_id):
@@ -98,21 +104,31 @@ def train_twice(algorithm):
 
 
 def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_left(
-    tmp_path, cluster, caplog
+    tmp_path, cluster, caplog, monkeypatch
 ):
+    class LocatedRunner(EnvRunnerActor):
+        """Notes on which node it plays, under the first of the groups that it is asked for."""
+
+        def sample(self, requests):
+            node = ray.get_runtime_context().get_node_id()
+            (tmp_path / f"node-{requests[0].group_id}").write_text(node)
+            return super().sample(requests)
+
+    def node_of(runner):
+        return (tmp_path / f"node-{runner}").read_text()
+
     with Algorithm(make_settings("env_runners.num_env_runners=0"), tmp_path / "one") as algorithm:
         undisturbed, _ = train_twice(algorithm)
-    with Algorithm(make_settings(), tmp_path / "three") as algorithm:
-        workers, learners = algorithm._runners._workers, algorithm._learners
-        nodes = workers.fetch([workers.call(runner, node_of) for runner in range(2)])
-        update = learners.update
+    update = LearnerGroup.update
 
-        def lose_node_and_update(groups):
-            learners.update = update
-            lose_node(cluster, nodes[1])
-            return update(groups)
+    def lose_node_and_update(learners, groups):
+        monkeypatch.setattr(LearnerGroup, "update", update)
+        lose_node(cluster, node_of(1))
+        return update(learners, groups)
 
-        learners.update = lose_node_and_update
+    monkeypatch.setattr(LearnerGroup, "update", lose_node_and_update)
+    folder = tmp_path / "three"
+    with Algorithm(make_settings(), folder, env_runner_class=LocatedRunner) as algorithm:
         adapter, metrics = train_twice(algorithm)
         assert adapter == undisturbed
         assert metrics["fault/num_redrawn_groups"] >= 2
@@ -121,42 +137,33 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
             "groups of env runner 1 are lost with their node: its 2 are drawn again" in caplog.text
         )
         assert "the run goes on with 1 of 2 env runners: Ray could not place" in caplog.text
-        lose_node(cluster, nodes[0])
+        lose_node(cluster, node_of(0))
         with pytest.raises(PlacementError, match=r"the env runners within 5 s: .*the cluster has"):
             algorithm.train()
-
-
-class ShortOfMemory:
-    """Workers of which the first few answers are that their memory was too short."""
-
-    def __init__(self, workers, num_failures):
-        self.workers, self.num_failures, self.limits = workers, num_failures, []
-
-    def call(self, *args, **kwargs):
-        return self.workers.call(*args, **kwargs)
-
-    def fetch(self, refs):
-        if self.num_failures:
-            self.num_failures -= 1
-            raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
-        return self.workers.fetch(refs)
-
-    def restart(self, index, settings):
-        self.limits.append(settings.env_runners.max_concurrent_episodes)
-        self.workers.restart(index, settings)
-
-    def close(self):
-        self.workers.close()
 
 
 def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
     monkeypatch, tmp_path, caplog
 ):
+    limits = []
+
+    class ShortOfMemory(EnvRunnerActor):
+        """The first four are ended for lack of memory."""
+
+        def make_runner(self, settings):
+            limits.append(settings.env_runners.max_concurrent_episodes)
+            return super().make_runner(settings)
+
+        def sample(self, requests):
+            if len(limits) <= 4:
+                raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
+            return super().sample(requests)
+
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
-    runners = EnvRunnerGroup(make_settings(*SCRIPTED, "env_runners.num_env_runners=0"))
-    runners._workers = ShortOfMemory(runners._workers, 4)
+    settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=0")
+    runners = EnvRunnerGroup(settings, kind=ShortOfMemory)
     _, report = runners.sample([GroupRequest(0, 6), GroupRequest(1, 6)]).result()
     assert len(report.records) == 12
-    assert runners._workers.limits == [256, 6, 3, 1]
+    assert limits == [256, 256, 6, 3, 1]
     assert "env runner 0 plays at most 6 episodes at once from now on" in caplog.text
     runners.close()

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sys
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +14,14 @@ import ray
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.publish import Shipment
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.messages import AdapterAck
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup, Shipment
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 TINY = (
     *SMALL,
@@ -26,6 +31,7 @@ TINY = (
     "env_runners.num_threads=1",
     "learners.num_threads=1",
 )
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
 REQUESTS = [GroupRequest(position, 2) for position in range(5)]
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -111,28 +117,37 @@ def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
     assert ray.available_resources()["CPU"] == 2
 
 
-def test_an_error_while_a_worker_starts_is_its_own():
+def test_an_error_while_an_actor_starts_is_its_own():
     settings = make_settings("environment.kwargs.num_digitss=3")
     with pytest.raises(SettingsError, match="num_digitss") as raised:
         EnvRunnerGroup(settings)
     assert "\n" not in str(raised.value)
 
 
+class TroubledLearner(LearnerActor):
+    """Fails when it is asked to, and says where it is."""
+
+    def fail(self):
+        raise ZeroDivisionError(f"of learner {self.learner.version}")
+
+    def find_pid(self):
+        return os.getpid()
+
+
 def test_an_error_in_a_call_is_its_own_and_the_learner_lives_on(start):
-    def fail(learner):
-        raise ZeroDivisionError(f"of learner {learner.version}")
-
-    learner = start(LearnerGroup, make_settings())
+    learner = start(partial(LearnerGroup, kind=TroubledLearner), make_settings())
     with pytest.raises(ZeroDivisionError, match="of learner 0"):
-        learner.call(fail)
-    assert learner.call(lambda learner: os.getpid()) != os.getpid()
+        learner.call(TroubledLearner.fail)
+    assert learner.call(TroubledLearner.find_pid) != os.getpid()
 
 
-def test_a_killed_worker_is_one_clear_error_within_seconds(start):
-    learner = start(LearnerGroup, make_settings())
-    pid = learner.call(lambda learner: os.getpid())
+def test_a_killed_actor_is_one_clear_error_within_seconds(start):
+    learner = start(partial(LearnerGroup, kind=TroubledLearner), make_settings())
+    pid = learner.call(TroubledLearner.find_pid)
+    command = Path(f"/proc/{pid}/cmdline").read_text()
     os.kill(pid, signal.SIGKILL)
     start_s = time.monotonic()
     with pytest.raises(TrainingError, match="the learner is gone"):
-        learner.call(lambda learner: 0)
+        learner.call(TroubledLearner.find_pid)
     assert time.monotonic() - start_s < 10
+    assert command.startswith("ray::TroubledLearner")  # by its class it is told from the others

@@ -7,10 +7,8 @@ import pytest
 from small_model import SMALL
 from word_env import WordEnv
 
-from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.errors import CheckpointError, TrainingError
-from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (
     *SMALL,
@@ -28,27 +26,6 @@ TINY = (
 )
 SPREAD = "environment.kwargs.reward={length_cost=0.1}"
 """Rewards that differ though a random model is never right."""
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    folder = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(folder))
-
-
-@pytest.fixture
-def build(tmp_path):
-    """Returns algorithms that are stopped at the end."""
-    started = []
-
-    def start(name, *overrides):
-        settings = Settings(**with_overrides({}, (*TINY, *overrides)))
-        started.append(Algorithm(settings, tmp_path / name))
-        return started[-1]
-
-    yield start
-    for algorithm in started:
-        algorithm.stop()
 
 
 def without_times(metrics):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from learner_parts import (
+    act,
     flat_weights,
     gradients,
     make_group,
@@ -16,7 +17,6 @@ from safetensors.numpy import load_file
 
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Trajectory
-from agentpeft.policies.workers.learner_calls import learner_to_files, restore_learner
 
 every_kind = pytest.mark.parametrize("kind", ["shared", "separate"])
 TERMS = {"algorithm": "ppo", "max_grad_norm": 1e9, "gamma": 0.9, "lambda_": 0.8}
@@ -184,7 +184,7 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit(kind):
     terms = {"algorithm": "ppo", "critic": kind, "num_minibatches": 2, "kl_coeff": 0.1}
     learner, resumed = make_learner(**terms), make_learner(**terms)
     learner.update(random_groups())
-    restore_learner(resumed, learner_to_files(learner))
+    act(resumed).restore(act(learner).to_files())
     metrics = [one.update(random_groups(seed=1)) for one in (learner, resumed)]
     assert metrics[0] == metrics[1]
     assert flat_weights(learner).tobytes() == flat_weights(resumed).tobytes()
@@ -194,9 +194,9 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit(kind):
 
 @pytest.mark.parametrize("other", [None, "separate"])
 def test_a_checkpoint_of_another_critic_is_refused(other):
-    files = learner_to_files(make_learner(algorithm="ppo", critic="shared"))
+    files = act(make_learner(algorithm="ppo", critic="shared")).to_files()
     with pytest.raises(CheckpointError, match=r"training\.critic"):
-        restore_learner(make_learner(algorithm="ppo", critic=other), files)
+        act(make_learner(algorithm="ppo", critic=other)).restore(files)
 
 
 @every_kind

@@ -11,7 +11,6 @@ from small_model import SMALL
 from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
@@ -30,22 +29,6 @@ TINY = (
     "deterministic=true",
     "environment.kwargs={num_digits=1, prompt='compact'}",
 )
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    """Returns algorithms that are stopped at the end."""
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
-    started = []
-
-    def start(name, *overrides):
-        settings = Settings(**with_overrides({}, (*TINY, *overrides)))
-        started.append(Algorithm(settings, tmp_path / name))
-        return started[-1]
-
-    yield start
-    for algorithm in started:
-        algorithm.stop()
 
 
 def expected_counts(num_iterations, **held_out):

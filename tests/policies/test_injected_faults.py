@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from faulty_parts import EngineAround, runner_with
 from small_model import SMALL
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers import runner_group
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 TINY = (
     *SMALL,
@@ -30,14 +31,33 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+class SteppingLearner(LearnerActor):
+    """Takes the steps that a test asks for."""
+
+    def next_version(self):
+        """Random steps in all weights: B is no longer zero, and the version is one more."""
+        learner = self.learner
+        rng = np.random.default_rng(learner.version)
+        weights = learner.policy.adapter_weights()
+        steps = {n: (0.05 * rng.normal(size=w.shape)).astype("f4") for n, w in weights.items()}
+        learner.policy.load_weights({name: weights[name] + steps[name] for name in weights})
+        learner.version += 1
+
+    def shrink_to(self, size):
+        weights = self.learner.policy.adapter_weights()
+        small = {n: size * np.sign(w) if "lora_B" in n else w for n, w in weights.items()}
+        self.learner.policy.load_weights(small)
+
+
 @pytest.fixture
 def start():
     """Returns a learner and runners that have its first adapter; closed at the end."""
     started = []
 
-    def make(*overrides):
+    def make(*overrides, kind=EnvRunnerActor):
         settings = Settings(**with_overrides({}, (*TINY, *overrides)))
-        learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+        learner = LearnerGroup(settings, SteppingLearner)
+        runners = EnvRunnerGroup(settings, kind=kind)
         started.extend([learner, runners])
         assert "canary" not in runners.load_adapter(learner.adapter())  # B is zero
         return learner, runners
@@ -47,19 +67,15 @@ def start():
         group.close()
 
 
-def next_version(learner):
-    """Random steps in all weights: B is no longer zero, and the version is one more."""
-    rng = np.random.default_rng(learner.version)
-    weights = learner.policy.adapter_weights()
-    steps = {n: (0.05 * rng.normal(size=w.shape)).astype("f4") for n, w in weights.items()}
-    learner.policy.load_weights({name: weights[name] + steps[name] for name in weights})
-    learner.version += 1
+def first_only(around):
+    """Returns what does `around` to the first engine, and nothing to those that follow it."""
+    engines = []
 
+    def around_first(engine):
+        engines.append(engine)
+        return around(engine) if len(engines) == 1 else engine
 
-def shrink_to(learner, size):
-    weights = learner.policy.adapter_weights()
-    small = {n: size * np.sign(w) if "lora_B" in n else w for n, w in weights.items()}
-    learner.policy.load_weights(small)
+    return around_first
 
 
 def changed(adapter, change, part="lora_B"):
@@ -76,16 +92,19 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, monkeypatch, damage):
-    learner, runners = start()
-    learner.call(next_version)
-    load, num_calls = runner_group._load_and_prove, []
+def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, damage):
+    num_calls = []
 
-    def damage_first(runner, adapter, sequences):
-        num_calls.append(1)
-        return load(runner, DAMAGES[damage](adapter) if len(num_calls) == 1 else adapter, sequences)
+    class DamagedRunner(EnvRunnerActor):
+        """Its second delivery, the first of an adapter that changes anything, arrives damaged."""
 
-    monkeypatch.setattr(runner_group, "_load_and_prove", damage_first)
+        def deliver(self, adapter, sequences):
+            num_calls.append(1)
+            arrived = map(DAMAGES[damage], adapter) if len(num_calls) == 2 else adapter
+            return super().deliver(list(arrived), sequences)
+
+    learner, runners = start(kind=DamagedRunner)
+    learner.call(SteppingLearner.next_version)
     assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
     sent = learner.adapter()
@@ -94,51 +113,43 @@ def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, monkeypa
         runners.load_adapter(shipment)
 
 
-def load_older(engine, adapter):
-    """The weights of other steps under the right name."""
-    return TransformersEngine.load_adapter(engine, changed(adapter, lambda w: w / 2))
+class LyingEngine(EngineAround):
+    """Loads another adapter than the one sent, or none; the first is as it was sent."""
+
+    def __init__(self, engine, mistake):
+        super().__init__(engine)
+        self.mistake = mistake
+
+    def load_adapter(self, adapter):
+        if adapter.version == 0:
+            return self.engine.load_adapter(adapter)
+        loaded = self.mistake(adapter)
+        if loaded is not None:
+            self.engine.load_adapter(loaded)
+        return ack_of(adapter)
 
 
 MISTAKES = {
-    "skipped": lambda engine, adapter: None,
-    "wrong version": load_older,
-    "B zeroed": lambda engine, a: TransformersEngine.load_adapter(
-        engine, changed(a, np.zeros_like)
-    ),
-    "one layer forgotten": lambda engine, a: TransformersEngine.load_adapter(
-        engine, changed(a, np.zeros_like, "layers.1.mlp")
-    ),
+    "skipped": lambda adapter: None,
+    "wrong version": lambda adapter: changed(adapter, lambda w: w / 2),
+    "B zeroed": lambda adapter: changed(adapter, np.zeros_like),
+    "one layer forgotten": lambda adapter: changed(adapter, np.zeros_like, "layers.1.mlp"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_lying_acknowledgement_is_found_by_the_probe(start, mistake):
-    def inject(runner):
-        def load(adapter):
-            MISTAKES[mistake](runner._engine, adapter)
-            runner._engine._version = adapter.version
-            return ack_of(adapter)
-
-        runner._engine.load_adapter = load
-
-    learner, runners = start()
-    learner.call(next_version)
-    runners._workers.call(0, inject)
+    around = first_only(lambda engine: LyingEngine(engine, MISTAKES[mistake]))
+    learner, runners = start(kind=runner_with(around))
+    learner.call(SteppingLearner.next_version)
     metrics = runners.load_adapter(learner.adapter())
     assert metrics["probe_max"] < 1e-5 and metrics["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
 
 
-def test_a_runner_that_fails_twice_ends_the_run(start, monkeypatch):
-    learner, runners = start()
-    learner.call(next_version)
-
-    def forget(engine, adapter):
-        with engine._wake:
-            engine._version = adapter.version
-        return ack_of(adapter)
-
-    monkeypatch.setattr(TransformersEngine, "load_adapter", forget)
+def test_a_runner_that_fails_twice_ends_the_run(start):
+    learner, runners = start(kind=runner_with(lambda e: LyingEngine(e, MISTAKES["B zeroed"])))
+    learner.call(SteppingLearner.next_version)
     with pytest.raises(DeliveryError, match=r"runner 0, begun anew: .* but probe_mean is 0\.\d+ "):
         runners.load_adapter(learner.adapter())
 
@@ -168,14 +179,25 @@ class StaleEngine(TransformersEngine):
         return super().load_adapter(adapter)
 
 
-def test_stale_keys_and_values_are_found_by_sampling(start, caplog):
-    def inject(runner):
-        runner._engine.__class__ = StaleEngine
+class StaleFirst(EnvRunnerActor):
+    """Its first engine is stale."""
 
-    learner, runners = start()
-    runners._workers.call(0, inject)
-    runners.load_adapter(learner.adapter())
-    learner.call(next_version)
+    num_made = 0
+
+    def make_runner(self, settings):
+        StaleFirst.num_made += 1
+        if StaleFirst.num_made > 1:
+            return super().make_runner(settings)
+        return EnvRunner(settings, make_engine=make_stale)
+
+
+def make_stale(settings, base, chat):
+    return StaleEngine(base.model, chat.stop_token_ids)
+
+
+def test_stale_keys_and_values_are_found_by_sampling(start, caplog):
+    learner, runners = start(kind=StaleFirst)
+    learner.call(SteppingLearner.next_version)
     metrics = runners.load_adapter(learner.adapter())
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
     assert metrics["sampling_mean"] < 1e-5
@@ -186,7 +208,7 @@ def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
     learner, runners = start("fault_tolerance.probe_interval=2")
     found = []
     for _ in range(2):
-        learner.call(next_version)
+        learner.call(SteppingLearner.next_version)
         found.append(runners.load_adapter(learner.adapter()))
     assert found[0] == {} and "probe_mean" in found[1]
     learner, runners = start("fault_tolerance.probe_interval=0")
@@ -199,8 +221,8 @@ def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
 def test_a_step_that_fused_weights_round_away_is_no_delivery(start, monkeypatch, least):
     base = ("model.dtype=bfloat16", "env_runners.serving=fused")
     learner, runners = start(*base, f"fault_tolerance.min_served_effect={least}")
-    learner.call(next_version)
-    learner.call(shrink_to, 1e-5)
+    learner.call(SteppingLearner.next_version)
+    learner.call(SteppingLearner.shrink_to, 1e-5)
     shipment = learner.adapter()
     assert runners.load_adapter(shipment)["served_effect"] > 0.9
     monkeypatch.setattr(fusing, "_rounded", lambda weight, dtype, name: weight.to(dtype))
@@ -215,20 +237,32 @@ def test_a_script_and_all_weights_have_what_proof_they_can(start):
     learner, runners = start("env_runners.engine=scripted")
     assert runners.load_adapter(learner.adapter()) == {}
     learner, runners = start("training.algorithm=sft", "lora.use_lora=false")
-    learner.call(next_version)
+    learner.call(SteppingLearner.next_version)
     metrics = runners.load_adapter(learner.adapter())
     assert set(metrics) == {"probe_mean", "probe_max", "sampling_mean", "served_effect"}
     assert metrics["probe_max"] < 1e-5 and metrics["served_effect"] == pytest.approx(1)
 
 
-def test_a_failed_engine_is_replaced_and_its_groups_are_drawn_again(start):
-    def fail(runner):
-        runner._engine._fault = "the engine failed: test"
+class FailingEngine(EngineAround):
+    """Fails for good once it is told to."""
 
+    def __init__(self, engine, faults):
+        super().__init__(engine)
+        self.faults = faults
+
+    async def generate(self, request):
+        if self.faults:
+            raise EngineError(*self.faults)
+        return await self.engine.generate(request)
+
+
+def test_a_failed_engine_is_replaced_and_its_groups_are_drawn_again(start):
+    faults = []
     requests = [GroupRequest(position, 2) for position in range(3)]
-    _, runners = start()
+    around = first_only(lambda engine: FailingEngine(engine, faults))
+    _, runners = start(kind=runner_with(around))
     expected, _ = runners.sample(requests).result()
-    runners._workers.call(0, fail)
+    faults.append("the engine failed: test")
     groups, report = runners.sample(requests).result()
     assert [g.trajectories[0].token_ids.tolist() for g in groups] == [
         g.trajectories[0].token_ids.tolist() for g in expected

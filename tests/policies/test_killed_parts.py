@@ -7,8 +7,10 @@ import sys
 import time
 from hashlib import sha256
 
+import faulty_parts
 import pytest
 import ray
+from faulty_parts import EngineAround, SignalledEngine, runner_with, take
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
@@ -16,8 +18,9 @@ from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
-from agentpeft.policies.workers.workers import WorkerSpec, start_workers
+from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +29,8 @@ pytestmark = [
 ]
 
 NUM_ITERATIONS = 3
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+for module in (faulty_parts, sys.modules[__name__]):  # actors cannot import them
+    ray.cloudpickle.register_pickle_by_value(module)
 
 
 def make_settings(*overrides):
@@ -50,49 +54,60 @@ def finish(algorithm):
     return sha256(adapter.read_bytes()).hexdigest(), list(map(json.loads, lines)), metrics
 
 
-def kill_while_sampling(runner):
-    generate, num_calls = runner._engine.generate, []
-
-    async def generate_or_die(request):
-        num_calls.append(1)
-        if len(num_calls) == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return await generate(request)
-
-    runner._engine.generate = generate_or_die
+@pytest.fixture
+def fault(tmp_path):
+    """The file that a process commits its fault by; a test puts it there."""
+    return tmp_path / "fault"
 
 
-def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path):
+def killed_while_sampling(fault):
+    return runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGKILL, at=3))
+
+
+def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault):
     settings = make_settings("deterministic=false", "max_adapter_lag=1")
-    with Algorithm(settings, tmp_path) as algorithm:
-        algorithm._runners._workers.call(1, kill_while_sampling)
+    kind = killed_while_sampling(fault)
+    with Algorithm(settings, tmp_path, env_runner_class=kind) as algorithm:
+        fault.touch()
         metrics = [algorithm.train() for _ in range(3)]
     assert [m["sample/num_episodes"] for m in metrics] == [12, 12, 12]
     assert [m["sample/num_stale_groups"] for m in metrics] == [0, 0, 0]
     assert metrics[-1]["fault/num_env_runner_restarts"] == 1
 
 
-def kill_at_update(learner):
-    learner.update = lambda groups: os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_runner_killed_while_sampling_changes_nothing(tmp_path, undisturbed):
-    with Algorithm(make_settings(), tmp_path) as algorithm:
+def test_a_runner_killed_while_sampling_changes_nothing(tmp_path, undisturbed, fault):
+    kind = killed_while_sampling(fault)
+    with Algorithm(make_settings(), tmp_path, env_runner_class=kind) as algorithm:
         algorithm.train()
-        algorithm._runners._workers.call(1, kill_while_sampling)
+        fault.touch()
         adapter, episodes, metrics = finish(algorithm)
     assert (adapter, episodes) == undisturbed[:2]
     assert metrics["fault/num_env_runner_restarts"] == 1
     assert metrics["delivery/canary"] == pytest.approx(1)
 
 
+def killed_at_update(fault):
+    """Returns a class of learners of which one is killed as it begins an update."""
+
+    class KilledLearner(LearnerActor):
+        def update(self):
+            if take(fault):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().update()
+
+    return KilledLearner
+
+
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_a_killed_learner_goes_back_to_the_last_checkpoint(tmp_path, undisturbed, has_checkpoint):
-    with Algorithm(make_settings(), tmp_path) as algorithm:
+def test_a_killed_learner_goes_back_to_the_last_checkpoint(
+    tmp_path, undisturbed, fault, has_checkpoint
+):
+    kind = killed_at_update(fault)
+    with Algorithm(make_settings(), tmp_path, learner_class=kind) as algorithm:
         algorithm.train()
         if has_checkpoint:
             algorithm.save_to_path()
-        algorithm._learners.call(kill_at_update)
+        fault.touch()
         metrics = algorithm.train()
         assert metrics["train/step"] == (2 if has_checkpoint else 1)
         adapter, episodes, metrics = finish(algorithm)
@@ -100,25 +115,29 @@ def test_a_killed_learner_goes_back_to_the_last_checkpoint(tmp_path, undisturbed
     assert metrics["fault/num_learner_restarts"] == 1
 
 
-def test_a_learner_that_dies_too_often_ends_the_run(tmp_path):
+def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
     settings = make_settings("fault_tolerance.max_num_learner_restarts=0")
-    with Algorithm(settings, tmp_path) as algorithm:
-        algorithm._learners.call(kill_at_update)
+    with Algorithm(settings, tmp_path, learner_class=killed_at_update(fault)) as algorithm:
+        fault.touch()
         with pytest.raises(TrainingError, match="max_num_learner_restarts 0 is reached"):
             algorithm.train()
 
 
-def skip_deliveries(runner):
-    def acknowledge(adapter):
-        runner._engine._version = adapter.version
-        return ack_of(adapter)
+class SkippingEngine(EngineAround):
+    """Acknowledges one delivery without loading it."""
 
-    runner._engine.load_adapter = acknowledge
+    def __init__(self, engine, fault):
+        super().__init__(engine)
+        self.fault = fault
+
+    def load_adapter(self, adapter):
+        return ack_of(adapter) if take(self.fault) else self.engine.load_adapter(adapter)
 
 
-def test_one_of_two_runners_that_skips_a_delivery_is_replaced(tmp_path):
-    with Algorithm(make_settings(), tmp_path) as algorithm:
-        algorithm._runners._workers.call(1, skip_deliveries)
+def test_one_of_two_runners_that_skips_a_delivery_is_replaced(tmp_path, fault):
+    kind = runner_with(lambda engine: SkippingEngine(engine, fault))
+    with Algorithm(make_settings(), tmp_path, env_runner_class=kind) as algorithm:
+        fault.touch()
         metrics = [algorithm.train(), algorithm.train()]
     assert [m["fault/num_failed_deliveries"] for m in metrics] == [1, 1]
     assert [m["fault/num_env_runner_restarts"] for m in metrics] == [1, 1]
@@ -126,15 +145,12 @@ def test_one_of_two_runners_that_skips_a_delivery_is_replaced(tmp_path):
     assert metrics[1]["sample/num_episodes"] == 12
 
 
-def hang(runner):
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def test_a_runner_that_hangs_is_replaced_in_time():
+def test_a_runner_that_hangs_is_replaced_in_time(fault):
     settings = make_settings("fault_tolerance.env_runner_health_probe_timeout_s=1")
-    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+    kind = runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGSTOP, at=1))
+    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
     runners.load_adapter(learner.adapter())
-    runners._workers.call(0, hang)
+    fault.touch()
     start_s = time.monotonic()
     _, report = runners.sample([GroupRequest(position, 2) for position in range(3)]).result()
     assert report.adapter_versions == (0, 0, 0)
@@ -144,17 +160,21 @@ def test_a_runner_that_hangs_is_replaced_in_time():
         group.close()
 
 
-def see_gpus(_settings):
-    return os.environ["CUDA_VISIBLE_DEVICES"]
+class Onlooker(Actor):
+    """Says which GPUs it may use."""
+
+    def make(self, settings):
+        self.gpus = os.environ["CUDA_VISIBLE_DEVICES"]
+
+    def see_gpus(self):
+        return self.gpus
 
 
 def test_a_learner_and_a_runner_share_a_gpu_by_fractions():
     settings = make_settings()
-    jobs = [
-        WorkerSpec(name, 1, 0.1, 0.5, 1, see_gpus) for name in ("the learner", "the env runners")
-    ]
-    started = [start_workers(job, settings) for job in jobs]
-    seen = [workers.fetch([workers.call(0, str)])[0] for workers in started]
+    names = ("the learner", "the env runners")
+    started = [start_actors(ActorSpec(name, Onlooker, 1, 0.1, 0.5, 1), settings) for name in names]
+    seen = [actors.fetch([actors.call(0, Onlooker.see_gpus)])[0] for actors in started]
     assert seen == ["0", "0"]
-    for workers in started:
-        workers.close()
+    for actors in started:
+        actors.close()

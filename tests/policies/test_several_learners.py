@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from types import SimpleNamespace
 
 import learner_parts
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 import ray
 import ray.cloudpickle
 import torch
-from learner_parts import flat_weights, make_group, make_trajectory, random_groups
+from learner_parts import act, flat_weights, make_group, make_trajectory, random_groups
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
@@ -27,8 +26,7 @@ from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers import learner_calls
-from agentpeft.policies.workers.actors import LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,7 +42,7 @@ TINY = (
     "env_runners.max_new_tokens=8",
     "learners.num_threads=1",
 )
-ALONE = SimpleNamespace(peers=Peers())
+ALONE = Peers()
 
 
 def make_settings(*overrides):
@@ -53,32 +51,32 @@ def make_settings(*overrides):
 
 @pytest.fixture(scope="module")
 def pair(cluster):
-    group = LearnerGroup(make_settings("learners.num_learners=2"))
+    group = LearnerGroup(make_settings("learners.num_learners=2"), TrialLearner)
     yield group
     group.close()
 
 
 @pytest.fixture
 def trio(cluster):
-    group = LearnerGroup(make_settings("learners.num_learners=3"))
+    group = LearnerGroup(make_settings("learners.num_learners=3"), TrialLearner)
     yield group
     group.close()
 
 
-def make_anew(one, overrides):
-    """Returns a new learner with the peers of `one`; its adapter is not zero."""
+def make_anew(peers, overrides):
+    """Returns a new learner with these peers; its adapter is not zero."""
     settings = make_settings(*overrides)
     policy = attach_lora(load_base(make_settings()), settings.lora)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    return Learner(settings, policy, one.peers)
+    return Learner(settings, policy, peers)
 
 
-def learn(one, overrides, batches, prepare=None):
+def learn(peers, overrides, batches, prepare=None):
     """Returns the metrics, gradients and weights after each update of a new learner."""
-    learner = make_anew(one, overrides)
+    learner = make_anew(peers, overrides)
     if prepare is not None:
         prepare(learner)
     found = []
@@ -90,10 +88,59 @@ def learn(one, overrides, batches, prepare=None):
     return found
 
 
+def imitate(peers):
+    learner = make_anew(peers, ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3"))
+    losses = [act(learner).imitate(at, 4)[0]["train/policy_loss"] for at in (0, 4)]
+    return flat_weights(learner), losses
+
+
+def warm_start(peers):
+    learner = make_anew(peers, ("warm_start.num_steps=2", "warm_start.batch_size=4"))
+    act(learner).warm_start()
+    return learner.version, flat_weights(learner)
+
+
+def resume(peers, batches):
+    first, second = make_anew(peers, ()), make_anew(peers, ())
+    first.update(batches[0])
+    act(second).restore(peers.of_first(act(first).to_files))
+    return second.update(batches[1]), flat_weights(second).tobytes()
+
+
+class TrialLearner(LearnerActor):
+    """Does the same as the functions above, with its peers; fails and dies when it is asked to."""
+
+    def learn(self, overrides, batches, prepare):
+        return learn(self.learner.peers, overrides, batches, prepare)
+
+    def imitate_anew(self):
+        return imitate(self.learner.peers)
+
+    def warm_start_anew(self):
+        return warm_start(self.learner.peers)
+
+    def resume_anew(self, batches):
+        return resume(self.learner.peers, batches)
+
+    def fail_in_second(self):
+        if self.learner.peers.rank == 1:
+            raise ZeroDivisionError("of learner 1")
+        self.learner.peers.gather(0)
+
+    def die_in_first(self):
+        if self.learner.peers.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.learner.peers.gather(0)
+
+
+def learn_in(several, overrides, batches, prepare=None):
+    return several.call_all(TrialLearner.learn, overrides, batches, prepare)
+
+
 def assert_several_equal_one(several, overrides, batches, prepare=None):
     """Returns the metrics of the last update."""
     one = learn(ALONE, overrides, batches, prepare)
-    two = several.call_all(learn, overrides, batches, prepare)
+    two = learn_in(several, overrides, batches, prepare)
     for (metrics, gradient, weights), (others, other, theirs) in zip(one, two, strict=True):
         np.testing.assert_allclose(gradient, other, rtol=0, atol=1e-6)
         np.testing.assert_allclose(weights, theirs, rtol=0, atol=1e-6)
@@ -167,51 +214,36 @@ def test_memory_that_one_learner_lacks_changes_nothing(pair):
 
     batches = batches_of_different_sizes()
     plain = learn(ALONE, (), batches)
-    found = pair.call_all(learn, (), batches, lack)
+    found = learn_in(pair, (), batches, lack)
     assert np.abs(plain[-1][2] - found[-1][2]).max() <= 1e-6
     assert found[-1][0]["train/num_oom_retries"] > 0
 
 
 def test_two_learners_imitate_what_one_does(pair):
-    def imitate(one):
-        learner = make_anew(one, ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3"))
-        losses = [learner_calls.imitate(learner, at, 4)[0]["train/policy_loss"] for at in (0, 4)]
-        return flat_weights(learner), losses
-
-    (weights, losses), (others, theirs) = imitate(ALONE), pair.call_all(imitate)
+    weights, losses = imitate(ALONE)
+    others, theirs = pair.call_all(TrialLearner.imitate_anew)
     assert np.abs(weights - others).max() <= 1e-6
     assert losses == pytest.approx(theirs, rel=1e-5)
 
 
 def test_two_learners_warm_start_as_one_does(pair):
-    def warm_start(one):
-        learner = make_anew(one, ("warm_start.num_steps=2", "warm_start.batch_size=4"))
-        learner_calls.warm_start(learner)
-        return learner.version, flat_weights(learner)
-
-    (version, weights), (other, theirs) = warm_start(ALONE), pair.call_all(warm_start)
+    version, weights = warm_start(ALONE)
+    other, theirs = pair.call_all(TrialLearner.warm_start_anew)
     assert version == other == 2
     assert np.abs(weights - theirs).max() <= 1e-6
 
 
 def test_two_learners_are_repeatable_and_resume_to_the_bit(pair):
-    def resume(one, batches):
-        first, second = make_anew(one, ()), make_anew(one, ())
-        first.update(batches[0])
-        files = one.peers.of_first(lambda: learner_calls.learner_to_files(first))
-        learner_calls.restore_learner(second, files)
-        return second.update(batches[1]), flat_weights(second).tobytes()
-
     batches = batches_of_different_sizes(2)
-    metrics, _, weights = pair.call_all(learn, (), batches)[-1]
-    assert pair.call_all(learn, (), batches)[-1][2].tobytes() == weights.tobytes()
-    assert pair.call_all(resume, batches) == (metrics, weights.tobytes())
+    metrics, _, weights = learn_in(pair, (), batches)[-1]
+    assert learn_in(pair, (), batches)[-1][2].tobytes() == weights.tobytes()
+    assert pair.call_all(TrialLearner.resume_anew, batches) == (metrics, weights.tobytes())
 
 
 def test_dropout_differs_between_learners_and_follows_from_the_update(pair):
     overrides = ("training.algorithm=sft", "lora.dropout=0.5")
     groups = random_groups(vocab=300)
-    weights = [pair.call_all(learn, overrides, [groups])[-1][2] for _ in range(2)]
+    weights = [learn_in(pair, overrides, [groups])[-1][2] for _ in range(2)]
     assert weights[0].tobytes() == weights[1].tobytes()
     assert np.abs(weights[0] - learn(ALONE, overrides, [groups])[-1][2]).max() > 1e-6
 
@@ -222,7 +254,7 @@ def test_learners_whose_weights_differ_are_an_error(pair):
             learner.policy.trainable_parameters()[3][0, 0] += 1e-7 * learner.peers.rank
 
     with pytest.raises(TrainingError, match="learner 1 has other weights than learner 0"):
-        pair.call_all(learn, (), [random_groups(vocab=300)], drift)
+        learn_in(pair, (), [random_groups(vocab=300)], drift)
 
 
 def test_shares_are_balanced_and_keep_groups_whole():
@@ -235,27 +267,17 @@ def test_shares_are_balanced_and_keep_groups_whole():
 
 
 def test_three_learners_equal_one_and_an_error_in_one_is_raised_while_two_wait(trio):
-    def fail(learner):
-        if learner.peers.rank == 1:
-            raise ZeroDivisionError("of learner 1")
-        learner.peers.gather(0)
-
     assert_several_equal_one(trio, ("training.algorithm=ppo",), batches_of_different_sizes())
     start_s = time.monotonic()
     with pytest.raises(ZeroDivisionError, match="of learner 1"):
-        trio.call_all(fail)
+        trio.call_all(TrialLearner.fail_in_second)
     assert time.monotonic() - start_s < 10
 
 
 def test_a_killed_learner_is_one_clear_error_within_seconds(trio):
-    def die(learner):
-        if learner.peers.rank == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        learner.peers.gather(0)
-
     start_s = time.monotonic()
     with pytest.raises(TrainingError, match=r"of the learners is gone|lost the other learners"):
-        trio.call_all(die)
+        trio.call_all(TrialLearner.die_in_first)
     assert time.monotonic() - start_s < 10
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import ray
+from faulty_parts import EngineAround, runner_with, take
 from process_parts import children_of, processes_of, seconds_until_gone
 
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """
@@ -30,7 +32,7 @@ output = {checkpoint_interval = 1, tensorboard = false}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # five engines are started
 LIMIT_S = 10
 """Within how many seconds what a killed process owned is gone."""
-for name in (__name__, "process_parts"):  # workers cannot import them
+for name in (__name__, "faulty_parts", "process_parts"):  # actors cannot import them
     ray.cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
@@ -45,43 +47,46 @@ def folder(vllm, nothing_left, cache_folder):
 def runners(folder, cluster):
     """One env runner, which has an adapter."""
     settings = Settings.from_toml(folder / "small.toml")
-    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+    kind = runner_with(lambda engine: KillingEngine(engine, folder))
+    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
     runners.load_adapter(learner.adapter())
     yield runners
     for group in (runners, learner):
         group.close()
 
 
-def kill_engine(_runner):
+class KillingEngine(EngineAround):
+    """Kills its process, or vLLM's, at its sixth turn since one of the faults' files is there."""
+
+    def __init__(self, engine, folder):
+        super().__init__(engine)
+        self.folder, self.num_calls = folder, 0
+
+    async def generate(self, request):
+        faults = [self.folder / part for part in ("engine", "runner")]
+        self.num_calls += any(fault.exists() for fault in faults)
+        if self.num_calls == 6:
+            pids = [os.getpid(), *children_of(os.getpid())]
+            (self.folder / "pids").write_text(" ".join(map(str, pids)))
+            if take(self.folder / "runner"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if take(self.folder / "engine"):
+                kill_engine()
+        return await self.engine.generate(request)
+
+
+def kill_engine():
     for pid in children_of(os.getpid()):
         if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
 
 
-def kill_runner(_runner):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def while_sampling(runner, kill):
-    """Arranges that the runner's sixth turn begins with `kill`; returns the processes there."""
-    generate, num_calls = runner._engine.generate, []
-
-    async def generate_or_die(request):
-        num_calls.append(1)
-        if len(num_calls) == 6:
-            kill(runner)
-        return await generate(request)
-
-    runner._engine.generate = generate_or_die
-    return [os.getpid(), *children_of(os.getpid())]
-
-
-@pytest.mark.parametrize("kill", [kill_engine, kill_runner])
-def test_groups_of_a_killed_part_are_drawn_again(runners, kill):
+@pytest.mark.parametrize("part", ["engine", "runner"])
+def test_groups_of_a_killed_part_are_drawn_again(runners, folder, part):
     num_restarts = runners.counts["num_env_runner_restarts"]
-    (pids,) = runners._workers.fetch([runners._workers.call(0, while_sampling, kill)])
+    (folder / part).touch()
     groups, report = runners.sample([GroupRequest(place, 3) for place in range(4)]).result()
-    seconds_until_gone(pids, LIMIT_S)
+    seconds_until_gone(map(int, (folder / "pids").read_text().split()), LIMIT_S)
     assert [group.group_id for group in ray.get(groups)] == [0, 1, 2, 3]
     assert report.adapter_versions == (0, 0, 0, 0) and len(report.records) == 12
     assert runners.counts == {"num_env_runner_restarts": num_restarts + 1}
@@ -138,7 +143,7 @@ def is_raylet(command):
 
 def workers_among(processes):
     """The learner, the env runner, and its engine."""
-    names = ("ray::_ActorHost", "VLLM")
+    names = ("ray::EnvRunnerActor", "ray::LearnerActor", "VLLM")
     found = [pid for pid, command in processes.items() if command.startswith(names)]
     assert len(found) == 3
     return found

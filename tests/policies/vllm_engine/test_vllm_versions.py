@@ -4,18 +4,19 @@ import asyncio
 import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
+from faulty_parts import EngineAround, runner_with
 from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
 
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import EnvRunnerGroup, LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,8 @@ num_threads = 1
 kv_cache_gib = 0.05
 max_new_tokens = 4
 """
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+for name in (__name__, "faulty_parts"):  # actors cannot import them
+    ray.cloudpickle.register_pickle_by_value(sys.modules[name])
 ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3, 4)}
 
 
@@ -123,30 +125,33 @@ def test_what_does_not_fit_leaves_the_newest_one(engine):
     assert difference(request_of(adapter_version=4), completion) < 1e-4
 
 
-def hold_until(runner, path):
-    """Has episodes wait for a file; the proof of a delivery does not."""
-    generate = runner._engine.generate
+class WaitingEngine(EngineAround):
+    """Has episodes wait while a file is there; the proof of a delivery does not."""
 
-    async def generate_then(request):
-        while not (request.session.startswith("probe") or Path(path).exists()):
+    def __init__(self, engine, path):
+        super().__init__(engine)
+        self.path = path
+
+    async def generate(self, request):
+        while self.path.exists() and not request.session.startswith("probe"):
             await asyncio.sleep(0.02)
-        return await generate(request)
-
-    runner._engine.generate = generate_then
+        return await self.engine.generate(request)
 
 
 def test_a_delivery_is_proven_in_the_middle_of_a_round(vllm, tmp_path, monkeypatch):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     settings = Settings(**tomllib.loads(OVERLAPPED))
-    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings)
+    wait = tmp_path / "wait"
+    kind = runner_with(lambda engine: WaitingEngine(engine, wait))
+    learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
     runners.load_adapter(learner.adapter())
     requests = [GroupRequest(position, 3) for position in range(4)]
     learner.update(runners.sample(requests).result()[0])
-    runners._workers.fetch([runners._workers.call(0, hold_until, str(tmp_path / "go"))])
+    wait.touch()
     played = runners.sample(requests)
     metrics = runners.load_adapter(learner.adapter())
-    (tmp_path / "go").touch()
+    wait.unlink()
     assert metrics["probe_max"] < 1e-4 and metrics["engine_effect"] > 0
     assert played.result()[1].adapter_versions == (0, 0, 0, 0)
     assert runners.sample(requests).result()[1].adapter_versions == (1, 1, 1, 1)

@@ -1,0 +1,112 @@
+"""An evaluation: who plays, and every episode that is still to be played."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
+from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
+from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+_MAX_ROUND = 128
+"""Tasks that are played at once, and lost if that is interrupted."""
+_MODES: dict[str, dict[Kind, str]] = {
+    "adapter": {"adapter": ""},
+    "merged": {"merged": "-merged"},
+    "both": {"adapter": "", "merged": "-merged"},
+}
+"""By mode, how an adapter plays, and what its name then ends with."""
+
+
+def find_contestants(
+    settings: Settings,
+    adapters: Sequence[str],
+    mode: str,
+    policies: Sequence[Kind],
+    endpoint: str | None,
+    endpoint_models: Sequence[str],
+) -> list[Contestant]:
+    """Returns all who are named; where nobody is, the settings' own model plays.
+
+    Adapters are "[NAME=]PATH", policies base, oracle or random. Raises: SettingsError.
+    """
+    if bool(endpoint) != bool(endpoint_models):
+        raise SettingsError("--endpoint URL and --endpoint-model NAME need each other")
+    if endpoint and find_spec("openai") is None:
+        raise SettingsError("--endpoint needs the extra 'openai': pip install 'agentpeft[openai]'")
+    if not (adapters or policies or endpoint) and settings.model.adapter:
+        adapters = [settings.model.adapter]
+    found: list[Contestant] = []
+    for words in adapters:
+        name, _, path = words.rpartition("=")
+        folder = find_adapter(Path(path).expanduser())
+        name = name or (folder.parent.name if folder.name == "adapter" else folder.name)
+        for kind, end in _MODES[mode].items():
+            found.append(Contestant(name + end, kind, str(folder)))
+    base = found[0].target if found else settings.model.name
+    if not (found or policies or endpoint):
+        policies = ["base"]
+    found += [Contestant(kind, kind, base if kind == "base" else "") for kind in policies]
+    found += [Contestant(model, "endpoint", endpoint or "") for model in endpoint_models]
+    names = [each.file_name for each in found]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"two policies have one name: {names}; write --adapter NAME=PATH")
+    return found
+
+
+def evaluate(
+    settings: Settings, contestants: Sequence[Contestant], methods: Methods, output: Path
+) -> dict[str, Any]:
+    """Plays all contestants' missing episodes, writes `output`, and returns the summary.
+
+    Raises: SettingsError where `output` is of other settings, and what a contestant raises.
+    """
+    if settings.evaluation.num_tasks == 0:
+        raise SettingsError("evaluation.num_tasks is 0: nothing to play")
+    if methods.num_voters > 1 and settings.env_runners.temperature == 0:
+        raise SettingsError("--votes of equal samples: env_runners.temperature is 0")
+    output_settings = settings.output.model_copy(update={"episodes": True})
+    settings = settings.model_copy(update={"output": output_settings})
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(settings.env_runners.num_threads)
+    files = EvaluationFiles(output, settings, methods)
+    files.begin(contestants)
+    for contestant in contestants:
+        _play(settings, contestant, methods, files)
+        summary = files.write_results()
+    return summary
+
+
+def _play(
+    settings: Settings, contestant: Contestant, methods: Methods, files: EvaluationFiles
+) -> None:
+    """Plays what is missing and keeps it; with replay one task at a time, each after the last."""
+    missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
+    at_once = min(_MAX_ROUND, max(1, settings.env_runners.max_concurrent_episodes // samples))
+    size = 1 if methods.num_replayed else at_once
+    with ExitStack() as stack:
+        if missing:
+            seat = stack.enter_context(seated(settings, contestant, methods))
+            seat.replay.add(files.records(contestant))
+            runner = stack.enter_context(closing(EnvRunner(seat.settings, player=seat.player)))
+        for first in range(0, len(missing), size):
+            positions = missing[first : first + size]
+            _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])
+            records = [seat.recount(record) for record in report.records]
+            seat.replay.add(records)
+            files.append(contestant, records)
+    metrics = compute_success_metrics(files.records(contestant))
+    numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]
+    text = "success {:.1%} (95 %: {:.1%} to {:.1%})".format(*numbers)
+    logger.info("%s: %s in %d episodes", contestant.name, text, metrics["num_episodes"])

@@ -1,0 +1,157 @@
+"""Merges an adapter into its base, and compares the written model with the two.
+
+Both checks read the written model anew: its log-probabilities are those of the unmerged pair, and
+taking the adapter away again leaves the base.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import making
+from agentpeft.launch.run.resources import read_model_config
+from agentpeft.launch.run.run_folder import shown
+from agentpeft.policies.checkpoints import latest_checkpoint
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.learning.scoring import score_sequences
+from agentpeft.policies.messages import Floats
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import open_adapter, weights_and_updates
+from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.settings.config import Settings
+
+_MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
+"""By how much a log-probability may differ: rounding of the merged weights."""
+
+
+def find_adapter(path: Path) -> Path:
+    """Returns an adapter's folder: itself, a checkpoint's, or that of a run's newest checkpoint.
+
+    Raises: SettingsError where there is none.
+    """
+    runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
+    for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
+        if (folder / ADAPTER_CONFIG).is_file():
+            return folder.resolve()
+    raise SettingsError(f"{path} is no adapter, checkpoint or run (no {ADAPTER_CONFIG})")
+
+
+def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Settings:
+    """Returns settings whose model is an adapter's base: `base`, or the one that it names.
+
+    `dtype` None is what the base is stored in.
+    """
+    name = base or str(adapter)
+    try:
+        stored = read_model_config(Settings(model={"name": name})).dtype
+    except (OSError, ValueError, KeyError):
+        stored = None  # whoever loads the base says what is wrong with it
+    known = "bfloat16" if stored is torch.bfloat16 else "float32"
+    return Settings(model={"name": name, "dtype": dtype or known})
+
+
+def merge(
+    settings: Settings, adapter: Path, output: Path, is_trusted: bool = False
+) -> dict[str, object]:
+    """Writes the merged model to `output`, checks it, and returns the report of `check_merged`.
+
+    A model that fails a check is deleted. Raises: SettingsError (wrong base; `output` exists),
+    CheckpointError.
+    """
+    if output.exists():
+        raise SettingsError(f"--output {output} exists")
+    base = load_base(settings)
+    network = open_adapter(base, adapter, is_trusted).merge_and_unload(safe_merge=True)
+    if base.fingerprint is not None:
+        network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with making(output) as new:
+        network.save_pretrained(new)
+        base.tokenizer.save_pretrained(new)
+        report = check_merged(settings, adapter, new, is_trusted)
+        if not report["agrees"]:
+            shutil.rmtree(new)
+    return {**report, "merged": shown(output) if report["agrees"] else None}
+
+
+def check_merged(
+    settings: Settings, adapter: Path, merged: Path, is_trusted: bool = False
+) -> dict[str, object]:
+    """Returns how a merged model compares with its base and adapter, and all sizes in MiB.
+
+    `max_logprob_difference` is between the merged model and the unmerged pair, `adapter_effect`
+    between the base and the pair; `unmerge_error` is how far the base is from the merged weights
+    less the adapter's, relative to the largest of each. Raises: SettingsError, CheckpointError.
+    """
+    base = load_base(settings)
+    vocab_size = base.model.config.get_text_config().vocab_size
+    num_tokens = min(vocab_size, len(base.tokenizer))
+    sequences = list(np.random.default_rng(0).integers(0, num_tokens, (4, 64)))
+
+    def score(model: nn.Module) -> Floats:
+        return np.concatenate(score_sequences(model, vocab_size, sequences))
+
+    alone = score(base.model)
+    stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
+    pair, network = open_adapter(base, adapter, is_trusted), _read(merged, base.model.dtype)
+    paired = score(pair)
+    error, num_changed = _unmerge_error(network, weights_and_updates(pair))
+    difference = float(np.abs(score(network) - paired).max())
+    limits = torch.finfo(base.model.dtype).eps * 8, _MAX_DIFFERENCE[base.model.dtype]
+    sizes = {"base": stored_mib, "adapter": _size_mib(adapter), "merged": _size_mib(merged)}
+    return {
+        "merged": shown(merged),
+        "base": base.name,
+        "adapter": shown(adapter),
+        "agrees": error <= limits[0] and difference <= limits[1],
+        "max_logprob_difference": difference,
+        "adapter_effect": float(np.abs(paired - alone).max()),
+        "unmerge_error": error,
+        "num_changed_weights": num_changed,
+        "size_mib": {name: round(size, 3) for name, size in sizes.items()},
+    }
+
+
+def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns a model as plain transformers reads it. Raises: CheckpointError."""
+    try:
+        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} is no model: {error}") from None
+    network.train(False)
+    return network
+
+
+@torch.inference_mode()
+def _unmerge_error(
+    merged: PreTrainedModel, expected: Iterator[tuple[str, torch.Tensor, torch.Tensor]]
+) -> tuple[float, int]:
+    """Returns the largest relative error of the base's weights, and how many were changed.
+
+    Raises: CheckpointError where the models have other weights.
+    """
+    state, worst, num_changed = merged.state_dict(), 0.0, 0
+    for name, weight, update in expected:
+        own = state.pop(name, None)
+        if own is None or own.shape != weight.shape:
+            raise CheckpointError(f"the merged model's {name} is not the base's")
+        error = (own.float() - update.float() - weight.float()).abs().max()
+        worst = max(worst, float(error / own.abs().max().clamp_min(1e-12)))
+        num_changed += bool(update.any())
+    if state:
+        raise CheckpointError(f"the merged model has a weight of its own: {min(state)}")
+    return worst, num_changed
+
+
+def _size_mib(path: Path) -> float:
+    """Returns the size of a folder's files in MiB."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20

@@ -1,0 +1,108 @@
+"""One delivery of an adapter: from the learner that trained it to the runners that play with it.
+
+It has three steps, each in another process:
+
+1. `pack`, the learner's: the adapter, a receipt of it, and what a probe of it must give.
+2. `unpack`, each runner's: checks what arrived, serves it, and lets the engine answer the probe.
+3. `check`, the driver's: compares each answer with receipt and probe.
+
+The adapter goes from process to process; the driver has a reference to it and the answers.
+`EnvRunnerGroup.load_adapter` asks the runners, and replaces one whose answer is not right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentpeft.policies.delivery.probe import (
+    Probe,
+    Proof,
+    compute_delivery_metrics,
+    find_problem,
+    make_probe,
+)
+from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.errors import DeliveryError
+from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids, Ref
+
+if TYPE_CHECKING:  # no process needs both
+    from agentpeft.policies.learning.learner import Learner
+    from agentpeft.policies.rollout.env_runner import EnvRunner
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """An adapter on its way, and the answer that is expected; `probe` None: the receipt alone."""
+
+    adapter: Ref
+    receipt: AdapterAck
+    probe: Probe | None
+
+    @property
+    def sequences(self) -> Sequence[Ids] | None:
+        """What the engine is to score, if anything."""
+        return None if self.probe is None else self.probe.sequences
+
+
+@dataclass(frozen=True)
+class DeliveryAnswer:
+    """What a runner answers to a delivery; `proof` is None if no probe was asked of it."""
+
+    ack: AdapterAck
+    proof: Proof | None
+
+
+def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
+    """Returns the learner's present adapter, its receipt, and a probe if one is due."""
+    adapter, settings = learner.adapter(), learner.settings
+    interval = settings.fault_tolerance.probe_interval
+    is_due = interval > 0 and adapter.version % interval == 0
+    has_weights = settings.env_runners.engine != "scripted"
+    probe = make_probe(learner.policy, settings) if is_due and has_weights else None
+    return adapter, AdapterAck(adapter.version, adapter.sha256), probe
+
+
+def unpack(
+    runner: "EnvRunner", adapter: AdapterVersion, sequences: Sequence[Ids] | None
+) -> DeliveryAnswer:
+    """Has the runner serve the adapter, and score the sequences with what it serves.
+
+    Raises: DeliveryError if something else arrived than was sent, EngineError.
+    """
+    received = ack_of(adapter).sha256
+    if received != adapter.sha256:
+        sent = f"{received:.12}, sent was {adapter.sha256:.12}"
+        raise DeliveryError(f"adapter {adapter.version} arrived damaged ({sent})")
+    ack = runner.load_adapter(adapter)
+    return DeliveryAnswer(ack, None if sequences is None else runner.prove(sequences))
+
+
+def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:
+    """Returns how far learner and engine are apart; nothing without a probe.
+
+    Raises: DeliveryError if the runner serves anything but the shipment's adapter.
+    """
+    ack, receipt = answer.ack, shipment.receipt
+    if ack != receipt:
+        sent = f"sent was {receipt.version} ({receipt.sha256:.12})"
+        raise DeliveryError(f"it answers with adapter {ack.version} ({ack.sha256:.12}), {sent}")
+    if shipment.probe is None or answer.proof is None:
+        return {}
+    metrics = compute_delivery_metrics(shipment.probe, answer.proof)
+    problem = find_problem(metrics, shipment.probe)
+    if problem is not None:
+        raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
+    return metrics
+
+
+_HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
+
+
+def worst_of(checked: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns each metric of the runner that has the worst value of it."""
+    names = {name: None for metrics in checked for name in metrics}
+    found = {name: [metrics[name] for metrics in checked if name in metrics] for name in names}
+    return {
+        name: min(values) if name in _HIGHER_IS_BETTER else max(values)
+        for name, values in found.items()
+    }

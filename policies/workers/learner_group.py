@@ -1,0 +1,198 @@
+"""The learners: what one does in its process, and the group that the driver talks to."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from pickle import UnpicklingError
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any, TypeVar, TypeVarTuple
+
+import torch
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.probe import Probe
+from agentpeft.policies.delivery.publish import Shipment, pack
+from agentpeft.policies.errors import CheckpointError, PayloadLostError
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.peers import Peers, open_store
+from agentpeft.policies.learning.token_records import to_token_record
+from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.oracle import oracle_groups, warm_start_batches
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.ray_actors import node_address, resolve
+
+ADAPTER, STATE = "adapter", "learner.pt"
+"""A checkpoint's folder of the adapter, and its file of the rest of the learner's state."""
+_ZIP = b"PK\3\4"
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class LearnerActor(Actor):
+    """One learner. With several, each does what all are asked for, and the first answers."""
+
+    learner: Learner
+    _received: Sequence[EpisodeGroup] = ()
+
+    def make(self, settings: Settings) -> None:
+        """Loads the model and attaches a new adapter, or the one to start from."""
+        own = settings.learners
+        policy = attach_lora(
+            load_base(settings, own.num_gpus_per_learner),
+            settings.lora,
+            seed=settings.seed,
+            gradient_checkpointing=own.gradient_checkpointing,
+        )
+        self.learner = Learner(settings, policy)
+
+    def join(self, place: tuple[str, int], rank: int) -> None:
+        """Meets the other learners at a store's host and port."""
+        own = self.learner.settings.learners
+        is_gpu = own.num_gpus_per_learner > 0
+        self.learner.peers = Peers.join(place, rank, own.num_learners, is_gpu)
+
+    def receive(self, groups: Sequence[Ref]) -> None:
+        """Fetches the groups that the next update learns from."""
+        self._received = resolve(groups)
+
+    def update(self) -> dict[str, float]:
+        """Learns from the groups received and returns the metrics."""
+        groups, self._received = self._received, ()
+        return self.learner.update(groups)
+
+    def imitate(self, first: int, num_groups: int) -> tuple[dict[str, float], tuple[int, ...]]:
+        """Learns from the oracle's episodes of the tasks from position `first` on.
+
+        Returns the update's metrics, and the hashes of the tasks.
+        """
+        settings, peers = self.learner.settings, self.learner.peers
+        chat = make_chat(self.learner.policy.base, settings)
+        played = oracle_groups(settings.environment, chat, settings.seed, first)
+        groups = peers.of_first(lambda: list(islice(played, num_groups)))
+        hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
+        return self.learner.update(groups), hashes
+
+    def warm_start(self) -> None:
+        """Takes all steps of the adapter's warm start."""
+        settings, peers = self.learner.settings, self.learner.peers
+        batches = warm_start_batches(settings, make_chat(self.learner.policy.base, settings))
+        for _ in range(settings.warm_start.num_steps):
+            self.learner.sft_update(peers.of_first(lambda: next(batches)))
+
+    def pack(self) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
+        """Returns the present adapter, and what a runner must answer to it."""
+        return pack(self.learner)
+
+    def read_token_records(self) -> list[TokenRecord]:
+        """Returns the few episodes that pulled hardest at the last update, token by token."""
+        tokenizer = self.learner.policy.base.tokenizer
+        extremes = self.learner.score_extremes()
+        return [to_token_record(group, sample, tokenizer) for group, sample in extremes]
+
+    def to_files(self) -> dict[str, bytes]:
+        """Returns a checkpoint's files: those of the adapter, and the learner's state."""
+        buffer = io.BytesIO()
+        torch.save(self.learner.state_dict(), buffer)
+        adapter = {f"{ADAPTER}/{name}": file for name, file in self.adapter_to_files().items()}
+        return {**adapter, STATE: buffer.getvalue()}
+
+    def adapter_to_files(self) -> dict[str, bytes]:
+        """Returns the adapter's files in PEFT's format; the model's if all weights are trained."""
+        with TemporaryDirectory() as folder:
+            try:
+                self.learner.policy.save(folder)
+            except CheckpointError as error:  # what has no room is the folder of temporary files
+                raise CheckpointError(str(error).replace(folder, gettempdir())) from error
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+    def restore(self, files: Mapping[str, bytes]) -> None:
+        """Goes on from what `to_files` returned. Raises: CheckpointError, SettingsError."""
+        try:
+            if not files[STATE].startswith(_ZIP):  # torch would take it for a pickle
+                raise UnpicklingError("it is no file of torch")
+            state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
+        except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise CheckpointError(f"the learner's state cannot be read: {error}") from None
+        with TemporaryDirectory() as folder:
+            for name, content in files.items():
+                if name.startswith(f"{ADAPTER}/"):
+                    (Path(folder) / Path(name).name).write_bytes(content)
+            try:
+                self.learner.policy.load(folder)
+            except (CheckpointError, SettingsError) as error:  # by then this folder is gone
+                text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
+                raise type(error)(text) from error
+        self.learner.load_state_dict(state)
+
+
+class LearnerGroup:
+    """The learners. They hold the same weights, so what one can answer the first is asked."""
+
+    def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
+        """Raises: PlacementError, and what loading the model raises."""
+        own = settings.learners
+        spec = ActorSpec(
+            name="the learner" if own.num_learners == 1 else "the learners",
+            kind=kind,
+            num_actors=own.num_learners,
+            num_cpus=own.num_cpus_per_learner,
+            num_gpus=own.num_gpus_per_learner,
+            num_threads=own.num_threads,
+        )
+        self._actors = start_actors(spec, settings)
+        if own.num_learners > 1:
+            try:
+                self._join()
+            except BaseException:
+                self.close()
+                raise
+
+    def _join(self) -> None:
+        self._store = open_store(node_address())  # kept: nccl asks it at the first update
+        place, ranks = (self._store.host, self._store.port), range(self._actors.num_actors)
+        joined = [self._actors.call(rank, LearnerActor.join, place, rank) for rank in ranks]
+        self._actors.fetch(joined)
+
+    def update(self, groups: Sequence[Ref]) -> dict[str, float]:
+        """Learns from groups, which reach the learners without passing the driver.
+
+        All learners have them before one begins. Raises: PayloadLostError if one went with the
+        node that held it; then nothing was learnt.
+        """
+        self.call_all(LearnerActor.receive, groups)
+        return self.call_all(LearnerActor.update)
+
+    def find_lost(self, groups: Sequence[Ref]) -> list[Ref]:
+        """Returns the groups that can no longer reach the learners."""
+        lost = []
+        for group in groups:
+            try:
+                self.call_all(LearnerActor.receive, [group])
+            except PayloadLostError:
+                lost.append(group)
+        return lost
+
+    def adapter(self) -> Shipment:
+        """Returns the present adapter, to be delivered."""
+        adapter, *expected = self._actors.call(0, LearnerActor.pack, num_returns=3)
+        return Shipment(adapter, *self._actors.fetch(expected))
+
+    def call(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:
+        """Calls a method of the first learner, `call(LearnerActor.to_files)`."""
+        result: T = self._actors.fetch([self._actors.call(0, method, *args)])[0]
+        return result
+
+    def call_all(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:
+        """Calls a method of all learners and returns the first one's result."""
+        ranks = range(self._actors.num_actors)
+        result: T = self._actors.fetch([self._actors.call(r, method, *args) for r in ranks])[0]
+        return result
+
+    def close(self) -> None:
+        """Ends the learners; idempotent."""
+        self._actors.close()

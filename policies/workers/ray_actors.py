@@ -1,0 +1,252 @@
+"""Actors as Ray runs them: placed, called within limits of time, watched, replaced and ended.
+
+The only door to Ray of this room. Ray's errors become ours here.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, TypeVarTuple
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
+from ray.util import get_current_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from agentpeft.policies.errors import (
+    PayloadLostError,
+    PlacementError,
+    RayHangsError,
+    TrainingError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
+from agentpeft.policies.messages import Ref
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.actors import ActorSpec
+from agentpeft.policies.workers.time_limits import RAY_START_S, within
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_STOP_S = 5.0
+_CHECK_S = 10.0
+_HEALTH, _BESIDE = "health", "beside"
+"""Ray's concurrency groups: an actor answers their calls while it works on another."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+"""Without it every actor shows progress bars of its own as it loads and saves models."""
+
+
+def resolve(refs: Sequence[Ref]) -> list[Any]:
+    """Returns the objects that references refer to; an actor's method calls it.
+
+    Inline they are the objects, and `ray.get` must not be called: it would start Ray.
+    """
+    is_remote = any(isinstance(ref, ray.ObjectRef) for ref in refs)
+    return list(ray.get(list(refs)) if is_remote else refs)
+
+
+class RayActors:
+    """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
+
+    Placement and start have separate time limits, since starting loads models and may take long.
+    Every call into Ray has a limit too (`_ask`): Ray's own do not hold while Ray itself hangs.
+    """
+
+    def __init__(self, spec: ActorSpec, settings: Settings) -> None:
+        """Raises: PlacementError, WorkerLostError, and what making an actor raises."""
+        self._spec, self.num_actors = spec, spec.num_actors
+        self._limits = settings.fault_tolerance
+        self._actors: list[Any] = []
+        self._group: PlacementGroup | None = None
+        if not ray.is_initialized():
+            within(RAY_START_S, "starting Ray", ray.init, stays=True)
+        self._check_node()
+        try:
+            if spec.bundle and get_current_placement_group() is None:
+                bundles = [spec.bundle] * spec.num_actors
+                self._group = self._ask("placing actors", lambda: placement_group(bundles))
+            self._await_placement()
+            self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
+            self._await_start(self._actors, settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(
+        self,
+        index: int,
+        method: Callable[[Any, *Ts], object],
+        *args: *Ts,
+        num_returns: int = 1,
+        is_beside: bool = False,
+    ) -> Ref:
+        """See `Actors`."""
+        remote = getattr(self._actors[index], method.__name__).options(
+            num_returns=num_returns, concurrency_group=_BESIDE if is_beside else None
+        )
+        return self._ask("calling an actor", lambda: remote.remote(*args))
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        """See `Actors`. While it waits, actors that answer no ping are ended."""
+        probe_s = self._limits.env_runner_health_probe_timeout_s
+        while True:
+            try:
+                return self._get(refs, probe_s)
+            except GetTimeoutError:
+                self._check_node()
+                self._ask("asking actors for life", self._end_silent, probe_s)
+
+    def restart(self, index: int, settings: Settings) -> None:
+        """See `Actors`."""
+        self._check_node()
+        self._end(self._actors[index : index + 1])
+        self._await_placement()
+        self._actors[index] = self._start_actor(index)
+        self._await_start(self._actors[index : index + 1], settings)
+
+    def close(self) -> None:
+        """See `Actors`."""
+        actors, self._actors = self._actors, []
+        group, self._group = self._group, None
+        if not ray.is_initialized():
+            return
+        try:
+            self._end(actors)
+            if group is not None:
+                within(_STOP_S, "giving up a placement", lambda: remove_placement_group(group))
+        except RayHangsError:  # the actors that are left end with this process
+            logger.warning("%s: not ended in order, since Ray does not answer", self._spec.name)
+
+    def _ask(self, what: str, function: Callable[[], T], more_s: float = 0.0) -> T:
+        """Calls Ray; `more_s` is how long the call may wait for actors. Raises: RayHangsError."""
+        limit_s = self._limits.ray_timeout_s + more_s
+        try:
+            return within(limit_s, what, function)
+        except GetTimeoutError:  # a limit of Ray's own, where it has one
+            raise RayHangsError(what, limit_s) from None
+
+    def _check_node(self) -> None:
+        """Raises: TrainingError if Ray has ended on this machine, so that nothing can start."""
+        own = ray.get_runtime_context().get_node_id()
+        nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
+        if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
+            gone = "its raylet is gone, or was stopped for too long"
+            raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
+
+    def _await_start(self, actors: Sequence[Any], settings: Settings) -> None:
+        limit_s = self._limits.env_runner_restore_timeout_s
+        started = self._ask(
+            "starting actors",
+            lambda: [
+                actor.start.remote(settings, self._spec.num_threads, is_process=True)
+                for actor in actors
+            ],
+        )
+        deadline_s = time.monotonic() + limit_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            self._check_node()
+            try:
+                self._get(started, min(left_s, _CHECK_S))
+            except GetTimeoutError:
+                self._await_placement()  # its node may have gone since
+            else:
+                return
+        raise WorkerLostError(f"{self._spec.name} did not start within {limit_s:g} s")
+
+    def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:
+        limit_s = self._limits.ray_timeout_s + timeout_s
+        try:
+            return within(
+                limit_s, "fetching results", lambda: list(ray.get(list(refs), timeout=timeout_s))
+            )
+        except GetTimeoutError:
+            raise
+        except RayError as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: RayError) -> Exception:
+        """Returns the error that an actor raised, or says what is lost by an error of Ray's."""
+        name, reason = self._spec.name, " ".join(str(error).split())
+        if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
+            cause: Exception = error.cause
+            return cause
+        if isinstance(error, RayTaskError | ObjectLostError):
+            return PayloadLostError(f"what was sent to or by {name} is lost with its node")
+        if isinstance(error, OutOfMemoryError):  # many lines of advice follow
+            reason = str(error).partition("\n")[0]
+            return WorkerMemoryError(f"Ray's memory monitor has ended one of {name}: {reason}")
+        if isinstance(error, RayActorError | NodeDiedError):
+            return WorkerLostError(f"a process of {name} is gone: {reason}")
+        return TrainingError(f"{name}: {type(error).__name__}: {reason}")
+
+    def _end_silent(self) -> None:
+        """Ends the actors that answer no ping: fetching what they owe then raises."""
+        pings = [actor.ping.options(concurrency_group=_HEALTH).remote() for actor in self._actors]
+        limit_s = self._limits.env_runner_health_probe_timeout_s
+        _, late = ray.wait(pings, num_returns=len(pings), timeout=limit_s)
+        for actor, ping in zip(self._actors, pings, strict=True):
+            if ping in late:
+                ray.kill(actor)
+
+    def _end(self, actors: Sequence[Any]) -> None:
+        def end() -> None:
+            if self._spec.is_closed and actors:
+                closed = [actor.close.remote() for actor in actors]
+                _, late = ray.wait(closed, num_returns=len(closed), timeout=_STOP_S)
+                if late:
+                    counts = self._spec.name, len(late), len(actors)
+                    logger.warning("%s: %d of %d do not close within %g s", *counts, _STOP_S)
+            for actor in actors:
+                ray.kill(actor)
+
+        within(min(self._limits.ray_timeout_s, _STOP_S) + _STOP_S, "ending actors", end)
+
+    def _await_placement(self) -> None:
+        """Waits for the actors' places. Raises: PlacementError, TrainingError."""
+        timeout_s = self._limits.placement_timeout_s
+        group = self._group or get_current_placement_group()
+        try:
+            if group is None or self._ask("placing", lambda: group.wait(timeout_s), timeout_s):
+                return
+        except Exception as error:  # Ray has no narrower one for a group whose node is lost
+            if "does not exist" in str(error):
+                raise TrainingError(f"Ray has lost this run ({error}): resume the run") from None
+            raise
+        has: dict[str, float] = self._ask("asking for resources", ray.cluster_resources)
+        free: dict[str, float] = self._ask("asking for resources", ray.available_resources)
+        asked = ", ".join(
+            f"{amount:g} {name} (the cluster has {has.get(name, 0):g}, free {free.get(name, 0):g})"
+            for name, amount in self._spec.bundle.items()
+        )
+        raise PlacementError(
+            f"Ray could not place {self._spec.name} within {timeout_s:g} s: "
+            f"{self._spec.num_actors} times {asked}; ask for less, or add nodes"
+        )
+
+    def _start_actor(self, index: int) -> Any:
+        variables = dict.fromkeys(_THREAD_VARIABLES, str(self._spec.num_threads))
+        options: dict[str, Any] = {
+            "num_cpus": self._spec.num_cpus,
+            "num_gpus": self._spec.num_gpus,
+            "runtime_env": {"env_vars": variables | _SILENT},  # read when torch is imported
+        }
+        if self._group is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
+        actor = ray.remote(concurrency_groups={_HEALTH: 1, _BESIDE: 1})(self._spec.kind)  # type: ignore[call-overload]
+        return self._ask("starting an actor", lambda: actor.options(**options).remote())
+
+
+def node_address() -> str:
+    """Returns this machine's address in the Ray cluster."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
