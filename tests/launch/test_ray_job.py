@@ -44,10 +44,17 @@ max_new_tokens = 8
 """An answer's length alone decides its reward, so B does not stay zero."""
 
 
-@pytest.fixture
-def python(tmp_path):
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
     """The interpreter of nodes that have the dependencies alone."""
-    return make_python(tmp_path / "venv")
+    return make_python(tmp_path_factory.mktemp("python") / "venv")
+
+
+@pytest.fixture(scope="module")
+def head(python, tmp_path_factory):
+    """The environment in which jobs are submitted to a head of such nodes."""
+    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
+        yield env
 
 
 @pytest.fixture
@@ -68,10 +75,9 @@ def submit(python, env, working_dir, outputs, arguments=QUICKSTART):
     )
 
 
-def test_a_submitted_job_trains_and_its_outputs_stay(python, working_dir, tmp_path_factory):
+def test_a_submitted_job_trains_and_its_outputs_stay(python, head, working_dir, tmp_path_factory):
     outputs = tmp_path_factory.mktemp("runs")
-    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
-        done = submit(python, env, working_dir, outputs)
+    done = submit(python, head, working_dir, outputs)
     assert done.returncode == 0, done.stdout + done.stderr
     (summary,) = [line for line in done.stdout.splitlines() if line.startswith('{"before"')]
     adapter = Path(json.loads(summary)["adapter"])
@@ -82,13 +88,12 @@ def test_a_submitted_job_trains_and_its_outputs_stay(python, working_dir, tmp_pa
 @pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_a_submitted_job_plays_on_two_engines_of_vllm(
-    num_learners, python, working_dir, tmp_path_factory
+    num_learners, python, head, working_dir, tmp_path_factory
 ):
     outputs = tmp_path_factory.mktemp("runs")
     (working_dir / "vllm.toml").write_text(VLLM, encoding="utf-8")
     arguments = ["vllm.toml", f"learners.num_learners={num_learners}"]
-    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
-        done = submit(python, env, working_dir, outputs, arguments)
+    done = submit(python, head, working_dir, outputs, arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     (metrics,) = outputs.rglob("metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
