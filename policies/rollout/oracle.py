@@ -24,6 +24,7 @@ from agentpeft.policies.rollout.play import (
     StepResult,
     play_actions,
     play_episode,
+    read_any_reward,
     run_without_waiting,
 )
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
@@ -103,7 +104,7 @@ def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
         prompt = _begin(env, task)
         episode = EpisodeBuilder(prompt, chat.begin(prompt), chat)
         agent = _Imitated(episode, env.oracle_actions(task), chat)
-        run_without_waiting(play_episode(env, agent))
+        run_without_waiting(play_episode(env, agent, read_reward=read_any_reward))
     episode.outcome = env.outcome
     return episode.to_trajectory()
 
@@ -130,7 +131,7 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
             task = _draw(env, seed, position)
             with _naming(env, task):
                 prompt, actions = _begin(env, task), env.oracle_actions(task)
-                results = play_actions(env, actions)
+                results = play_actions(env, actions, read_any_reward)
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them
                 yield from (action, result.observation)

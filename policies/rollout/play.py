@@ -66,16 +66,18 @@ async def play_episode(
     env: Env,
     agent: Agent,
     call: Callable[[Callable[[], StepResult]], Awaitable[StepResult]] = call_here,
+    read_reward: Callable[[object], float] | None = None,
 ) -> Outcome | None:
     """Plays an episode, for which `env` has been reset, and returns how it ended.
 
     None is that the agent ended it, of which the environment is not told. `call` carries out a
-    step: the env runner's does so in a thread of its own, with a time limit.
+    step: the env runner's does so in a thread of its own, with a time limit. `read_reward` is
+    `check_reward` unless the rewards teach nothing.
 
     Raises: EnvFault, EnvironmentBugError, and whatever the agent raises.
     """
     while (action := await agent.act()) is not None:
-        result = await call(partial(step, env, action))
+        result = await call(partial(step, env, action, read_reward or check_reward))
         agent.receive(result)
         if result.is_last:
             return result.outcome
@@ -111,17 +113,40 @@ class ScriptedAgent:
         self.results.append(result)
 
 
-def play_actions(env: Env, actions: Iterable[str]) -> list[StepResult]:
+def play_actions(
+    env: Env, actions: Iterable[str], read_reward: Callable[[object], float] | None = None
+) -> list[StepResult]:
     """Plays these actions, as far as the episode goes, and returns what each has led to.
 
     Raises: EnvFault, EnvironmentBugError.
     """
     agent = ScriptedAgent(actions)
-    run_without_waiting(play_episode(env, agent))
+    run_without_waiting(play_episode(env, agent, read_reward=read_reward))
     return agent.results
 
 
-def step(env: Env, action: str) -> StepResult:
+def check_reward(reward: object) -> float:
+    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
+    try:
+        value = float(reward)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= MAX_REWARD:
+        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
+    return value
+
+
+def read_any_reward(reward: object) -> float:
+    """Returns a reward as a float, 0 for what is none: an oracle is imitated whatever it earns."""
+    try:
+        return check_reward(reward)
+    except EnvFault:
+        return 0.0
+
+
+def step(
+    env: Env, action: str, read_reward: Callable[[object], float] = check_reward
+) -> StepResult:
     """Carries out an action. Raises: EnvFault on what no environment may return.
 
     An environment's bug is the world's fault: an episode with a reward that is no finite number
@@ -135,18 +160,7 @@ def step(env: Env, action: str) -> StepResult:
         raise EnvFault(f"the observation must be text, is {observation!r:.60}")
     if not isinstance(info, dict):
         raise EnvFault(f"the info must be a dict, is {info!r:.60}")
-    return StepResult(observation, check_reward(reward), bool(terminated), bool(truncated), info)
-
-
-def check_reward(reward: object) -> float:
-    """Returns a reward as a float. Raises: EnvFault unless it is a number up to `MAX_REWARD`."""
-    try:
-        value = float(reward)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not abs(value) <= MAX_REWARD:
-        raise EnvFault(f"a reward must be a number of at most ±{MAX_REWARD:g}, is {reward!r:.60}")
-    return value
+    return StepResult(observation, read_reward(reward), bool(terminated), bool(truncated), info)
 
 
 def reward_for(env: Env, outcome: Outcome) -> float:
