@@ -183,3 +183,11 @@ def test_tools_that_only_read_the_tree_find_the_rooms(room):
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"])
 def test_the_repository_explains_itself(name):
     assert len((ROOT / name).read_text(encoding="utf-8")) > 300
+
+
+def test_the_reading_list_of_the_training_service_stays_short() -> None:
+    page = (ROOT / "docs" / "training" / "how_it_works.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \d+ \| `([^`]+)` \|", page, re.MULTILINE)
+    num_lines = sum(len((ROOT / name).read_text().splitlines()) for name in listed)
+    assert len(set(listed)) == len(listed) == 20
+    assert num_lines <= 3_800
