@@ -21,6 +21,7 @@ from agentpeft.policies.errors import (
     EngineError,
     PlacementError,
     TrainingError,
+    is_out_of_memory,
 )
 from agentpeft.policies.workers.time_limits import leave
 
@@ -113,6 +114,10 @@ def _run(command: Callable[[], int], is_debug: bool) -> int:
         if is_debug:
             traceback.print_exc()
         return _fail(say(error), 2 if isinstance(error, WRONG) else 1)
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if is_debug or not is_out_of_memory(error):
+            raise
+        return _fail(f"no memory is left on this machine: {say(error) or 'MemoryError'}", 1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED

@@ -46,3 +46,21 @@ class RayHangsError(TrainingError):
             f"Ray does not answer: {what} took longer than {limit_s:g} s, so its raylet or GCS is "
             "stopped or hangs; go on from the last checkpoint with --resume"
         )
+
+
+_NO_MEMORY = (
+    "can't allocate memory",  # torch's allocator for CPUs, on Linux
+    "not enough memory",  # the same, elsewhere
+    "bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "failed to map segment from shared object",  # a package's library, on import
+    "Cannot allocate memory",
+    "can't start new thread",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error of Python, torch or a library says that there is no memory left."""
+    is_by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_by_type or any(text in str(error) for text in _NO_MEMORY)

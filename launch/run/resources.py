@@ -113,13 +113,13 @@ def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -
     intermediate = shape.get("intermediate_size") or 4 * hidden
     layer = (_PER_HIDDEN * hidden + _PER_INTERMEDIATE * intermediate) * size
     layer += _NORM_BYTES * hidden if size == 2 else 0
-    layers = num_layers * layer
-    if settings.learners.gradient_checkpointing:  # the layers' inputs, and one layer made anew
-        layers = num_layers * hidden * size + layer
     num_copies = 6 if algorithm_of(settings.training).entropy_coeff > 0 else 4
     logits = num_copies * vocabulary * 4
     head = 2 * vocabulary * hidden * 4 if size == 2 else 0
-    return float(tokens * (layers + logits) + head)
+    if settings.learners.gradient_checkpointing:
+        # The layers' inputs; a layer is made anew only when the logits' arrays are gone
+        return float(tokens * (num_layers * hidden * size + max(layer, logits)) + head)
+    return float(tokens * (num_layers * layer + logits) + head)
 
 
 def describe_memory(settings: Settings) -> list[str]:

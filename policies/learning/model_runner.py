@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
 from agentpeft.policies.learning.critic import Critic, Pass
@@ -36,13 +37,6 @@ from agentpeft.policies.settings.config import Settings
 _MIN_MICRO_BATCH_TOKENS = 32
 CALM_UPDATES = 20
 """After so many updates in a row without a shortage of memory, micro-batches double again."""
-_OUT_OF_MEMORY = (
-    "can't allocate memory",  # torch's allocator for CPUs, on Linux
-    "not enough memory",  # the same, elsewhere
-    "bad_alloc",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-)
 _NUM_ENTROPY_LOGITS = 2**22
 _T = TypeVar("_T")
 
@@ -165,7 +159,7 @@ class ModelRunner:
             try:
                 return compute()
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error) or self.max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
+                if not is_out_of_memory(error) or self.max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
                     raise
             self.max_tokens //= 2
             self._num_oom_retries += 1
@@ -243,8 +237,3 @@ def _places_after_prompts(batch: MicroBatch) -> dict[str, Tensor]:
     columns = torch.arange(batch.prompt_ids.shape[1], device=lengths.device)
     seen = torch.cat([columns < lengths[:, None], torch.ones_like(batch.row_ids).bool()], dim=1)
     return {"position_ids": lengths[:, None] + steps, "attention_mask": seen.long()}
-
-
-def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    is_by_type = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return is_by_type or any(text in str(error) for text in _OUT_OF_MEMORY)

@@ -82,6 +82,39 @@ def test_a_broken_pipe_that_is_not_the_output_is_said(capfd):
     assert capfd.readouterr().err == "error: output: Broken pipe\n"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("lib.so: failed to map segment from shared object"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_machine_without_memory_is_one_line(error, capsys):
+    main = CommandLine("greedy")
+
+    @main.add()
+    def take() -> int:
+        raise error
+
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: no memory is left on this machine: ")
+    assert said.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback():
+    main = CommandLine("buggy")
+
+    @main.add()
+    def fail() -> int:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        main([])
+
+
 def test_a_missing_package_is_said():
     done = run("merge", "adapter", before="sys.modules['torch'] = None")
     assert done.returncode == 2

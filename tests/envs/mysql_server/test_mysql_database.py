@@ -223,6 +223,8 @@ def test_stopped_server_is_a_fault_and_costs_its_wait_once(mysql_url: str) -> No
     pid = int(Path(str(client.query("SELECT @@pid_file")[0][0])).read_text())
     client.close()
     os.kill(pid, signal.SIGSTOP)
+    while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
+        time.sleep(0.01)  # its threads stop one after the other
     try:
         with pytest.raises(EnvFault, match="accepts connections but does not answer"):
             session.execute("UPDATE people SET age = 1")
