@@ -107,7 +107,8 @@ def _run(command: Callable[[], int], is_debug: bool) -> int:
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     try:
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before the command began
+            sys.stdout.flush()
     except (*WRONG, *FAILURES, OSError) as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             return 1

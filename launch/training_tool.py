@@ -25,7 +25,7 @@ from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.run_folder import Start, log_to, make_run_dir, output_base
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.rollout.environment_calls import make_text_env
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.play import play_actions, read_any_reward
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import (
     AlgorithmName,
@@ -195,8 +195,8 @@ def _to_row(env: TextEnv[Task], task: Task, form: str) -> Json:
     messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
     if form == "rl":
         return {"prompt": messages, "task_id": task.task_id, "skills": list(task.skills)}
-    actions = env.oracle_actions(task)
-    for action, result in zip(actions, play_actions(env, actions), strict=False):
+    actions = list(env.oracle_actions(task))
+    for action, result in zip(actions, play_actions(env, actions, read_any_reward), strict=False):
         messages.append({"role": "assistant", "content": action})
         messages.append({"role": "user", "content": result.observation})
     return {"messages": messages[:-1]}
@@ -219,7 +219,11 @@ def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, 
     return {**own, **spread, "success_rate": rate}
 
 
+def _as_it_is(reward: object) -> float:
+    return float(reward)  # type: ignore[arg-type]
+
+
 def _play(env: TextEnv[Task], completion: _Completion) -> tuple[float, Outcome]:
     env.reset(options={"task": completion.task_id})
-    results = play_actions(env, map(find_action, completion.actions))
+    results = play_actions(env, map(find_action, completion.actions), _as_it_is)
     return sum((result.reward for result in results), 0.0), env.outcome

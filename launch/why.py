@@ -12,6 +12,7 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -53,17 +54,30 @@ def explain(run: RunData) -> Iterator[str]:
         yield f"{when}: {period.alarm.name}: {period.alarm.seen}"
         yield f"    {period.alarm.advice}"
     for name, what in _FAULTS.items():
-        if number := int(run.total(name)):
+        if number := _count(run, name):
             yield f"{number} {what}"
     if not periods:
         yield "no alarm was up"
+
+
+def _count(run: RunData, name: str) -> int:
+    """Returns how often something happened; `fault/…` counts from the start of each process."""
+    values = run.series(name)[1]
+    if name.startswith("sample/"):
+        return int(sum(values))
+    steps = pairwise([0.0, *values])
+    return int(sum(late - early if late >= early else late for early, late in steps))
 
 
 def _tell_success(before: Row, after: Row, updates: list[Row]) -> Iterator[str]:
     if before.get("eval/success_rate") is None or before is after:
         if updates:
             first, last = (f"{row['train/accuracy']:.1%}" for row in (updates[0], updates[-1]))
-            yield f"success of sampled episodes {first} -> {last}; held-out tasks were not played"
+            yield f"success of sampled episodes {first} -> {last}"
+        if before:
+            yield f"success on held-out tasks {_interval(before)}, not played again yet"
+        else:
+            yield "no held-out tasks were played"
         return
     yield (
         f"success on held-out tasks {_interval(before)} -> {_interval(after)}: "

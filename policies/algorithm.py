@@ -99,7 +99,8 @@ class Algorithm:
         """Runs one iteration and returns its metrics. After any error nothing is left running.
 
         If the learner dies, training goes back to the last checkpoint, or to the beginning if there
-        is none, the logs are cut back, and the iteration that follows is run instead.
+        is none, and the logs are cut back to it. This call then runs the iteration that follows the
+        checkpoint and returns its metrics, so `iteration` may become smaller.
         """
         if self.iteration == 0:
             self._first_logs = measure_logs(self.run_dir)

@@ -4,6 +4,7 @@ They are written in a temporary folder beside their place, brought to the disk a
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,14 +31,15 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def making(path: Path, *, replaces_folder: bool = False) -> Iterator[Path]:
+def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None) -> Iterator[Path]:
     """Yields where to make the file or folder that becomes `path` when the block ends.
 
     An older file is replaced; an older folder only with `replaces_folder`. Either stays until the
     new one is on the disk. If the block raises, or makes nothing, nothing changes. Folders above
-    `path` must be there. Raises: OSError.
+    `path` must be there. What a killed maker has left is deleted by the next one of the same
+    `kind` (None: of the same name). Raises: OSError.
     """
-    with temporary_folder(path.parent, f".new-{path.name}-") as folder:
+    with temporary_folder(path.parent, f".new-{kind or path.name}-") as folder:
         new = folder / path.name
         yield new
         if new.exists():
@@ -53,13 +55,16 @@ def _rename(new: Path, path: Path, replaces_folder: bool) -> None:
     except OSError:  # the system replaces a file, but no folder that holds something
         if not (replaces_folder and path.exists()):
             raise
-        old = new.with_name(f"old-{path.name}")
-        path.rename(old)
+        # Beside it, not in the temporary folder: it is still there if the process is killed here
+        old = path.with_name(f".old-{path.name}")
+        shutil.rmtree(old, ignore_errors=True)
         try:
+            path.rename(old)
             new.rename(path)
         finally:
-            if not path.exists():
+            if old.exists() and not path.exists():
                 old.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def bring_to_disk(path: Path) -> None:

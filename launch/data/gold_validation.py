@@ -16,7 +16,7 @@ from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.environment_calls import make_text_env
-from agentpeft.policies.rollout.play import play_actions
+from agentpeft.policies.rollout.play import play_actions, read_any_reward
 
 
 def validate_gold(path: Path, env_id: str, kwargs: Mapping[str, Any]) -> int:
@@ -68,7 +68,7 @@ def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
 
 def _play_gold(env: TextEnv[Task], task: Task) -> str | None:
     env.reset(options={"task": task})
-    results = play_actions(env, env.oracle_actions(task))
+    results = play_actions(env, env.oracle_actions(task), read_any_reward)
     if env.outcome is Outcome.SUCCESS:
         return None
     if isinstance(env, OSInteractionEnv) and env.mistake:

@@ -57,7 +57,7 @@ _Rule: TypeAlias = Callable[[_Updates], Alarm | None]
 
 def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
     """Returns what is wrong at the last of `lines`; nothing before `2 * WINDOW` updates."""
-    trained = [line for line in lines if line.get("train/accuracy") is not None]
+    trained = _trained(lines)
     if len(trained) < 2 * WINDOW:
         return []
     updates = _Updates(trained[:WINDOW], trained[-2 * WINDOW : -WINDOW], trained[-WINDOW:])
@@ -84,14 +84,13 @@ class AlarmLog:
         self._lines: list[Line] = []
         self._up: set[str] = set()
         self._counts: Counter[str] = Counter()
-        for line in earlier:
-            if line.get("train/accuracy") is not None:
-                self._look(line)
+        for line in _trained(earlier):
+            self._look(line)
 
     def _look(self, line: Line) -> list[Alarm]:
         """Returns the alarms that have gone up with a line."""
         self._lines.append(line)
-        found = find_alarms(self._lines)
+        found = find_alarms(_ends(self._lines, len(self._lines)))
         new = [alarm for alarm in found if alarm.name not in self._up]
         self._up = {alarm.name for alarm in found}
         self._counts.update(self._up)
@@ -110,11 +109,10 @@ class AlarmPeriod:
 def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     """Returns when each alarm of a run was up, in the order in which they went up."""
     found: list[AlarmPeriod] = []
-    for index, line in enumerate(lines, 1):
-        if line.get("train/accuracy") is None:
-            continue
+    trained = _trained(lines)
+    for number, line in enumerate(trained, 1):
         step = int(line["train/step"] or 0)
-        for alarm in find_alarms(lines[:index]):
+        for alarm in find_alarms(_ends(trained, number)):
             own = [n for n, e in enumerate(found) if e.alarm.name == alarm.name]
             if own and found[own[-1]].last_step == step - 1:
                 found[own[-1]] = replace(found[own[-1]], last_step=step)
@@ -123,11 +121,21 @@ def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     return found
 
 
+def _trained(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.get("train/accuracy") is not None]
+
+
+def _ends(trained: Sequence[Line], number: int) -> list[Line]:
+    """Returns the first `number` lines, as far as `find_alarms` looks at them: both their ends."""
+    return [*trained[: min(WINDOW, number)], *trained[max(WINDOW, number - 2 * WINDOW) : number]]
+
+
 def _no_spread(updates: _Updates) -> Alarm | None:
     """Every group's episodes earn the same, so that nothing has an advantage."""
     skipped = [line.get("train/num_skipped_updates") or 0.0 for line in updates.last]
     grows = all(late > early for early, late in pairwise(skipped))
-    if updates.is_fine or not grows:  # it counts from the start of the run
+    is_finite = not any(line.get("train/num_nonfinite_steps") for line in updates.last)
+    if updates.is_fine or not grows or not is_finite:  # it counts from the start of the run
         return None
     accuracy = _mean(updates.last, "train/accuracy")
     return Alarm(
@@ -168,13 +176,13 @@ def _length_collapse(updates: _Updates) -> Alarm | None:
 
 
 def _cut_turns(updates: _Updates) -> Alarm | None:
-    """Most episodes are cut in the middle of a turn."""
+    """Turns are cut in their middle, one or more in every second episode."""
     share = _share(updates.last, "sample/num_cut_turns")
     if not share > 0.5:
         return None
     return Alarm(
         "cut_turns",
-        f"{share:.0%} of the episodes have a turn that was cut at env_runners.max_new_tokens",
+        f"{share:.2g} turns of an episode were cut at env_runners.max_new_tokens, on average",
         "raise env_runners.max_new_tokens",
     )
 

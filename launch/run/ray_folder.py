@@ -27,6 +27,17 @@ _GRACE_S = 5.0
 _GOODBYE = b"ended"
 
 
+_sweepers: list["subprocess.Popen[bytes]"] = []
+
+
+def say_goodbye() -> None:
+    """Tells the sweeper that this process ends on purpose, without leaving `ray_folder`."""
+    for sweeper in _sweepers:
+        if sweeper.stdin is not None:
+            with suppress(OSError):
+                os.write(sweeper.stdin.fileno(), _GOODBYE)
+
+
 @contextmanager
 def ray_folder(logs: Path) -> Iterator[Path]:
     """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
@@ -41,6 +52,7 @@ def ray_folder(logs: Path) -> Iterator[Path]:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+        _sweepers.append(sweeper)
         try:
             yield folder
         except Exception:
@@ -49,11 +61,10 @@ def ray_folder(logs: Path) -> Iterator[Path]:
         finally:
             # Ray that hangs would end this process with a status of its own, once it is killed:
             # the sweeper then waits for this process's end, which closes its standard input too
+            say_goodbye()
+            _sweepers.remove(sweeper)
             if not is_hanging():
-                sweeper.communicate(_GOODBYE)
-            elif sweeper.stdin is not None:
-                with suppress(OSError):
-                    os.write(sweeper.stdin.fileno(), _GOODBYE)
+                sweeper.communicate()
 
 
 def _choose_parent() -> Path:
@@ -97,7 +108,8 @@ def _sweep(folder: str, driver: int, run_dir: str) -> None:
         why = "it was killed, or Ray's core has ended it since its raylet was gone"
         with suppress(OSError):
             print(f"error: the run has ended without a word ({why}): {run_dir}", file=sys.stderr)
-    os.close(2)  # whoever reads it until its end need not wait for what follows
+    with suppress(OSError):
+        os.close(2)  # whoever reads it until its end need not wait for what follows
     deadline_s = time.monotonic() + _GRACE_S
     while any(_processes_in(folder, driver)) and time.monotonic() < deadline_s:
         time.sleep(0.2)

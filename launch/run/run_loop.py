@@ -154,9 +154,9 @@ def run_session(
         writers: list[MetricWriter] = []
         with signals.immediately():
             if run.settings.env_runners.num_env_runners > 0:
-                stack.callback(signals.take_back)  # Ray resets SIGTERM as it ends …
+                stack.callback(signals.take_back)  # Ray resets SIGTERM when it ends
                 stack.enter_context(ray_session(address, run_dir))
-                signals.take_back()  # … and has a handler of its own as it starts
+                signals.take_back()  # Ray has set a handler of its own
                 writers.append(RayGauges(run.settings.experiment))
             _make_tiny(run)
             writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))

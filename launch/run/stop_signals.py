@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from agentpeft.launch.run.ray_folder import say_goodbye
+
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SAME_S = 0.2
 """Within it a second signal is the first one again: `timeout` tells the process and its group."""
@@ -93,6 +95,7 @@ class StopSignals:
             if time.monotonic() - self._received_s < _SAME_S:
                 return
             _say(f"{name}: stopped at once, without waiting for what was still to be saved")
+            say_goodbye()
             os._exit(128 + signum)
         self._received, self._received_s = signum, time.monotonic()
         if self._is_immediate:

@@ -24,11 +24,12 @@ class Engine(Protocol):
     """How many adapter versions are served at once. With more than one they are loaded and scored
     while requests are under way, which go on with the version that they name."""
     served_effect: float
-    """How much of the newest adapter's change the weights hold that are served, by `ServedEffect`;
-    NaN where it changes nothing, or the engine has no weights of its own."""
+    """The share of the newest adapter's change of the weights that is in the served weights: 1 is
+    all of it, 0 what rounding has lost (`ServedEffect`). NaN if the adapter changes nothing, or the
+    engine has no weights of its own."""
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
-        """Announces and forgets sessions; closing an unknown one does nothing.
+        """Forgets the sessions `closed`, then announces those `opened`; unknown ones are ignored.
 
         A deterministic engine waits until every open session has asked, and serves them in order.
         """
@@ -51,9 +52,9 @@ class Engine(Protocol):
 
         At temperature 1, under the very weights that `generate` samples from (an adapter's slot,
         or fused weights as they lie in memory), but computed anew: no keys and values that were
-        kept from earlier requests. Sequences have at least 2 tokens; no session is opened for
-        them, nor any under way, unless several versions are served. Raises: EngineError where no
-        adapter is served, or the engine has no weights of its own.
+        kept from earlier requests. Sequences have at least 2 tokens. Scoring opens no session. An
+        engine that serves one version may be asked only when no request is under way. Raises:
+        EngineError where no adapter is served, or the engine has no weights of its own.
         """
         ...
 

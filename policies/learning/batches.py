@@ -24,9 +24,10 @@ class MicroBatch:
 
     `prompt_ids`: (P, S), P = 0 where rows hold their prompts. `row_ids`: (R, T), the rest of each
     distinct sequence; both are right-padded. `row_prompts`: (R,) the prompt of each row.
-    `needed_prompts`, `needed_rows`: flat positions whose logits are needed, U in all;
-    `slots`: (N,) which of the U predicts each sampled token; `targets`: (N,) its id. The N tokens
-    are those of the members number `order`, one member after the other, `num_tokens` of each.
+    Logits are computed at U positions only: the flat positions `needed_prompts` and `needed_rows`,
+    one after the other. Sampled token i of N is predicted at the position number `slots[i]` of
+    these, and has the id `targets[i]`. Tokens are listed member by member: `order` has the members'
+    numbers, `num_tokens` how many tokens each has.
     """
 
     order: list[int]
@@ -133,8 +134,8 @@ def _pack(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
     prompts = _pad([unit.prompt for unit in units])
     rows = _pad([row for unit in units for row in unit.rows])
     places = [place for unit in units for place in unit.places]
-    # A code is the flat position that predicts a sampled token, counted through the prompts first
-    # and then through the rows. Tokens that share a position share its logits.
+    # Lay all padded prompts end to end, then all padded rows. A code is an index into that line:
+    # the position just before a sampled token. Tokens that share a position share its logits.
     codes, first_row = [], 0
     for number, unit in enumerate(units):
         last_of_prompt = number * prompts.shape[1] + len(unit.prompt) - 1

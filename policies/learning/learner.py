@@ -74,8 +74,9 @@ class Learner:
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Learns from the groups once and returns the metrics, by their names.
 
-        Groups of equal returns are dropped under `dynamic_sampling`; with none left, or where a
-        loss or gradient is not finite, nothing is learnt, which is counted.
+        Under `dynamic_sampling` groups of equal returns are dropped. A minibatch whose advantages
+        are all 0, or whose loss or gradient is not finite, makes no step. An update without any
+        step is counted (`num_skipped_updates`); its version is a new one all the same.
 
         Raises: TrainingError after too many non-finite steps in a row.
         """
@@ -103,6 +104,7 @@ class Learner:
             "train/baseline": self.baseline or 0.0,
             "train/num_dropped_groups": len(groups) - len(kept),
             "train/num_skipped_updates": self._num_skipped,
+            "train/num_nonfinite_steps": self._num_skipped_in_a_row,
             "train/num_oom_retries": self._num_oom_retries,
         }
 

@@ -56,9 +56,10 @@ def is_clipped(
 def squared_error(
     values: Tensor, old_values: Tensor, targets: Tensor, clip_range: float | None
 ) -> Tensor:
-    """Returns (value - target)^2; clipped, where it is larger, that of a value near the old one.
+    """Returns the larger of two squared errors: of the value, and of the value clipped.
 
-    Value 1, old value 0, target 1, clip range .2: that of .2 -> .64. None does not clip.
+    Clipped, it is within `clip_range` of the old value. Value 1, old value 0, target 1, clip range
+    .2: the error of .2, which is .64. None does not clip.
     Source: OpenAI Baselines' PPO2; Stable-Baselines3 (clip_range_vf), which takes that of .2 alone.
     """
     error = (values - targets).square()

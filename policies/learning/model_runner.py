@@ -57,8 +57,9 @@ class ModelRunner:
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = self.parameters[0].device
         spec = algorithm_of(settings.training)
-        # The policy that sampled; imitation and greedy play are scored at temperature 1
-        self._temperature = (not spec.is_supervised and settings.env_runners.temperature) or 1.0
+        # Of the policy that sampled. Imitation, and greedy play (0), are scored at temperature 1
+        sampled_at = settings.env_runners.temperature
+        self._temperature = 1.0 if spec.is_supervised or sampled_at == 0 else sampled_at
         self._has_entropy_bonus = spec.entropy_coeff > 0
         may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
         self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
@@ -116,6 +117,7 @@ class ModelRunner:
                 logprobs |= batch.by_member(token_logprobs(logits, batch.slots, batch.targets))
             if forward_pass.has_values:
                 values |= batch.by_member(self._critic.values(states, batch))
+            del logits, states  # or they would stay beside those of the next micro-batch
 
     def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:

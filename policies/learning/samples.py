@@ -56,8 +56,9 @@ class CriticTargets:
 class Sample:
     """A trajectory to learn from; it has at least one sampled token.
 
-    `advantages`: (N,). `old`: scores by the weights before the update; its log-probabilities are
-    None if the update takes a single step, since that step's forward pass computes the same ones.
+    `advantages`: (N,). `old`: scores by the weights before the update. If the update takes a single
+    step, the weights have not moved when it is taken, so the loss uses its own log-probabilities as
+    the old ones, and those of `old` are None (unless the KL term is in the rewards).
     `reference`: scores by the reference policy; empty without a KL term. `critic`: None without a
     critic.
     """

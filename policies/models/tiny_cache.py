@@ -131,7 +131,7 @@ def _read(folder: Path) -> PolicyBase | None:
 def _write(base: PolicyBase, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with making(folder) as new:
+        with making(folder, kind="tiny") as new:
             base.model.save_pretrained(new)
             base.tokenizer.save_pretrained(new)
     except OSError:

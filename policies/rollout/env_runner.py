@@ -229,8 +229,8 @@ class EnvRunner:
         """Plays one episode; None if the engine was too slow for it.
 
         Another attempt samples other actions: the same ones might make the world fail again.
-        Nobody is to blame for slow service, so nothing is learnt from its episode, which leaves its
-        group and is counted. Raises: EnvFault, and then its environment is gone.
+        The agent is not to blame for slow service: nothing is learnt from such an episode, which
+        leaves its group and is counted. Raises: EnvFault, and then its environment is gone.
         """
         request, task = seat.group.request, seat.group.task
         pool = self._pools[request.mode]

@@ -130,7 +130,7 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
         for position in range(num):
             task = _draw(env, seed, position)
             with _naming(env, task):
-                prompt, actions = _begin(env, task), env.oracle_actions(task)
+                prompt, actions = _begin(env, task), list(env.oracle_actions(task))
                 results = play_actions(env, actions, read_any_reward)
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them

@@ -70,9 +70,9 @@ async def play_episode(
 ) -> Outcome | None:
     """Plays an episode, for which `env` has been reset, and returns how it ended.
 
-    None is that the agent ended it, of which the environment is not told. `call` carries out a
-    step: the env runner's does so in a thread of its own, with a time limit. `read_reward` is
-    `check_reward` unless the rewards teach nothing.
+    Returns None if the agent ended the episode; the environment does not hear of that. `call`
+    carries out a step: the env runner's does so in a thread of its own, with a time limit.
+    `read_reward` is `check_reward` unless the rewards teach nothing.
 
     Raises: EnvFault, EnvironmentBugError, and whatever the agent raises.
     """
@@ -149,8 +149,8 @@ def step(
 ) -> StepResult:
     """Carries out an action. Raises: EnvFault on what no environment may return.
 
-    An environment's bug is the world's fault: an episode with a reward that is no finite number
-    says nothing about the policy, and would spoil every average that it enters.
+    Wrong values are the world's fault, so the episode is played again: one with a reward that is no
+    finite number says nothing about the policy, and would spoil every average that it enters.
     """
     returned = env.step(action)
     if not isinstance(returned, tuple) or len(returned) != 5:

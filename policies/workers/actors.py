@@ -22,9 +22,9 @@ _DEFERRED = (DeliveryError, EngineError, WorkerLostError)
 class Actor(ABC):
     """An object with named methods: a Ray actor in its own process, or an object in the driver's.
 
-    Results of other actors reach a method as a list of references, which it resolves itself
-    (`ray_actors.resolve`). As arguments of their own, Ray would fetch them before the call, and the
-    actor would answer no ping until they had come or their node was known to be lost.
+    Pass the results of other actors as a list of references, which the method resolves itself
+    (`ray_actors.resolve`). Ray fetches a bare reference before it starts the method, and while it
+    waits the actor cannot answer `ping`.
     """
 
     def start(self, settings: Settings, num_threads: int, *, is_process: bool = False) -> None:

@@ -120,9 +120,11 @@ class EnvRunnerGroup:
     """The env runners. Requests are dealt out in turn, so the same runner plays the same ones.
 
     A runner that dies, whose engine fails, or that cannot prove what it serves is replaced, given
-    the present adapter, and asked again for what it owed; a second failure ends the run. If there
-    is no room for another one, as its node is gone, the others play what it owed. Samples follow
-    from seed and position, so they are what they would have been.
+    the present adapter, and asked again for what it owed. The run ends if an engine fails twice on
+    the same share, if the new runner fails its delivery, or at the limit of restarts. If there is
+    no room for a new runner, as its node is gone, the others play what it owed. Samples follow from
+    seed and position, so they are what they would have been (with `max_adapter_lag` 0, and unless
+    an episode is too slow).
     """
 
     def __init__(
@@ -200,8 +202,9 @@ class EnvRunnerGroup:
     def finish(self, share: _Share) -> tuple[_Share, SampleReport]:
         """Waits for a share; returns it as it was played in the end, and its report.
 
-        A runner that failed is replaced, unless it has been since the share was asked for. An
-        engine may fail once; a process that is gone counts against the limit of restarts alone.
+        A runner that failed is replaced, unless the failure of another share has replaced it
+        already. One engine failure is forgiven; the deaths of processes have no limit but the run's
+        own, of restarts.
         """
         is_last_try = False
         while True:

@@ -68,6 +68,18 @@ def test_what_goes_wrong_is_named_with_a_setting_to_turn(
     )
 
 
+def test_counts_from_the_start_of_each_process_are_added_up(tmp_path: Path) -> None:
+    restarts = [0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 1.0]
+    rows = [
+        {"train/step": step, "fault/num_env_runner_restarts": number, "sample/num_faults": 1.0}
+        for step, number in enumerate(restarts)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = list(explain(read_run(tmp_path)))
+    assert "3 restarts of env runners" in told
+    assert any(line.startswith("7 faults of the environment") for line in told)
+
+
 def make_lines(num_lines: int, **metrics: float) -> list[dict[str, float | None]]:
     common = {f"train/{name}": value for name, value in metrics.items()}
     return [

@@ -71,6 +71,12 @@ def test_output_that_nobody_reads_ends_a_command_silently():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_an_output_that_is_closed_from_the_start_is_no_error():
+    command = f"exec {sys.executable} -m agentpeft.launch.cli completion bash >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_broken_pipe_that_is_not_the_output_is_said(capfd):
     command_line = CommandLine()
 
