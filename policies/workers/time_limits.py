@@ -6,6 +6,7 @@ the caller waits for that thread. A thread cannot be ended: one that hangs is le
 `leave` then ends the process without waiting for it. Standard library only.
 """
 
+import _thread
 import logging
 import os
 import signal
@@ -28,17 +29,24 @@ _hung: "set[_Call[Any]]" = set()
 """Of those, the ones that had longer than their limit."""
 
 
-class _Call(threading.Thread, Generic[T]):
+class _Call(Generic[T]):
     """One call in a thread of its own, and what came of it."""
 
-    def __init__(self, what: str, function: Callable[[], T], stays: bool) -> None:
-        super().__init__(name=what, daemon=True)
+    def __init__(self, function: Callable[[], T], stays: bool) -> None:
         self._function, self._stays = function, stays
         self.is_over = threading.Event()
         self.result: T
         self.error: BaseException | None = None
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Begins the call, without `threading.Thread`.
+
+        `Thread.start` waits, without a limit, for a sign of life that never comes where the thread
+        finds no memory for its first step. Raises: RuntimeError where there can be no more threads.
+        """
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
         with self:
             self.result = self._function()
         if self._stays:
@@ -62,9 +70,13 @@ def within(limit_s: float, what: str, function: Callable[[], T], *, stays: bool 
     `stays` keeps its thread for the rest of the process: Linux ends the processes that Ray starts
     when the thread that has started them ends. Raises: RayHangsError after `limit_s`.
     """
-    call = _Call(what, function, stays)
+    call = _Call(function, stays)
     _unfinished.add(call)
-    call.start()
+    try:
+        call.start()
+    except RuntimeError:
+        _unfinished.discard(call)
+        raise
     limit_s = min(limit_s, _AFTER_A_HANG_S) if _hung else limit_s
     if not call.is_over.wait(limit_s):
         _hung.add(call)

@@ -314,3 +314,18 @@ def test_a_name_made_of_a_text_shows_what_no_name_can_hold_as_a_question_mark(ma
     assert mysql.error(f"SELECT x FROM (SELECT 1 AS '{mark}x') AS d").startswith("1054")
     mysql.rows(f"CREATE TABLE made AS SELECT 1 AS '{mark}x', UPPER('{mark}x'), '{mark}y'")
     assert [row[0] for row in mysql.rows("DESCRIBE made")] == ["?x", "UPPER('?x')", "?y"]
+
+
+@pytest.mark.parametrize("mark", ["\U000f0000", "\U0001f600"])
+def test_a_text_that_names_a_table_reaches_no_name_of_the_dialects_own(mark):
+    mysql = TranslatedMySQL()
+    query = f"SELECT c = ANY(SELECT 5) FROM (SELECT 2 AS c) AS '{mark}q'"
+    assert mysql.rows(query) == [(0,)]
+    assert mysql.error(f"SELECT VALUES(c) FROM (SELECT 7 AS c) AS '{mark}new'").startswith("1054")
+    mysql.rows(f"CREATE TABLE made AS SELECT * FROM (SELECT 1) AS z('{mark}')")
+    assert [row[0] for row in mysql.rows("DESCRIBE made")] == ["?"]
+
+
+@pytest.mark.parametrize("word", ["ROW", "row", "Row"])
+def test_a_row_constructor_is_written_in_any_case(word):
+    assert TranslatedMySQL().rows(f"VALUES {word}(1, 2)") == [(1, 2)]

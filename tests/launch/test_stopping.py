@@ -46,6 +46,14 @@ gymnasium.register("Loud-v0", Loud)
 RAY = "env_runners.num_env_runners=1"
 
 
+@pytest.fixture(autouse=True)
+def hang_ups():
+    """Signals that end a process do so in those that are started, also where pytest has `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def start(tmp_path):
     """Starts the command in a session of its own, so that its whole foreground can be signalled."""

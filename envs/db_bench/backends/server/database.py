@@ -108,6 +108,7 @@ class MySQLDatabase:
         self._watchdog.close()
         while self._ready:
             self._ready.popleft()[1].close()
+        self._server.ask_again()  # it may be well by now, and nobody removes them later
         for name in list(self._names):
             self._remove(name)
         self._server.close()

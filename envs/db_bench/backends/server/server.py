@@ -7,6 +7,7 @@ a virtual column's expression is the agent's code, and runs when it is read.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -63,6 +64,9 @@ class MySQLServer:
         self._is_owner_lost = True
         self._is_closed = False
         self._silent_until_s = 0.0
+        self._check_lock = threading.Lock()
+        self._well_at_s = -math.inf
+        self._to_kill: list[tuple[int, str]] = []
         with self.administrator() as client:
             self._is_mariadb = "MariaDB" in str(client.query("SELECT VERSION()")[0][0])
             self._collation = _find_collation(client)
@@ -97,6 +101,7 @@ class MySQLServer:
         except IndexError:
             client = self._connect_administrator()
         try:
+            self._send_kills(client)
             yield client
         except ConnectionLostError as error:
             client.close()
@@ -142,16 +147,26 @@ class MySQLServer:
 
         Raises: EnvFault.
         """
+        asked_s = time.monotonic()
+        with self._check_lock:  # many may ask at once; one check answers all who asked before it
+            began_s = time.monotonic()
+            if self._well_at_s < asked_s:
+                self._check()
+                self._well_at_s = began_s
+
+    def _check(self) -> None:
         try:
             name = self.make_slot().name
-            self._connect_administrator().close()
-            with self.administrator() as client:
-                client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
-            reader = self._connect_reader()
-            reader.query(f"SELECT a FROM {name}.t")  # noqa: S608
-            reader.close()
-            self.remove_slot(name)
-        except ServerError as error:
+            try:
+                self._connect_administrator().close()
+                with self.administrator() as client:
+                    client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
+                reader = self._connect_reader()
+                reader.query(f"SELECT a FROM {name}.t")  # noqa: S608
+                reader.close()
+            finally:
+                self.remove_slot(name)
+        except (ServerError, SettingsError) as error:
             raise EnvFault(f"the database server {self.address} is out of order: {error}") from None
 
     def connect_agent(self, slot: Slot) -> MySQLClient:
@@ -194,9 +209,14 @@ class MySQLServer:
             _remove(client, name)
 
     def kill(self, connection_id: int, what: str = "QUERY") -> None:
-        """Stops a connection's statement, or with `what="CONNECTION"` the connection."""
-        with self.administrator() as client:
-            _kill(client, connection_id, what)
+        """Stops a connection's statement, or with `what="CONNECTION"` the connection.
+
+        A server that is left alone is told as soon as it answers. Raises: EnvFault.
+        """
+        self._to_kill.append((connection_id, what))
+        if time.monotonic() >= self._silent_until_s:
+            with self.administrator():
+                pass
 
     def compute_size_mib(self, name: str) -> float:
         """Returns the size of a schema's tables in MiB: InnoDB's files as they are on disk."""
@@ -224,6 +244,18 @@ class MySQLServer:
             client.close()
         self._clients.clear()
         self._readers.clear()
+
+    def ask_again(self) -> None:
+        """Ends the time in which a server that did not answer is left alone."""
+        self._silent_until_s = 0.0
+
+    def _send_kills(self, client: MySQLClient) -> None:
+        while True:
+            try:
+                connection_id, what = self._to_kill.pop()
+            except IndexError:  # none is left, or another thread has sent it
+                return
+            _kill(client, connection_id, what)
 
     def _silence(self) -> EnvFault:
         return EnvFault(

@@ -103,7 +103,7 @@ def _compile_derived(node: exp.Expr, alias: exp.Expr, scope: Scope) -> str:
     target, state.target = state.target, None  # a derived table may read the changed table
     query = state.compile_query(node.this, Scope(state, scope.parent, ctes=scope.ctes), True)
     state.target = target
-    names = [column.name for column in alias.args.get("columns") or []]
+    names = [name_of(column) for column in alias.args.get("columns") or []]
     columns = query.columns
     if names:
         columns = [c._replace(name=name) for c, name in zip(columns, names, strict=False)]

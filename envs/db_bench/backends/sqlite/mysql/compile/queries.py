@@ -61,7 +61,7 @@ def _compile_ctes(node: exp.Expr, scope: Scope) -> str:
     parts = []
     for cte in with_.expressions:
         name = name_of(cte.args["alias"].this)
-        written = [column.name for column in cte.args["alias"].args.get("columns") or []]
+        written = [name_of(column) for column in cte.args["alias"].args.get("columns") or []]
         if is_recursive and isinstance(cte.this, exp.Union):
             anchor = compile_query(cte.this.this.copy(), scope, True)
             scope.ctes[name.lower()] = _renamed(anchor.columns, written)
@@ -143,10 +143,9 @@ def _member(query: Query, columns: list[OutputColumn], is_plain: bool) -> str:
 
 def row_values(row: exp.Expr) -> list[exp.Expr]:
     """Returns the values of `(…)` or `ROW(…)` after VALUES."""
-    values = row.expressions if isinstance(row, exp.Tuple) else [row]
-    if len(values) == 1 and isinstance(values[0], exp.Anonymous) and values[0].name == "ROW":
-        return list(values[0].expressions)
-    return list(values)
+    values = list(row.expressions if isinstance(row, exp.Tuple) else [row])
+    is_call = len(values) == 1 and isinstance(values[0], exp.Anonymous)
+    return list(values[0].expressions) if is_call and values[0].name.upper() == "ROW" else values
 
 
 def _compile_values(node: exp.Expr, scope: Scope) -> Query:

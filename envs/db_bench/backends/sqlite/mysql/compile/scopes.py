@@ -1,5 +1,6 @@
 """Where names are looked up: tables, columns, aliases, and MySQL's errors about them."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
     SqlType,
     quote_name,
 )
+
+_NO_NAME = re.compile("[^\0-\uffff]")
+"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 class Fragment(NamedTuple):
@@ -206,7 +210,9 @@ class Scope:
 def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
     """Returns an identifier's name, "" for none.
 
-    Raises: Misplaced for a reserved word, which only a name before it and a dot allow.
+    What no name of MySQL can hold is `?` in it, as a text may have that is given as an alias: so
+    none is like the dialect's own names. Raises: Misplaced for a reserved word, which only a name
+    before it and a dot allow.
     """
     if node is None:
         return ""
@@ -217,4 +223,9 @@ def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
         and not (is_qualified or node.args.get("quoted"))
     ):
         raise Misplaced(name, node.meta.get("start"))
-    return name
+    return replace_unnamable(name)
+
+
+def replace_unnamable(name: str) -> str:
+    """Returns a name with `?` for the characters above U+FFFF, as the server shows it."""
+    return name if name.isascii() else _NO_NAME.sub("?", name)

@@ -1,7 +1,5 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
-import re
-
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
@@ -22,12 +20,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Query,
     Scope,
     name_of,
+    replace_unnamable,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
-
-_NO_NAME = re.compile("[^\0-\uffff]")
-"""What a text may hold and a name may not; MySQL shows it as a question mark."""
 
 
 def compile_select(node: exp.Expr, scope: Scope) -> Query:
@@ -175,7 +171,7 @@ def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
         name = projection.name
     else:
         name = projection.sql("mysql") if has_name else ""
-    return name if name.isascii() else _NO_NAME.sub("?", name)
+    return replace_unnamable(name)
 
 
 def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
