@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from vllm_server import vllm_servers
 
 from agentpeft.launch import evaluate, merge
+from agentpeft.launch.evaluating.merging import find_adapter
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def run_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def models(run_dir, tmp_path_factory):
     """Folders by the names under which they are served."""
-    adapter, merged = merge.find_adapter(run_dir), tmp_path_factory.mktemp("merged") / "model"
+    adapter, merged = find_adapter(run_dir), tmp_path_factory.mktemp("merged") / "model"
     assert merge.main([str(run_dir), "--output", str(merged)]) == 0
     base = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     return {"plain": base["base_model_name_or_path"], "trained": adapter, "whole": merged}
