@@ -2,6 +2,10 @@
 
 A thread cannot be ended from outside: one that hangs is left behind as a daemon, and its
 environment with it.
+
+A `ThreadPoolExecutor` would wake the event loop for every call, and waits for a thread that hangs
+when the process ends. With 256 calls at once it carries out 0.4 times as many calls a second
+(`benchmarks/alternatives.py threads`).
 """
 
 import asyncio
