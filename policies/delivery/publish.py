@@ -6,6 +6,11 @@ It has three steps, each in another process:
 2. `unpack`, each runner's: checks what arrived, serves it, and lets the engine answer the probe.
 3. `check`, the driver's: compares each answer with receipt and probe.
 
+The receipt proves what arrived: the runner hashes it anew. The probe, every `probe_interval`
+versions, proves what is served: learner and engine must give fixed token sequences the same
+log-probabilities, the engine must be nearer to the adapter than to the base, and its weights must
+hold the learner's change. Between two probes the receipt alone speaks.
+
 The adapter goes from process to process; the driver has a reference to it and the answers.
 `EnvRunnerGroup.load_adapter` asks the runners, and replaces one whose answer is not right.
 """

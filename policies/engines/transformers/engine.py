@@ -1,7 +1,7 @@
 """`TransformersEngine`: continuous batching over a Hugging Face model, in a thread of its own.
 
 transformers has a `ContinuousBatchingManager` of its own, made for paged attention on GPUs. On a
-CPU it samples 0.07 times as many tokens a second from the built-in model (transformers 5.19,
+CPU it samples 0.06 times as many tokens a second from the built-in model (transformers 5.19,
 `benchmarks/alternatives.py batching`), and it neither samples from given random numbers nor keeps
 keys and values from turn to turn.
 """
