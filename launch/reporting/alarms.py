@@ -22,8 +22,6 @@ WINDOW = 3
 """An alarm looks at the last so many updates, and compares them with the first so many."""
 SOLVED = 0.9
 """From this accuracy on, low entropy, short answers and equal returns are what was wanted."""
-
-
 MAX_KL = 1.0
 """Nats a token."""
 
@@ -58,9 +56,15 @@ _Rule: TypeAlias = Callable[[_Updates], Alarm | None]
 def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
     """Returns what is wrong at the last of `lines`; nothing before `2 * WINDOW` updates."""
     trained = _trained(lines)
-    if len(trained) < 2 * WINDOW:
+    return _alarms_after(trained, len(trained))
+
+
+def _alarms_after(trained: Sequence[Line], number: int) -> list[Alarm]:
+    """Returns what is wrong after so many updates."""
+    middle, begin = number - WINDOW, number - 2 * WINDOW
+    if begin < 0:
         return []
-    updates = _Updates(trained[:WINDOW], trained[-2 * WINDOW : -WINDOW], trained[-WINDOW:])
+    updates = _Updates(trained[:WINDOW], trained[begin:middle], trained[middle:number])
     return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
 
 
@@ -90,7 +94,7 @@ class AlarmLog:
     def _look(self, line: Line) -> list[Alarm]:
         """Returns the alarms that have gone up with a line."""
         self._lines.append(line)
-        found = find_alarms(_ends(self._lines, len(self._lines)))
+        found = _alarms_after(self._lines, len(self._lines))
         new = [alarm for alarm in found if alarm.name not in self._up]
         self._up = {alarm.name for alarm in found}
         self._counts.update(self._up)
@@ -112,7 +116,7 @@ def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     trained = _trained(lines)
     for number, line in enumerate(trained, 1):
         step = int(line["train/step"] or 0)
-        for alarm in find_alarms(_ends(trained, number)):
+        for alarm in _alarms_after(trained, number):
             own = [n for n, e in enumerate(found) if e.alarm.name == alarm.name]
             if own and found[own[-1]].last_step == step - 1:
                 found[own[-1]] = replace(found[own[-1]], last_step=step)
@@ -123,11 +127,6 @@ def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
 
 def _trained(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.get("train/accuracy") is not None]
-
-
-def _ends(trained: Sequence[Line], number: int) -> list[Line]:
-    """Returns the first `number` lines, as far as `find_alarms` looks at them: both their ends."""
-    return [*trained[: min(WINDOW, number)], *trained[max(WINDOW, number - 2 * WINDOW) : number]]
 
 
 def _no_spread(updates: _Updates) -> Alarm | None:

@@ -16,6 +16,7 @@ and returns which invariants did not hold:
 import itertools
 import json
 import random
+import re
 import signal
 import tempfile
 import time
@@ -164,7 +165,7 @@ class Played:
             "in_ray": scenario.in_ray,
             "hit_after": self.hit_after,
             "status": self.status,
-            "message": self.message,
+            "message": re.sub(r"/\S*/site-packages/", "site-packages/", self.message),
             "ended_s": round(self.ended_s, 1),
             "resumed": self.resumed,
             "violations": self.violations,

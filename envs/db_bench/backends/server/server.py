@@ -110,8 +110,7 @@ class MySQLServer:
                 while pool:
                     pool.pop().close()
             if isinstance(error, DeadlineError):
-                self._silent_until_s = time.monotonic() + _SILENCE_S
-                raise self._silence() from None
+                raise self._leave_alone() from None
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
         except ServerError:
             self._give_back(client)
@@ -257,6 +256,11 @@ class MySQLServer:
                 return
             _kill(client, connection_id, what)
 
+    def _leave_alone(self) -> EnvFault:
+        """Asks nothing of the server for a while; returns what to raise."""
+        self._silent_until_s = time.monotonic() + _SILENCE_S
+        return self._silence()
+
     def _silence(self) -> EnvFault:
         return EnvFault(
             f"the database server {self.address} accepts connections but does not answer: is its "
@@ -273,8 +277,7 @@ class MySQLServer:
                 "sql_mode = ''"
             )
         except DeadlineError:
-            self._silent_until_s = time.monotonic() + _SILENCE_S
-            raise self._silence() from None
+            raise self._leave_alone() from None
         except ConnectionLostError as error:
             raise EnvFault(
                 f"no MySQL server answers at {self.address} ({error}): start one (on Debian: "
