@@ -75,6 +75,7 @@ ACCEPTED = {
     "turn_cost": NUMBERS - {"-1"},
     "length_cost": NUMBERS - {"-1"},
     "oracle_commits": {"0", "1", "0.5"},
+    "oracle_guesses": {"0", "1", "0.5"},
     "max_phrasings": {"None", *COUNTS},
     "max_columns": {"None", "5"},
     "max_rows": {"None"},
