@@ -30,7 +30,7 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSe
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.grading.grader import Grader
-from agentpeft.envs.db_bench.guesses import guess_statement
+from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
@@ -81,9 +81,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
-    * `oracle_guesses` (0.0): share of the tasks in which the oracle guesses what the words mean
-      (`guess_statement`): valid SQL about the right table, for a warm start that leaves the meaning
-      to the reward.
+    * `oracle_lapses` (0.0): share of its statements' choices in which the oracle writes the
+      commonest one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves
+      the meaning to the reward.
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
       note), `max_database_mib`.
     * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.
@@ -116,7 +116,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         prompt: PromptStyle = "full",
         autocommit: bool = True,
         oracle_commits: float = 0.0,
-        oracle_guesses: float = 0.0,
+        oracle_lapses: float = 0.0,
         statement_timeout_s: float = 5.0,
         max_result_rows: int = 1000,
         max_result_chars: int = 4000,
@@ -139,7 +139,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_flag("autocommit", autocommit)
         check_share("oracle_commits", oracle_commits)
-        check_share("oracle_guesses", oracle_guesses)
+        check_share("oracle_lapses", oracle_lapses)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
         limits = DatabaseLimits(
@@ -151,7 +151,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self.prompt_style = prompt
         self.autocommit = autocommit
         self.oracle_commits = oracle_commits
-        self.oracle_guesses = oracle_guesses
+        self.oracle_lapses = oracle_lapses
         self.max_result_rows = max_result_rows
         self.max_result_chars = max_result_chars
         self._database = open_database(database, limits)
@@ -162,7 +162,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
 
     def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""
-        task = self._guessed(task)
+        task = self._as_taken(task)
         if task.is_write:
             statements = [self.grader.gold_sql(task), *["COMMIT"] * self._oracle_commits(task)]
             if len(statements) >= self.config.max_turns:
@@ -215,19 +215,15 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         is_chosen = Random(f"commit/{task.task_id}").random() < self.oracle_commits
         return is_chosen or not self.autocommit
 
-    def _guessed(self, task: DBBenchTask) -> DBBenchTask:
-        """Returns the task, its gold SQL guessed in a share of them: see `oracle_guesses`."""
-        rng = Random(f"guess/{task.task_id}")
-        if task.gold_sql is None or rng.random() >= self.oracle_guesses:
+    def _as_taken(self, task: DBBenchTask) -> DBBenchTask:
+        """Returns the task as the oracle takes it: see `oracle_lapses`."""
+        if task.gold_sql is None or self.oracle_lapses == 0:
             return task
-        sql = guess_statement(task.gold_sql, rng)
-        guessed = replace(task, task_id=f"{task.task_id}/guessed", gold_sql=sql, label=None)
-        with suppress(DataError):  # a guess that the database refuses
-            return (
-                guessed
-                if task.is_write
-                else replace(guessed, label=self.grader.gold_label(guessed))
-            )
+        rng = Random(f"lapses/{task.task_id}")
+        sql = write_with_lapses(task.gold_sql, self.oracle_lapses, rng)
+        taken = replace(task, task_id=f"{task.task_id}/taken", gold_sql=sql, label=None)
+        with suppress(DataError):  # a statement that the database refuses
+            return taken if task.is_write else replace(taken, label=self.grader.gold_label(taken))
         return task
 
     def _grade(self, answer: str) -> bool:
