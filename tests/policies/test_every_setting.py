@@ -49,7 +49,6 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "environment.kwargs": ("{num_digits=1}",),
     "curriculum.stages": ("[{num_digits=1},{num_digits=2}]",),
     "curriculum.promote_at": ("0.0", *STAGES, "curriculum.window=6"),
-    "curriculum.demote_at": ("0.1", *STAGES, "curriculum.window=6", "curriculum.promote_at=0.2"),
     "curriculum.window": ("7", *SOLVED),
     "curriculum.sampling": ("frontier",),
     "model.adapter": ("no/such/folder",),
@@ -119,6 +118,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 """For each setting another value, and what both runs are given besides."""
 ELSEWHERE = {
+    "curriculum.demote_at": "policies/test_curriculum.py",
     "deterministic": "policies/test_transformers_engine.py",
     "max_adapter_lag": "policies/test_killed_parts.py",
     "model.name": "policies/test_models.py",
