@@ -387,6 +387,10 @@ class TrainingSettings(Section):
     """How far a value may move from the old one before the value loss stops pulling (`ppo`
     with a critic). None: not clipped.
     """
+    shuffle_rewards: bool = False
+    """A control: deals each update's rewards out among its episodes at random, so that they
+    teach nothing.
+    """
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update."""
     max_resampled_groups: CountOrZero = 0
@@ -477,6 +481,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "group_size",
         "importance_cap",
         "max_resampled_groups",
+        "shuffle_rewards",
     ),
 }
 """Which settings of `training` an algorithm does not read."""

@@ -135,6 +135,7 @@ ELSEWHERE = {
     "env_runners.step_timeout_s": "policies/test_env_runner.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
     "training.dynamic_sampling": "policies/test_learner.py",
+    "training.shuffle_rewards": "policies/test_control.py",
     "learners.num_learners": "policies/test_several_learners.py",
     "learners.num_cpus_per_learner": "policies/test_several_learners.py",
     "learners.num_gpus_per_learner": "launch/test_tune.py",
