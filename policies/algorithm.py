@@ -119,13 +119,13 @@ class Algorithm:
         return {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
 
     def _start(self) -> None:
+        self._curriculum = Curriculum(self.settings)
+        self._running.callback(self._curriculum.close)
         settings = self._warm_start(self.settings)
         self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
-        self._curriculum = Curriculum(self.settings)
-        self._running.callback(self._curriculum.close)
         self._broadcast()
 
     def _replace_learner(self, reason: WorkerLostError) -> None:

@@ -3,8 +3,8 @@
 A task is a function of the seed, its stage and its position in that stage's stream. What the
 curriculum decides is the stage, and which positions are taken. It decides by the results of rounds
 that have ended, in the order in which the rounds were chosen, and by nothing else: not by who
-played, nor by when a result arrived. While a round is chosen, those that are under way (up to
-`max_adapter_lag`) have no part in it.
+played, nor by when a result arrived. The rounds that are under way when one is chosen (up to
+`max_adapter_lag`) have no part in the choice.
 
     choose a round ──▶ env runners play it ──▶ the learner learns from it ──▶ end_round
 """
@@ -149,7 +149,7 @@ class Curriculum:
         """
         num_left = self._settings.training.max_resampled_groups - self._num_resampled
         more = self._choose(max(0, min(num_missing, num_left)))
-        self._rounds[0] += more
+        self._rounds[0] = [*self._rounds[0], *more]
         return more
 
     def end_round(self, records: Sequence[EpisodeRecord]) -> dict[str, float]:

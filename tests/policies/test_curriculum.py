@@ -428,6 +428,29 @@ def test_actors_take_the_tasks_that_one_process_takes_and_resume_to_the_bit(buil
     assert tasks[0] == tasks[1]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_resumed_run_with_a_lag_plays_the_round_that_it_had_chosen(build):
+    lagging = ("env_runners.num_env_runners=2", "deterministic=false", "max_adapter_lag=1")
+    settings = (*CURRICULA["all"], *lagging)
+
+    def play_third_round(algorithm):
+        algorithm.train()
+        algorithm.stop()
+        lines = (algorithm.run_dir / "sessions" / "train.jsonl").read_text().splitlines()
+        groups = {line["group_id"] for line in map(json.loads, lines) if line["iteration"] == 2}
+        return sorted(groups)[:4]  # what was added to the round has higher positions
+
+    first = build("run", *settings)
+    for _ in range(2):
+        first.train()
+    saved = first.save_to_path()
+    expected = play_third_round(first)
+    second = build("run", *settings)
+    second.restore_from_path(saved)
+    assert play_third_round(second) == expected
+
+
 def test_rounds_under_way_are_in_the_state_and_are_played_first(make):
     """A run with a lag that is resumed takes the tasks that it had chosen."""
     settings = (*FRONTIER, STAGES[0], "curriculum.window=3")
