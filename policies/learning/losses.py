@@ -44,10 +44,49 @@ def clipped_ratio(
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+def clipped_weight(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: ClipRange
+) -> Tensor:
+    """Returns -logprob * advantage times the clipped ratio, which has no gradient (CISPO).
+
+    Every token keeps its gradient, however far it has moved; the clip bounds only its weight.
+    Ratio 7, advantage 1, clip (1, 4): the gradient of -5 * logprob.
+    Source: MiniMax 2025, "MiniMax-M1", eq. 4 and 5.
+    """
+    weight = (logprobs.detach() - old_logprobs).exp().clamp(1 - clip.low, 1 + clip.high)
+    return -weight * advantages * logprobs
+
+
+def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
+    """Returns for each token the mean of `values` (N,) over its sequence.
+
+    `sequences`, (N,), numbers each token's sequence from 0. Values [1, 2, 3], sequences [0, 0, 1]:
+    [1.5, 1.5, 3].
+    """
+    counts = torch.bincount(sequences)
+    sums = values.new_zeros(len(counts)).index_add(0, sequences, values)
+    return (sums / counts)[sequences]
+
+
+def spread_ratio(logprobs: Tensor, old_logprobs: Tensor, sequences: Tensor) -> Tensor:
+    """Returns old log-probabilities (N,) that give every token its sequence's ratio (GSPO).
+
+    That ratio is the geometric mean of the tokens' ratios: (pi(y) / pi_old(y)) ** (1 / |y|). A
+    token's gradient still flows through its own log-probability, so a loss that averages over
+    each sequence's tokens has the gradient of GSPO's sequence loss.
+    Source: Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 7 and 14.
+    """
+    current = logprobs.detach()
+    return current - sequence_means(current - old_logprobs, sequences)
+
+
 def is_clipped(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip: ClipRange
 ) -> Tensor:
-    """Returns whether a token's objective is cut off by the clip, and so has no gradient."""
+    """Returns whether a token's ratio has passed the clip on the side that its advantage favours.
+
+    The clipped ratio then has no gradient, and CISPO's weight is at its bound.
+    """
     ratio = (logprobs - old_logprobs).exp()
     above = (ratio > 1 + clip.high) & (advantages > 0)
     return above | ((ratio < 1 - clip.low) & (advantages < 0))

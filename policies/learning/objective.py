@@ -88,12 +88,14 @@ class CriticInputs:
 class LossInputs:
     """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
 
-    `weights`: each token's weight in the loss. None is as in `Sample`.
+    `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
+    the micro-batch, which has whole samples only. None is as in `Sample`.
     """
 
     sampling_logprobs: Tensor
     advantages: Tensor
     weights: Tensor
+    sequences: Tensor
     old_logprobs: Tensor | None
     reference_logprobs: Tensor | None
     critic: CriticInputs | None
@@ -127,6 +129,7 @@ def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -
         sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
         advantages=join(s.advantages for s in samples),
         weights=spread(each.token_weight for each in weighted),
+        sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
         old_logprobs=join(old) if old else None,
         reference_logprobs=join(reference) if reference else None,
         critic=critic,
@@ -172,7 +175,10 @@ class Objective:
     def _policy_loss(self, policy: PolicyOutputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         spec, terms, logprobs = self._spec, {}, policy.logprobs
         old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
-        per_token = spec.policy_loss(logprobs, old, inputs.advantages, spec.clip)
+        compared = old
+        if spec.ratio == "sequence":
+            compared = losses.spread_ratio(logprobs, old, inputs.sequences)
+        per_token = spec.policy_loss(logprobs, compared, inputs.advantages, spec.clip)
         if self._importance_cap is not None:
             terms["importance_weight"] = losses.importance_weights(
                 old, inputs.sampling_logprobs, self._importance_cap
@@ -187,7 +193,7 @@ class Objective:
         terms["entropy"] = policy.entropy
         if spec.entropy_coeff > 0:
             per_token = per_token - spec.entropy_coeff * policy.entropy
-        is_clipped = losses.is_clipped(logprobs, old, inputs.advantages, spec.clip)
+        is_clipped = losses.is_clipped(logprobs, compared, inputs.advantages, spec.clip)
         terms["clip_fraction"] = is_clipped.float()
         loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0
         if not spec.is_supervised:

@@ -18,7 +18,9 @@ from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 
-AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
+AlgorithmName = Literal[
+    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "sft"
+]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
 
@@ -304,7 +306,7 @@ class TrainingSettings(Section):
     """
 
     algorithm: AlgorithmName = "grpo"
-    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `raft`, `ppo`, `a2c` or `sft`."""
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c` or `sft`."""
     num_iterations: CountOrZero = 100
     """Iterations of the whole run."""
     num_groups: Count = 32
@@ -328,12 +330,16 @@ class TrainingSettings(Section):
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut."""
     clip_range: float | None = Field(default=None, gt=0)
-    """ε of the clipped ratio (`grpo`, `dr_grpo`, `ppo`). None: 0.2."""
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`). None: 0.0003 with
+    `gspo`, 1 with `cispo` (no lower bound), else 0.2.
+    """
     clip_range_high: float | None = Field(default=None, gt=0)
-    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`."""
+    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
+    `gspo`, 4 with `cispo`.
+    """
     loss_normalization: Normalization | None = None
     """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
-    `dr_grpo`, `sequence` with `raft`, else `token`.
+    `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
     """
     kl_coeff: NonNegativeFloat = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
@@ -393,12 +399,13 @@ class TrainingSettings(Section):
             yield (
                 f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
                 "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
-                "or take grpo, dr_grpo or ppo"
+                "or take grpo, dr_grpo, gspo, cispo or ppo"
             )
-        if (self.clip_range_high or 1e9) < (self.clip_range or 0.2):
+        low = self.clip_range or _DEFAULT_CLIP_RANGE.get(self.algorithm, 0.2)
+        if self.algorithm != "cispo" and (self.clip_range_high or 1e9) < low:
             yield (
                 f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
-                "(0.2 unless set)"
+                f"({low:g} unless set)"
             )
         if 0 < self.num_iterations <= self.num_warmup_iterations:
             yield (
@@ -434,6 +441,7 @@ class TrainingSettings(Section):
 
 
 _CLIP = ("clip_range", "clip_range_high")
+_DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
 _CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
@@ -442,6 +450,8 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
     "grpo": (*_CRITIC, "baseline_momentum"),
     "dr_grpo": (*_CRITIC, "baseline_momentum"),
+    "gspo": (*_CRITIC, "baseline_momentum"),
+    "cispo": (*_CRITIC, "baseline_momentum"),
     "ppo": ("baseline_momentum",),
     "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
@@ -457,7 +467,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
 }
 """Which settings of `training` an algorithm does not read."""
 _WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
-_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
+_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft")
 
 
 class LearnerSettings(Section):

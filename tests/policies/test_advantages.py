@@ -49,7 +49,7 @@ def test_imitation_weighs_every_episode_alike():
     assert advantages.imitation(returns(0, 5), 1.0).tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "raft"])
+@pytest.mark.parametrize("name", ["rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft"])
 @pytest.mark.parametrize("size", [1, 7])
 def test_group_with_equal_rewards_has_zero_advantages(name, size):
     assert not ALGORITHMS[name].advantage(returns(*[0.1] * size), 0.0).any()
