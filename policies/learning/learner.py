@@ -62,10 +62,14 @@ class Learner:
         self._critic = Critic(self._spec.critic, policy, settings.seed)
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
-        decay = settings.training.weight_decay
+        training = settings.training
+        self._adam: dict[str, Any] = {
+            "betas": (training.adam_beta1, training.adam_beta2),
+            "weight_decay": training.weight_decay,
+        }
         parts = [policy.trainable_parameters(), self._critic.parameters()]
         self._optimizer = torch.optim.AdamW(
-            [{"params": part} for part in parts if part], weight_decay=decay, fused=True
+            [{"params": part} for part in parts if part], **self._adam, fused=True
         )
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
@@ -148,6 +152,8 @@ class Learner:
         """Continues from `state_dict`; load the policy's weights separately."""
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:
+            group.update(self._adam)  # a resumed run may have other ones than the state
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
         self._num_oom_retries, *budget = state["oom"]

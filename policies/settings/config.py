@@ -321,6 +321,12 @@ class TrainingSettings(Section):
     """Iterations over which the learning rate rises linearly at the start."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the mean gradient."""
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
+    much from step to step.
+    """
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None

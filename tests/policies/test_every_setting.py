@@ -71,6 +71,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.lr_schedule": ("linear",),
     "training.num_warmup_iterations": ("2", "training.num_iterations=3"),
     "training.weight_decay": ("0.5",),
+    "training.adam_beta1": ("0.5",),
+    "training.adam_beta2": ("0.9",),
     "training.max_grad_norm": ("1e-3",),
     "training.num_epochs": ("2",),
     "training.num_minibatches": ("2",),

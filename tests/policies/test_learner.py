@@ -1,5 +1,7 @@
 """What an update does: steps, terms, cuts, faults, and learning itself."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -101,9 +103,38 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit():
     assert (resumed.version, resumed.baseline) == (learner.version, learner.baseline)
 
 
-def save(state):
-    import io
+@pytest.mark.parametrize(
+    "changed", [{"weight_decay": 0.5}, {"adam_beta1": 0.5}, {"adam_beta2": 0.9}], ids=str
+)
+def test_a_resumed_learner_takes_its_steps_with_the_settings_that_it_has_now(changed):
+    learner = make_learner()
+    learner.update(random_groups())
+    weights, state = learner.policy.adapter_weights(), save(learner.state_dict()).getvalue()
+    after = []
+    for terms in ({}, changed):
+        resumed = make_learner(**terms)
+        resumed.policy.load_weights(weights)
+        resumed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+        resumed.update(random_groups(seed=1))
+        after.append(flat_weights(resumed).tobytes())
+    assert after[0] != after[1]
 
+
+def test_adam_steps_with_the_betas_of_the_settings():
+    learner = make_learner(adam_beta1=0.3, adam_beta2=0.6, lr=1e-2)
+    parameter = learner.policy.trainable_parameters()[0]
+    mean, square, weight = 0.0, 0.0, parameter.detach().double().clone()
+    for step, seed in enumerate((0, 1), 1):
+        learner.update(random_groups(seed=seed))
+        gradient = parameter.grad.double()
+        mean = 0.3 * mean + 0.7 * gradient
+        square = 0.6 * square + 0.4 * gradient**2
+        divisor = (square / (1 - 0.6**step)).sqrt() + 1e-8
+        weight -= 1e-2 * mean / (1 - 0.3**step) / divisor
+        assert torch.allclose(parameter.double(), weight, atol=1e-6)
+
+
+def save(state):
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
