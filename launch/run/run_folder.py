@@ -46,6 +46,7 @@ MAY_CHANGE = (
     *("training.adam_beta1", "training.adam_beta2"),
     *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
+    *("training.max_token_mismatch", "training.max_sequence_mismatch"),
     *("training.dynamic_sampling", "env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
     *("output.tensorboard", "output.wandb", "output.episodes"),

@@ -5,6 +5,7 @@ loss of a micro-batch is then a plain weighted sum, and these sums add up to the
 however it was cut.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -128,6 +129,32 @@ def importance_weights(old_logprobs: Tensor, sampling_logprobs: Tensor, cap: flo
     Source: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL".
     """
     return (old_logprobs - sampling_logprobs).exp().clamp(max=cap)
+
+
+def is_trusted(
+    old_logprobs: Tensor,
+    sampling_logprobs: Tensor,
+    sequences: Tensor,
+    max_token_mismatch: float | None,
+    max_sequence_mismatch: float | None,
+) -> Tensor:
+    """Returns which tokens (N,) learner and engine agree on well enough to learn from.
+
+    A token is left out if the ratio of its two probabilities is outside [1 / c, c] with c
+    `max_token_mismatch`; a whole sequence if the geometric mean of its tokens' ratios is outside
+    that range of `max_sequence_mismatch`. None bounds nothing. Ratios [3, 1], bound 2 by token:
+    [False, True]; by sequence (the mean is 1.73): [True, True].
+    Source: Ling Team 2025, "Every Step Evolves" (IcePop, by token); Liu et al. 2025, "When Speed
+    Kills Stability" (by the geometric mean of a sequence).
+    """
+    mismatch = old_logprobs - sampling_logprobs
+    trusted = torch.ones_like(mismatch, dtype=torch.bool)
+    if max_token_mismatch is not None:
+        trusted &= mismatch.abs() <= math.log(max_token_mismatch)
+    if max_sequence_mismatch is not None:
+        mean = sequence_means(mismatch, sequences)
+        trusted &= mean.abs() <= math.log(max_sequence_mismatch)
+    return trusted
 
 
 def compute_token_weights(

@@ -184,6 +184,11 @@ class Objective:
                 old, inputs.sampling_logprobs, self._importance_cap
             )
             per_token = per_token * terms["importance_weight"]
+        bounds = self._training.max_token_mismatch, self._training.max_sequence_mismatch
+        if bounds != (None, None):
+            trusted = losses.is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
+            per_token = torch.where(trusted, per_token, 0.0)
+            terms["masked_fraction"] = 1 - trusted.float()
         terms["policy_loss"] = per_token
         if inputs.reference_logprobs is not None:
             terms["kl"] = losses.compute_kl(

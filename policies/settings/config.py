@@ -365,6 +365,14 @@ class TrainingSettings(Section):
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
     engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
     """
+    max_token_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
+    it differ by more than this factor. None: never.
+    """
+    max_sequence_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves an episode out of the policy loss if its tokens' probabilities differ by more than
+    this factor in the geometric mean. None: never.
+    """
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
     or `separate` (an adapter of its own). None: `shared` with `a2c`, no critic with `ppo`.
@@ -469,6 +477,8 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "entropy_coeff",
         "group_size",
         "importance_cap",
+        "max_token_mismatch",
+        "max_sequence_mismatch",
     ),
 }
 """Which settings of `training` an algorithm does not read."""

@@ -85,6 +85,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.entropy_coeff": ("0.1",),
     "training.baseline_momentum": ("0.1", "training.algorithm=reinforce"),
     "training.importance_cap": ("0.5",),
+    "training.max_token_mismatch": ("1.00000001",),
+    "training.max_sequence_mismatch": ("1.00000001",),
     "training.critic": ("shared", "training.algorithm=ppo"),
     "training.critic_lr": ("1e-3", *CRITIC),
     "training.gamma": ("0.5", *TURNS),

@@ -1,6 +1,7 @@
 """What an update does: steps, terms, cuts, faults, and learning itself."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -269,6 +270,28 @@ def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
     metrics = make_learner(policy).update([make_group(0, trajectories)])
     assert metrics["train/mismatch_mean"] == pytest.approx(np.mean(deltas), abs=1e-5)
     assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
+
+
+@pytest.mark.parametrize("setting", ["max_token_mismatch", "max_sequence_mismatch"])
+def test_what_is_left_out_for_its_mismatch_teaches_nothing(setting):
+    """The second group's episodes were sampled with other probabilities than the learner's."""
+    policy, groups = make_policy(nonzero=True), random_groups(num_groups=1)
+    logprobs = policy.model(torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
+    right = [
+        replace(
+            make_trajectory([1, 2], [a], a == 3),
+            sampling_logprobs=logprobs[[a]].detach().numpy(),
+        )
+        for a in (3, 4)
+    ]
+    terms = {"max_grad_norm": 1e9, "loss_normalization": "constant"}
+    alone = make_learner(policy, **terms)
+    expected = gradients(alone, [make_group(1, right)]) * 2 / 6  # of six episodes, two
+    masked = make_learner(make_policy(nonzero=True), **terms, **{setting: 1.0001})
+    got = gradients(masked, [*groups, make_group(1, right)])
+    assert torch.allclose(got, expected, atol=1e-6)
+    metrics = make_learner(make_policy(nonzero=True), **{setting: 1.0001}).update(groups)
+    assert metrics["train/masked_fraction"] == 1
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():

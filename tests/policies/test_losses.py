@@ -99,6 +99,27 @@ def test_importance_weights_are_probability_ratios_up_to_the_cap():
 
 
 @pytest.mark.parametrize(
+    ("max_token", "max_sequence", "expected"),
+    [
+        (None, None, [1, 1, 1, 1, 1]),
+        (3.0, None, [1, 1, 0, 1, 0]),
+        (None, 1.9, [1, 1, 1, 0, 0]),
+        (3.0, 1.9, [1, 1, 0, 0, 0]),
+    ],
+)
+def test_what_learner_and_engine_disagree_about_is_left_out(max_token, max_sequence, expected):
+    ratios, sequences = [2.0, 0.5, 4.0, 1.0, 0.25], [0, 0, 0, 1, 1]
+    for sequence, bound in ((0, 1.9), (1, 1.9)):  # the expected numbers, by the definition
+        own = [r for r, s in zip(ratios, sequences, strict=True) if s == sequence]
+        mean = math.prod(own) ** (1 / len(own))
+        assert (1 / bound <= mean <= bound) == (sequence == 0)
+    engine = torch.full((5,), -2.0)
+    learner = engine + torch.tensor(ratios).log()
+    got = losses.is_trusted(learner, engine, torch.tensor(sequences), max_token, max_sequence)
+    assert got.tolist() == [bool(each) for each in expected]
+
+
+@pytest.mark.parametrize(
     ("normalization", "expected"),
     [("token", [1 / 4, 1 / 4]), ("sequence", [1 / 2, 1 / 6]), ("constant", [1 / 20, 1 / 20])],
 )
