@@ -393,6 +393,16 @@ class TrainingSettings(Section):
     """How far a value may move from the old one before the value loss stops pulling (`ppo`
     with a critic). None: not clipped.
     """
+    overlong_tokens: Count | None = None
+    """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
+    the whole `overlong_penalty`. None: no penalty.
+    """
+    overlong_buffer_tokens: Count | None = None
+    """The tokens below `overlong_tokens` over which the penalty rises from 0. None: a fifth of
+    `overlong_tokens`.
+    """
+    overlong_penalty: float = Field(default=1.0, gt=0)
+    """What an overlong episode's reward loses. Needs `overlong_tokens`."""
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update. No others are sampled in their place."""
 
@@ -420,6 +430,16 @@ class TrainingSettings(Section):
             yield (
                 f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
                 f"({low:g} unless set)"
+            )
+        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
+            yield (
+                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
+                "training.overlong_tokens"
+            )
+        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
+            yield (
+                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
+                f"training.overlong_tokens {self.overlong_tokens}"
             )
         if 0 < self.num_iterations <= self.num_warmup_iterations:
             yield (
@@ -457,6 +477,7 @@ class TrainingSettings(Section):
 _CLIP = ("clip_range", "clip_range_high")
 _DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
 _CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
@@ -472,6 +493,8 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         *_CLIP,
         *_CRITIC,
         *_KL,
+        *_OVERLONG,
+        "overlong_tokens",
         "baseline_momentum",
         "dynamic_sampling",
         "entropy_coeff",

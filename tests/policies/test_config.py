@@ -168,6 +168,11 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("training.clip_range_high=1e-4 training.algorithm=gspo", "(0.0003 unless set)"),
         ("training.baseline_momentum=0.5", "it is for reinforce"),
         ("training.max_token_mismatch=2 training.algorithm=sft", "has no effect with"),
+        ("training.overlong_penalty=2", "without training.overlong_tokens"),
+        (
+            "training.overlong_tokens=5 training.overlong_buffer_tokens=6",
+            "must be <= training.overlong_tokens 5",
+        ),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
         ("training.algorithm=a2c training.clip_range_vf=0.2", "it is for ppo"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),

@@ -33,6 +33,7 @@ WARM = ("warm_start.num_steps=10", "warm_start.batch_size=4")
 STEPS = ("training.num_epochs=3", "training.lr=0.1")
 CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
 TURNS = (*CRITIC, "environment.kwargs.max_turns=3", "environment.kwargs.invalid_ends=false")
+OVERLONG = ("training.overlong_tokens=4", "training.algorithm=reinforce")
 KL = ("training.kl_coeff=0.1", *STEPS)
 CHANGES: dict[str, tuple[str, ...]] = {
     "experiment": ("other",),
@@ -87,6 +88,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.importance_cap": ("0.5",),
     "training.max_token_mismatch": ("1.00000001",),
     "training.max_sequence_mismatch": ("1.00000001",),
+    "training.overlong_tokens": ("2", "training.algorithm=reinforce"),
+    "training.overlong_buffer_tokens": ("4", *OVERLONG, "training.overlong_tokens=6"),
+    "training.overlong_penalty": ("5.0", *OVERLONG),
     "training.critic": ("shared", "training.algorithm=ppo"),
     "training.critic_lr": ("1e-3", *CRITIC),
     "training.gamma": ("0.5", *TURNS),
