@@ -35,7 +35,7 @@ from agentpeft.policies.learning.samples import (
     list_members,
     make_samples,
 )
-from agentpeft.policies.learning.schedules import compute_lr
+from agentpeft.policies.learning.schedules import compute_lr, split_by_lr
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.lora import Policy
@@ -67,9 +67,10 @@ class Learner:
             "betas": (training.adam_beta1, training.adam_beta2),
             "weight_decay": training.weight_decay,
         }
-        parts = [policy.trainable_parameters(), self._critic.parameters()]
+        parts = split_by_lr(training, policy, self._critic.parameters())
+        self._lrs = [lr for _, lr in parts]
         self._optimizer = torch.optim.AdamW(
-            [{"params": part} for part in parts if part], **self._adam, fused=True
+            [{"params": parameters} for parameters, _ in parts], **self._adam, fused=True
         )
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
@@ -228,13 +229,13 @@ class Learner:
         return [norm]
 
     def _set_lr(self) -> float:
-        """Returns the policy's learning rate for this update; the critic's follows its schedule."""
+        """Returns the policy's learning rate for this update; the others follow its schedule."""
         training = self.settings.training
         lr = compute_lr(training, self._num_updates)
-        policy, *critic = self._optimizer.param_groups
+        policy, *others = self._optimizer.param_groups
         policy["lr"] = lr
-        for parameters in critic:
-            parameters["lr"] = lr * (training.critic_lr or training.lr) / training.lr
+        for group, other_lr in zip(others, self._lrs[1:], strict=True):
+            group["lr"] = lr * other_lr / training.lr
         return lr
 
     def _skip(self, loss: float, norm: float) -> None:

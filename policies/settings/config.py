@@ -158,6 +158,8 @@ class LoraSettings(Section):
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
     """The update is scaled by alpha / rank."""
+    use_rslora: bool = False
+    """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
@@ -174,6 +176,8 @@ class LoraSettings(Section):
                 f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
                 "probabilities would differ from those that were sampled; set it to 0"
             )
+        if self.use_rslora and not self.use_lora:
+            yield "lora.use_rslora has no effect with lora.use_lora = false"
         if not self.use_lora and run.is_rl:
             yield (
                 "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs "
@@ -327,6 +331,10 @@ class TrainingSettings(Section):
     """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
     much from step to step.
     """
+    lora_plus_ratio: float = Field(default=1.0, gt=0)
+    """LoRA+: the learning rate of the adapter's B over that of its A, which is `lr`. Its paper
+    takes about 16.
+    """
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None
@@ -406,9 +414,12 @@ class TrainingSettings(Section):
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update. No others are sampled in their place."""
 
-    def conflicts(self, _run: "Settings") -> Iterator[str]:
+    def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
+        yield from self._overlong()
+        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
+            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
             yield (
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
@@ -430,16 +441,6 @@ class TrainingSettings(Section):
             yield (
                 f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
                 f"({low:g} unless set)"
-            )
-        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
-            yield (
-                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
-                "training.overlong_tokens"
-            )
-        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
-            yield (
-                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
-                f"training.overlong_tokens {self.overlong_tokens}"
             )
         if 0 < self.num_iterations <= self.num_warmup_iterations:
             yield (
@@ -471,6 +472,19 @@ class TrainingSettings(Section):
             yield (
                 "training.critic_lr, gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
+            )
+
+    def _overlong(self) -> Iterator[str]:
+        """Yields what is wrong with the penalty for overlong episodes."""
+        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
+            yield (
+                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
+                "training.overlong_tokens"
+            )
+        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
+            yield (
+                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
+                f"training.overlong_tokens {self.overlong_tokens}"
             )
 
 

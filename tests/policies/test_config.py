@@ -173,6 +173,14 @@ def test_bad_settings_are_one_clear_line(override, message):
             "training.overlong_tokens=5 training.overlong_buffer_tokens=6",
             "must be <= training.overlong_tokens 5",
         ),
+        (
+            "training.lora_plus_ratio=4 lora.use_lora=false training.algorithm=sft",
+            "no effect with lora.use_lora = false",
+        ),
+        (
+            "lora.use_rslora=true lora.use_lora=false training.algorithm=sft",
+            "no effect with lora.use_lora = false",
+        ),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
         ("training.algorithm=a2c training.clip_range_vf=0.2", "it is for ppo"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),

@@ -121,6 +121,22 @@ def test_a_resumed_learner_takes_its_steps_with_the_settings_that_it_has_now(cha
     assert after[0] != after[1]
 
 
+def test_lora_plus_steps_further_in_b_than_in_a():
+    """Adam's first step is the learning rate, wherever the gradient is not tiny."""
+    learner = make_learner(make_policy(nonzero=True), lora_plus_ratio=8.0, lr=1e-4)
+    before = learner.policy.adapter_weights()
+    learner.update(random_groups())
+    after = learner.policy.adapter_weights()
+    for name, weights in after.items():
+        step = 8e-4 if "lora_B" in name else 1e-4
+        assert np.median(abs(weights - before[name])) == pytest.approx(step, rel=0.01)
+    with_critic = {"algorithm": "ppo", "critic": "separate", "lora_plus_ratio": 8.0, "lr": 1e-4}
+    learner = make_learner(make_policy(nonzero=True), critic_lr=2e-4, **with_critic)
+    learner.update(random_groups())
+    groups = learner.state_dict()["optimizer"]["param_groups"]
+    assert [group["lr"] for group in groups] == pytest.approx([1e-4, 8e-4, 2e-4])
+
+
 def test_adam_steps_with_the_betas_of_the_settings():
     learner = make_learner(adam_beta1=0.3, adam_beta2=0.6, lr=1e-2)
     parameter = learner.policy.trainable_parameters()[0]
