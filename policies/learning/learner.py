@@ -28,6 +28,7 @@ from agentpeft.policies.learning.critic import (
 from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.replay import Replay
 from agentpeft.policies.learning.samples import (
     GroupMember,
     Sample,
@@ -72,6 +73,7 @@ class Learner:
         self._optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters, _ in parts], **self._adam, fused=True
         )
+        self._replay = Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         self._warm_start: Learner | None = None
@@ -88,7 +90,8 @@ class Learner:
         totals = Totals()
         lr = self._set_lr()
         self._set_mode()
-        kept = [group for group in groups if not self._is_dropped(group)]
+        mixed = self._replay.mix_in(groups)
+        kept = [group for group in mixed if not self._is_dropped(group)]
         samples = self._make_samples(groups, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
@@ -97,13 +100,17 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
-        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(samples)]
+        replayed = set(map(id, self._replay.replayed))
+        fresh = [s for s in samples if id(s.member.trajectory) not in replayed]
+        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
+        self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
         self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
             **compute_critic_metrics(samples),
+            **self._replay.metrics(),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -146,6 +153,7 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
+            "replay": self._replay.state_dict(),
             "oom": (self._num_oom_retries, *self._runner.state()),
         }
 
@@ -157,6 +165,7 @@ class Learner:
             group.update(self._adam)  # a resumed run may have other ones than the state
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
+        self._replay.load_state_dict(state.get("replay", ()))
         self._num_oom_retries, *budget = state["oom"]
         self._runner.load_state(*budget)
 

@@ -14,7 +14,7 @@ from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
 
-_LAG_CAP = 2.0
+_OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
@@ -145,7 +145,8 @@ class Objective:
         self._constant = settings.env_runners.max_new_tokens
         in_loss = settings.training.kl_placement == "loss"
         self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
-        default = _LAG_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
+        may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
+        default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
         self._importance_cap = settings.training.importance_cap or default
 
     def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:

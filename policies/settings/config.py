@@ -371,7 +371,7 @@ class TrainingSettings(Section):
     """Momentum of REINFORCE's moving baseline."""
     importance_cap: float | None = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
-    engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
+    engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
     """
     max_token_mismatch: float | None = Field(default=None, gt=1)
     """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
@@ -411,6 +411,10 @@ class TrainingSettings(Section):
     """
     overlong_penalty: float = Field(default=1.0, gt=0)
     """What an overlong episode's reward loses. Needs `overlong_tokens`."""
+    num_replay_tasks: CountOrZero = 0
+    """Number of tasks, the latest, whose last success is remembered; it joins a group of the
+    same task in which all episodes failed. 0: no replay.
+    """
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update. No others are sampled in their place."""
 
@@ -514,6 +518,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "entropy_coeff",
         "group_size",
         "importance_cap",
+        "num_replay_tasks",
         "max_token_mismatch",
         "max_sequence_mismatch",
     ),
