@@ -39,6 +39,7 @@ from agentpeft.policies.rollout.episodes import (
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 __all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
 
@@ -144,7 +145,7 @@ class EnvRunner:
 
     def _make_pools(self) -> dict[Mode, EnvPool]:
         environment, evaluation = self._settings.environment, self._settings.evaluation
-        held_out = {**environment.kwargs, **evaluation.env_kwargs}
+        held_out = without_training_rewards({**environment.kwargs, **evaluation.env_kwargs})
         kwargs: dict[Mode, dict[str, Any]] = {"train": environment.kwargs, "eval": held_out}
         seed, limit_s = self._settings.seed, self._own.step_timeout_s
         return {

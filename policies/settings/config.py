@@ -17,6 +17,7 @@ from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 AlgorithmName = Literal[
     "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "sft"
@@ -600,6 +601,11 @@ class EvaluationSettings(Section):
             yield (
                 f"evaluation would play the training file {own['data']!r}: name other data, or "
                 "another split of it, in evaluation.env_kwargs, or set evaluation.num_tasks = 0"
+            )
+        if without_training_rewards(self.env_kwargs) != self.env_kwargs:
+            yield (
+                "evaluation.env_kwargs has partial_credit or a turn_reward_fn, which are for "
+                "training alone: leave them out"
             )
         if self.interval > 0 and self.num_tasks == 0:
             yield f"evaluation.interval {self.interval} has no effect with evaluation.num_tasks = 0"

@@ -181,6 +181,8 @@ def test_bad_settings_are_one_clear_line(override, message):
             "lora.use_rslora=true lora.use_lora=false training.algorithm=sft",
             "no effect with lora.use_lora = false",
         ),
+        ("evaluation.env_kwargs.partial_credit=0.5", "are for training alone"),
+        ("evaluation.env_kwargs.reward.turn_reward_fn=m:f", "are for training alone"),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
         ("training.algorithm=a2c training.clip_range_vf=0.2", "it is for ppo"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),
