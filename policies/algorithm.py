@@ -21,6 +21,7 @@ from agentpeft.policies.checkpoints import (
     read_state,
     seal_logs,
     set_aside_newer,
+    settings_of,
     write_checkpoint,
 )
 from agentpeft.policies.curriculum import Curriculum, count_spread
@@ -279,11 +280,11 @@ class Algorithm:
         is_own = source.resolve().is_relative_to(self.run_dir.resolve())
         if is_own:
             check_logs(self.run_dir, state)
-        own = self.settings.model_dump(mode="json")
+        own, saved = self.settings.model_dump(mode="json"), settings_of(state)
         for section in _FIXED:
-            if state["settings"].get(section) != own[section]:
+            if saved[section] != own[section]:
                 raise CheckpointError(
-                    f"checkpoint {str(source)!r} has {section} = {state['settings'].get(section)}, "
+                    f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
                     f"this run {own[section]}"
                 )
         seen = SeenTasks.of_bytes(files.get(SEEN_FILE))

@@ -20,7 +20,7 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import Settings, merge_settings
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
@@ -110,6 +110,14 @@ def read_state(files: Mapping[str, bytes]) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{STATE_FILE} of a checkpoint lacks {', '.join(sorted(missing))}")
     return dict(state)
+
+
+def settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run when it wrote the checkpoint whose `read_state` is `state`.
+
+    A setting that did not exist yet has its default: the run did what that does.
+    """
+    return merge_settings(Settings().model_dump(mode="json"), state["settings"])
 
 
 def write_config(run_dir: Path, settings: Settings) -> None:

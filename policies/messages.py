@@ -137,7 +137,7 @@ class AdapterVersion:
     """An adapter's weights under a name that is never used again.
 
     `weights` are float32, by PEFT's names. `sha256` is over names, shapes and bytes.
-    `scaling` is alpha / rank.
+    `scaling` is what B A is multiplied by.
     """
 
     version: int

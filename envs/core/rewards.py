@@ -39,6 +39,7 @@ class Episode:
 
 
 RewardFunction = Callable[[Episode], float]
+_FUNCTIONS = ("reward_fn", "turn_reward_fn")
 _OPTIONAL = ("invalid_action", "turn_limit", "timeout", "context_limit", "unknown")
 
 
@@ -47,8 +48,10 @@ class RewardConfig:
     """Final rewards by outcome, plus shaping terms that are added on every turn.
 
     None for an outcome means: as `failure`. `reward_fn` (a callable or "module:function") replaces
-    the reward by outcome; the shaping terms stay. `turn_cost` and `length_cost` (per character of
-    the action) are subtracted, `format_bonus` is added for every valid action.
+    the reward by outcome; the shaping terms stay. `turn_reward_fn` (the same) is called after every
+    turn, with the episode up to that turn, and adds to the turn's reward. `turn_cost` and
+    `length_cost` (per character of the action) are subtracted, `format_bonus` is added for every
+    valid action.
     """
 
     success: float = 1.0
@@ -62,23 +65,29 @@ class RewardConfig:
     length_cost: float = 0.0
     format_bonus: float = 0.0
     reward_fn: RewardFunction | str | None = None
+    turn_reward_fn: RewardFunction | str | None = None
 
     def __post_init__(self) -> None:
         """Raises: SettingsError on values that are no finite numbers, and on costs below 0."""
         for name, value in vars(self).items():
-            if name == "reward_fn" or (value is None and name in _OPTIONAL):
+            if name in _FUNCTIONS or (value is None and name in _OPTIONAL):
                 continue
             if not is_number(value):
                 raise SettingsError(f"{name} must be a finite number, got {shown(value)}")
             if value < 0 and name in ("turn_cost", "length_cost"):
                 raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
-        if self.reward_fn is not None and not callable(self._function):
-            raise SettingsError(f"reward_fn {shown(self.reward_fn)} is not callable")
+        for name in _FUNCTIONS:
+            if getattr(self, name) is not None and not callable(self._functions[name]):
+                raise SettingsError(f"{name} {shown(getattr(self, name))} is not callable")
 
     @cached_property
-    def _function(self) -> RewardFunction | None:
-        name = self.reward_fn
-        return _load_function(name) if isinstance(name, str) else name
+    def _functions(self) -> dict[str, RewardFunction]:
+        given = {name: getattr(self, name) for name in _FUNCTIONS}
+        return {
+            name: _load_function(name, value) if isinstance(value, str) else value
+            for name, value in given.items()
+            if value is not None
+        }
 
     @cached_property
     def _by_outcome(self) -> dict[Outcome, float]:
@@ -130,32 +139,44 @@ class RewardConfig:
 
         Raises: EnvFault where `reward_fn` gives no finite number. What it raises itself is its own.
         """
-        if self._function is None:
+        if self.reward_fn is None:
             return self._by_outcome[episode.outcome]
+        return self._call("reward_fn", episode)
+
+    def scored_turn(self, episode: Episode) -> float:
+        """Returns what `turn_reward_fn` gives for the episode's last turn.
+
+        Raises: as `final_reward`.
+        """
+        return self._call("turn_reward_fn", episode)
+
+    def _call(self, setting: str, episode: Episode) -> float:
+        function = self._functions[setting]
         try:
-            value: object = self._function(episode)
+            value: object = function(episode)
         except Exception as error:
-            error.add_note(f"{episode.place}: raised by the reward_fn of the settings")
+            error.add_note(f"{episode.place}: raised by the {setting} of the settings")
             raise
         try:
             reward = nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             reward = nan
         if not isfinite(reward):
-            name = self.reward_fn if isinstance(self.reward_fn, str) else shown(self._function)
+            given = getattr(self, setting)
+            name = given if isinstance(given, str) else shown(function)
             raise EnvFault(
-                f"{episode.place}: reward_fn {name} returned {shown(value)}, no finite number"
+                f"{episode.place}: {setting} {name} returned {shown(value)}, no finite number"
             )
         return reward
 
 
-def _load_function(name: str) -> RewardFunction:
+def _load_function(setting: str, name: str) -> RewardFunction:
     module_name, _, attribute = name.partition(":")
     try:
         function: RewardFunction = getattr(import_user_module(module_name), attribute)
     except (SettingsError, AttributeError) as error:
         raise SettingsError(
-            f"reward_fn {shown(name)} must be 'module:function' that can be imported: {error}"
+            f"{setting} {shown(name)} must be 'module:function' that can be imported: {error}"
         ) from error
     return function
 

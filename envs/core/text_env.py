@@ -272,6 +272,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         reward = turn.reward + self.reward_config.turn_reward(action, is_valid_action)
         observation = self._cut(turn.observation)
         self._turns.append(TurnRecord(action, observation, reward, is_valid_action))
+        if self.reward_config.turn_reward_fn is not None:
+            reward += self.reward_config.scored_turn(replace(self.episode, outcome=outcome))
+            self._turns[-1] = replace(self._turns[-1], reward=reward)
         is_over = outcome is not Outcome.ONGOING
         if is_over:
             reward += self.reward_config.final_reward(replace(self.episode, outcome=outcome))

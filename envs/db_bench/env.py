@@ -58,7 +58,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
 
     ## Rewards
     Preset `db`: success 1.0, failure -0.1 (also for an invalid action and the turn limit),
-    timeout -0.3.
+    timeout -0.3. With `partial_credit`, a failure with an answer earns more.
 
     ## Episode End
     With the answer (`success` or `failure`), an `invalid_action`, a statement over its time
@@ -84,6 +84,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `oracle_lapses` (0.0): share of its statements' choices in which the oracle writes the
       commonest one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves
       the meaning to the reward.
+    * `partial_credit` (0.0): for training, what a wrong answer or change earns on top of a
+      failure's reward, times the share of its rows that is right (`grading/partial_credit.py`).
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
       note), `max_database_mib`.
     * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.
@@ -117,6 +119,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         autocommit: bool = True,
         oracle_commits: float = 0.0,
         oracle_lapses: float = 0.0,
+        partial_credit: float = 0.0,
         statement_timeout_s: float = 5.0,
         max_result_rows: int = 1000,
         max_result_chars: int = 4000,
@@ -140,6 +143,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         check_flag("autocommit", autocommit)
         check_share("oracle_commits", oracle_commits)
         check_share("oracle_lapses", oracle_lapses)
+        check_share("partial_credit", partial_credit)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
         limits = DatabaseLimits(
@@ -152,6 +156,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self.autocommit = autocommit
         self.oracle_commits = oracle_commits
         self.oracle_lapses = oracle_lapses
+        self.partial_credit = partial_credit
         self.max_result_rows = max_result_rows
         self.max_result_chars = max_result_chars
         self._database = open_database(database, limits)
@@ -194,8 +199,10 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         if isinstance(parsed, InvalidAction):
             return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
         if isinstance(parsed, Answer):
-            is_right = self._grade(parsed.text)
-            return Turn("", Outcome.SUCCESS if is_right else Outcome.FAILURE)
+            if self._grade(parsed.text):
+                return Turn("", Outcome.SUCCESS)
+            credit = self.partial_credit and self.partial_credit * self._share(parsed.text)
+            return Turn("", Outcome.FAILURE, credit)
         result = self._open_session.execute(parsed.sql)
         self._runs.append((parsed.sql, result.error))
         if len(result.rows) > self.max_result_rows:
@@ -232,6 +239,11 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
                 return True  # this session is a run of the gold solution: no second one is needed
             return self.grader.is_right_state(self.task, self._open_session)
         return self.grader.is_right_answer(self.task, answer)
+
+    def _share(self, answer: str) -> float:
+        if self.task.is_write:
+            return self.grader.state_share(self.task, self._open_session)
+        return self.grader.answer_share(self.task, answer)
 
     def _close_session(self) -> None:
         session, self._session = self._session, None

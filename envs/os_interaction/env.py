@@ -1,6 +1,6 @@
 """`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
@@ -12,6 +12,7 @@ from agentpeft.envs.core.errors import (
     check_choice,
     check_duration,
     check_path,
+    check_share,
     shown,
 )
 from agentpeft.envs.core.outcomes import Outcome
@@ -23,7 +24,13 @@ from agentpeft.envs.os_interaction.actions import (
     parse_action,
 )
 from agentpeft.envs.os_interaction.generator import OSGenerator
-from agentpeft.envs.os_interaction.grading.grader import find_mistake, gold_output, set_up
+from agentpeft.envs.os_interaction.grading.grader import (
+    find_mistake,
+    gold_output,
+    judge,
+    set_up,
+    share_of_checks,
+)
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
@@ -56,7 +63,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
     shell is a new one; at the end nothing.
 
     ## Rewards
-    Preset `os`: success 1.0, failure -0.5 (also for an invalid action and the turn limit).
+    Preset `os`: success 1.0, failure -0.5 (also for an invalid action and the turn limit). With
+    `partial_credit`, a failure that the agent has finished earns more.
 
     ## Episode End
     With "Act: finish" or an answer (`success` or `failure`), an `invalid_action`, or the
@@ -78,6 +86,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
       fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
     * `prompt`: "full" or "compact".
     * `command_timeout_s`: of one command.
+    * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
+      of its reward, times the share of the checks that it made right (`share_of_checks`).
     * `max_turns` (5), `invalid_ends`, `timeout_ends` (False), `reward`, …: see `EpisodeConfig`.
 
     ## Source
@@ -110,6 +120,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         limits: SandboxLimits | Mapping[str, float] | None = None,
         prompt: PromptStyle = "full",
         command_timeout_s: float = 20.0,
+        partial_credit: float = 0.0,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file). The sandbox is made at the first reset."""
@@ -128,6 +139,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         check_path("image", image, "a name or a path")
         check_path("runtime", runtime, "a name")
         check_duration("command_timeout_s", command_timeout_s)
+        check_share("partial_credit", partial_credit)
         deadline_s = self.config.episode_timeout_s
         if deadline_s is not None and command_timeout_s > deadline_s:
             raise SettingsError(
@@ -136,6 +148,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
             )
         self.prompt_style = prompt
         self.command_timeout_s = command_timeout_s
+        self.partial_credit = partial_credit
         self._sandbox_settings = (sandbox, _to_limits(limits), image, runtime)
         self._sandbox: Sandbox | None = None
         self._gold_sandbox: Sandbox | None = None
@@ -160,9 +173,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         expected = task.verdict.answer
         if expected is not None and expected.kind != "regex":
             return [*commands, finish_action(expected.value.replace("\n", " "))]
-        if self._gold_sandbox is None:
-            self._gold_sandbox = make_sandbox(*self._sandbox_settings)
-        return [*commands, finish_action(gold_output(task, self._gold_sandbox))]
+        return [*commands, finish_action(gold_output(task, self._second_sandbox()))]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the episode; a copy makes sandboxes of its own."""
@@ -190,11 +201,33 @@ class OSInteractionEnv(TextEnv[OSTask]):
         if isinstance(parsed, InvalidAction):
             return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
         if isinstance(parsed, Finish):
-            self.mistake = find_mistake(self.task, self._open_sandbox, parsed.answer)
-            return Turn("", Outcome.FAILURE if self.mistake else Outcome.SUCCESS)
+            return self._grade(parsed.answer)
         result = self._open_sandbox.run(parsed.script, self.command_timeout_s)
         outcome = Outcome.TIMEOUT if result.is_timeout else Outcome.ONGOING
         return Turn(self._to_text(result), outcome)
+
+    def _grade(self, answer: str | None) -> Turn:
+        sandbox = self._open_sandbox
+        judged: Iterable[str | None] = judge(self.task, sandbox, answer)
+        if not self.partial_credit:
+            self.mistake = find_mistake(self.task, sandbox, judged)
+            return Turn("", Outcome.FAILURE if self.mistake else Outcome.SUCCESS)
+        judged = list(judged)
+        self.mistake = find_mistake(self.task, sandbox, judged)
+        if self.mistake is None:
+            return Turn("", Outcome.SUCCESS)
+        if sandbox.has_lost_files:
+            return Turn("", Outcome.FAILURE)
+        untouched = self._second_sandbox()
+        set_up(self.task, untouched)
+        share = share_of_checks(judged, list(judge(self.task, untouched, None)))
+        return Turn("", Outcome.FAILURE, self.partial_credit * share)
+
+    def _second_sandbox(self) -> Sandbox:
+        """Returns a machine that no agent uses."""
+        if self._gold_sandbox is None:
+            self._gold_sandbox = make_sandbox(*self._sandbox_settings)
+        return self._gold_sandbox
 
     def _end(self, outcome: Outcome) -> None:  # noqa: ARG002 (its processes end in any case)
         self._open_sandbox.freeze()

@@ -20,11 +20,11 @@ from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpoints import latest_checkpoint
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import open_adapter, weights_and_updates
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}

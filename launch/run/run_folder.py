@@ -24,6 +24,7 @@ from agentpeft.policies.checkpoints import (
     read_checkpoint,
     read_config,
     read_state,
+    settings_of,
     write_config,
 )
 from agentpeft.policies.settings.config import (
@@ -42,8 +43,12 @@ MAY_CHANGE = (
     *("training.num_iterations", "training.lr", "training.critic_lr"),
     "training.lr_schedule",
     *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
+    *("training.adam_beta1", "training.adam_beta2"),
     *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
+    *("training.max_token_mismatch", "training.max_sequence_mismatch"),
+    *("training.overlong_tokens", "training.overlong_buffer_tokens", "training.overlong_penalty"),
+    "training.num_replay_tasks",
     *("training.dynamic_sampling", "training.max_resampled_groups"),
     *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
@@ -113,7 +118,7 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         raise SettingsError(f"--resume {folder}: the run has no checkpoint, so begin a new one")
     checkpoint = folder.resolve() if is_checkpoint else latest_checkpoint(run_dir / "checkpoints")
     state = read_state(read_checkpoint(checkpoint))
-    _check_same(before, state["settings"], checkpoint)
+    _check_same(before, settings_of(state), checkpoint)
     settings = Settings(**with_overrides(before.model_dump(), overrides))
     if settings.training.num_iterations < state["iteration"]:
         raise SettingsError(

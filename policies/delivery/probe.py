@@ -20,8 +20,8 @@ import torch
 
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:

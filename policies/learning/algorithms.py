@@ -14,6 +14,7 @@ The tests parametrized over `ALGORITHMS` then cover it.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from agentpeft.policies.learning import advantages, losses
 from agentpeft.policies.settings.config import CriticKind, Normalization, TrainingSettings
@@ -26,7 +27,8 @@ class AlgorithmSpec:
     """The parts of an algorithm and its defaults, which settings that are not None override.
 
     With `critic`, GAE takes the place of `advantage`. `whitens_advantages` then counts over all
-    turns of an update, else over all its episodes.
+    turns of an update, else over all its episodes. `ratio` says whose probability ratio to the old
+    policy the loss sees: each token's own, or that of its whole sequence (GSPO).
     """
 
     advantage: advantages.Advantage
@@ -34,6 +36,7 @@ class AlgorithmSpec:
     normalization: Normalization
     num_epochs: int = 1
     clip: losses.ClipRange = _CLIP
+    ratio: Literal["token", "sequence"] = "token"
     entropy_coeff: float = 0.0
     critic: CriticKind | None = None
     whitens_advantages: bool = False
@@ -46,6 +49,19 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "rloo": AlgorithmSpec(advantages.leave_one_out, _PG, "token"),
     "grpo": AlgorithmSpec(advantages.group_standardized, _CLIPPED, "token"),
     "dr_grpo": AlgorithmSpec(advantages.group_centred, _CLIPPED, "constant"),
+    "gspo": AlgorithmSpec(
+        advantages.group_standardized,
+        _CLIPPED,
+        "sequence",
+        clip=losses.ClipRange(3e-4, 4e-4),
+        ratio="sequence",
+    ),
+    "cispo": AlgorithmSpec(
+        advantages.group_standardized,
+        losses.clipped_weight,
+        "token",
+        clip=losses.ClipRange(1.0, 4.0),
+    ),
     "raft": AlgorithmSpec(advantages.best_of_group, _PG, "sequence"),
     "ppo": AlgorithmSpec(
         advantages.moving_baseline,

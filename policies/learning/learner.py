@@ -28,6 +28,7 @@ from agentpeft.policies.learning.critic import (
 from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.replay import Replay
 from agentpeft.policies.learning.samples import (
     GroupMember,
     Sample,
@@ -36,7 +37,7 @@ from agentpeft.policies.learning.samples import (
     make_samples,
     shuffle_rewards,
 )
-from agentpeft.policies.learning.schedules import compute_lr
+from agentpeft.policies.learning.schedules import compute_lr, split_by_lr
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.lora import Policy
@@ -63,11 +64,17 @@ class Learner:
         self._critic = Critic(self._spec.critic, policy, settings.seed)
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
-        decay = settings.training.weight_decay
-        parts = [policy.trainable_parameters(), self._critic.parameters()]
+        training = settings.training
+        self._adam: dict[str, Any] = {
+            "betas": (training.adam_beta1, training.adam_beta2),
+            "weight_decay": training.weight_decay,
+        }
+        parts = split_by_lr(training, policy, self._critic.parameters())
+        self._lrs = [lr for _, lr in parts]
         self._optimizer = torch.optim.AdamW(
-            [{"params": part} for part in parts if part], weight_decay=decay, fused=True
+            [{"params": parameters} for parameters, _ in parts], **self._adam, fused=True
         )
+        self._replay = Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         self._warm_start: Learner | None = None
@@ -87,7 +94,8 @@ class Learner:
         learnt = groups
         if self.settings.training.shuffle_rewards:
             learnt = shuffle_rewards(groups, (self.settings.seed, self.version))
-        kept = [group for group in learnt if not self._is_dropped(group)]
+        mixed = self._replay.mix_in(learnt)
+        kept = [group for group in mixed if not self._is_dropped(group)]
         samples = self._make_samples(learnt, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
@@ -96,13 +104,17 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
-        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(samples)]
+        replayed = set(map(id, self._replay.replayed))
+        fresh = [s for s in samples if id(s.member.trajectory) not in replayed]
+        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
+        self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
         self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
             **compute_critic_metrics(samples),
+            **self._replay.metrics(),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -145,6 +157,7 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
+            "replay": self._replay.state_dict(),
             "oom": (self._num_oom_retries, *self._runner.state()),
         }
 
@@ -152,8 +165,11 @@ class Learner:
         """Continues from `state_dict`; load the policy's weights separately."""
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:
+            group.update(self._adam)  # a resumed run may have other ones than the state
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
+        self._replay.load_state_dict(state.get("replay", ()))
         self._num_oom_retries, *budget = state["oom"]
         self._runner.load_state(*budget)
 
@@ -226,13 +242,13 @@ class Learner:
         return [norm]
 
     def _set_lr(self) -> float:
-        """Returns the policy's learning rate for this update; the critic's follows its schedule."""
+        """Returns the policy's learning rate for this update; the others follow its schedule."""
         training = self.settings.training
         lr = compute_lr(training, self._num_updates)
-        policy, *critic = self._optimizer.param_groups
+        policy, *others = self._optimizer.param_groups
         policy["lr"] = lr
-        for parameters in critic:
-            parameters["lr"] = lr * (training.critic_lr or training.lr) / training.lr
+        for group, other_lr in zip(others, self._lrs[1:], strict=True):
+            group["lr"] = lr * other_lr / training.lr
         return lr
 
     def _skip(self, loss: float, norm: float) -> None:

@@ -14,7 +14,7 @@ from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
 
-_LAG_CAP = 2.0
+_OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
@@ -88,12 +88,14 @@ class CriticInputs:
 class LossInputs:
     """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
 
-    `weights`: each token's weight in the loss. None is as in `Sample`.
+    `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
+    the micro-batch, which has whole samples only. None is as in `Sample`.
     """
 
     sampling_logprobs: Tensor
     advantages: Tensor
     weights: Tensor
+    sequences: Tensor
     old_logprobs: Tensor | None
     reference_logprobs: Tensor | None
     critic: CriticInputs | None
@@ -127,6 +129,7 @@ def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -
         sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
         advantages=join(s.advantages for s in samples),
         weights=spread(each.token_weight for each in weighted),
+        sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
         old_logprobs=join(old) if old else None,
         reference_logprobs=join(reference) if reference else None,
         critic=critic,
@@ -142,7 +145,8 @@ class Objective:
         self._constant = settings.env_runners.max_new_tokens
         in_loss = settings.training.kl_placement == "loss"
         self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
-        default = _LAG_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
+        may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
+        default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
         self._importance_cap = settings.training.importance_cap or default
 
     def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:
@@ -172,12 +176,20 @@ class Objective:
     def _policy_loss(self, policy: PolicyOutputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         spec, terms, logprobs = self._spec, {}, policy.logprobs
         old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
-        per_token = spec.policy_loss(logprobs, old, inputs.advantages, spec.clip)
+        compared = old
+        if spec.ratio == "sequence":
+            compared = losses.spread_ratio(logprobs, old, inputs.sequences)
+        per_token = spec.policy_loss(logprobs, compared, inputs.advantages, spec.clip)
         if self._importance_cap is not None:
             terms["importance_weight"] = losses.importance_weights(
                 old, inputs.sampling_logprobs, self._importance_cap
             )
             per_token = per_token * terms["importance_weight"]
+        bounds = self._training.max_token_mismatch, self._training.max_sequence_mismatch
+        if bounds != (None, None):
+            trusted = losses.is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
+            per_token = torch.where(trusted, per_token, 0.0)
+            terms["masked_fraction"] = 1 - trusted.float()
         terms["policy_loss"] = per_token
         if inputs.reference_logprobs is not None:
             terms["kl"] = losses.compute_kl(
@@ -187,7 +199,7 @@ class Objective:
         terms["entropy"] = policy.entropy
         if spec.entropy_coeff > 0:
             per_token = per_token - spec.entropy_coeff * policy.entropy
-        is_clipped = losses.is_clipped(logprobs, old, inputs.advantages, spec.clip)
+        is_clipped = losses.is_clipped(logprobs, compared, inputs.advantages, spec.clip)
         terms["clip_fraction"] = is_clipped.float()
         loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0
         if not spec.is_supervised:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from agentpeft.policies.learning.advantages import compute_gae, whiten
+from agentpeft.policies.learning.advantages import compute_gae, soft_overlong_penalty, whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.losses import compute_kl
 from agentpeft.policies.messages import EpisodeGroup, Floats, Ids, Trajectory
@@ -112,7 +112,7 @@ def make_samples(
     makes of its return.
     """
     rewards = [
-        _turn_rewards(member.trajectory, *scores, training)
+        _turn_rewards(member, *scores, training)
         for member, scores in zip(members, zip(old, reference, strict=True), strict=True)
     ]
     values = [scores.values for scores in old if scores.values is not None]
@@ -126,10 +126,20 @@ def make_samples(
 
 
 def _turn_rewards(
-    trajectory: Trajectory, old: Scores, reference: Scores, training: TrainingSettings
+    member: GroupMember, old: Scores, reference: Scores, training: TrainingSettings
 ) -> Floats:
-    """Returns the rewards (turns,), less each turn's KL where `kl_placement` puts it there."""
+    """Returns the rewards (turns,) that are learnt from.
+
+    They are the environment's, less the last turn's penalty for a long episode, and less each
+    turn's KL where `kl_placement` puts it there.
+    """
+    trajectory = member.trajectory
     rewards = np.array(trajectory.turn_rewards, np.float32)
+    if training.overlong_tokens is not None and len(rewards):
+        limit = training.overlong_tokens
+        buffer = training.overlong_buffer_tokens or max(1, limit // 5)
+        penalty = soft_overlong_penalty(member.num_sampled_tokens, limit, buffer)
+        rewards[-1] -= training.overlong_penalty * penalty
     if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
         return rewards
     logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)

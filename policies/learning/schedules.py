@@ -1,10 +1,13 @@
-"""Learning rates by iteration: a linear warm-up, then one of the schedules."""
+"""Learning rates: by iteration, a linear warm-up and then a schedule; and by parameter."""
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
+from torch import nn
 
+from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
 
 _PRETRAIN_WARMUP = 0.05
@@ -23,6 +26,25 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
     done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
     factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
     return training.lr * factors[training.lr_schedule]
+
+
+def split_by_lr(
+    training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
+) -> list[tuple[list[nn.Parameter], float]]:
+    """Returns the trained parameters with their learning rates, as of `training.lr`.
+
+    First the policy's; with LoRA+ its B matrices follow on their own; then the critic's.
+    Source: Hayou et al. 2024, "LoRA+: Efficient Low Rank Adaptation of Large Models".
+    """
+    trained, ratio = policy.trainable_parameters(), training.lora_plus_ratio
+    named = policy.model.named_parameters() if ratio != 1 else ()
+    ups = {id(parameter) for name, parameter in named if ".lora_B." in name}
+    parts = [
+        ([p for p in trained if id(p) not in ups], training.lr),
+        ([p for p in trained if id(p) in ups], training.lr * ratio),
+        (list(critic), training.critic_lr or training.lr),
+    ]
+    return [(parameters, lr) for parameters, lr in parts if parameters]
 
 
 class PretrainSchedule:

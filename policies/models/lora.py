@@ -24,7 +24,7 @@ from agentpeft.policies.settings.config import LoraSettings
 
 _TRAINED, _REFERENCE = "default", "reference"
 _COMPARED_OR_INERT = {
-    *("r", "lora_alpha", "target_modules", "base_model_name_or_path", "revision"),
+    *("r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "revision"),
     *("task_type", "peft_type", "auto_mapping", "peft_version", "inference_mode"),
     *("lora_dropout", "loftq_config", "eva_config", "corda_config", "megatron_config"),
     *("megatron_core", "runtime_config"),
@@ -100,8 +100,9 @@ class LoraPolicy(_Trained):
 
     @property
     def scaling(self) -> float:
-        """Alpha / rank."""
-        return float(self._config.lora_alpha / self._config.r)
+        """Alpha / rank; with rsLoRA alpha / sqrt(rank)."""
+        config = self._config
+        return float(config.lora_alpha / (config.r**0.5 if config.use_rslora else config.r))
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -246,6 +247,7 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]
         lora_dropout=lora.dropout,
+        use_rslora=lora.use_rslora,
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     try:
@@ -302,6 +304,7 @@ def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:
         "base model": lambda c: c.revision if is_known else c.base_model_name_or_path,
         "lora.rank": lambda c: c.r,
         "lora.alpha": lambda c: float(c.lora_alpha),
+        "lora.use_rslora": lambda c: c.use_rslora,
         "lora.target_modules": lambda c: sorted(c.target_modules or ()),
     }
     for name, value in compared.items():

@@ -26,19 +26,13 @@ from agentpeft.policies.messages import (
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
-from agentpeft.policies.rollout.episodes import (
-    EngineAgent,
-    EpisodeBuilder,
-    GroupRequest,
-    Mode,
-    OpenGroup,
-    SampleReport,
-    Seat,
-)
+from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
+from agentpeft.policies.rollout.groups import GroupRequest, Mode, OpenGroup, SampleReport, Seat
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.stages import TRAIN_STREAM, open_stages
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 __all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
 
@@ -148,7 +142,8 @@ class EnvRunner:
     def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
         """Returns the environments by mode and stage; evaluation has one stage."""
         environment, limit_s = self._settings.environment, self._own.step_timeout_s
-        held_out = {**environment.fixed_kwargs, **self._settings.evaluation.env_kwargs}
+        own_kwargs = {**environment.fixed_kwargs, **self._settings.evaluation.env_kwargs}
+        held_out = without_training_rewards(own_kwargs)
         seed = self._settings.seed, _STREAMS["eval"]
         pools: dict[tuple[Mode, int], EnvPool] = {
             ("train", stage): pool for stage, pool in enumerate(open_stages(self._settings))

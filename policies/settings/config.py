@@ -18,8 +18,11 @@ from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.curriculum import CurriculumSettings
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
-AlgorithmName = Literal["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo", "a2c", "sft"]
+AlgorithmName = Literal[
+    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "sft"
+]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
 
@@ -170,6 +173,8 @@ class LoraSettings(Section):
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
     """The update is scaled by alpha / rank."""
+    use_rslora: bool = False
+    """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
@@ -186,6 +191,8 @@ class LoraSettings(Section):
                 f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
                 "probabilities would differ from those that were sampled; set it to 0"
             )
+        if self.use_rslora and not self.use_lora:
+            yield "lora.use_rslora has no effect with lora.use_lora = false"
         if not self.use_lora and run.is_rl:
             yield (
                 "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs "
@@ -318,7 +325,7 @@ class TrainingSettings(Section):
     """
 
     algorithm: AlgorithmName = "grpo"
-    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `raft`, `ppo`, `a2c` or `sft`."""
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c` or `sft`."""
     num_iterations: CountOrZero = 100
     """Iterations of the whole run."""
     num_groups: Count = 32
@@ -333,6 +340,16 @@ class TrainingSettings(Section):
     """Iterations over which the learning rate rises linearly at the start."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's weight decay."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the mean gradient."""
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
+    much from step to step.
+    """
+    lora_plus_ratio: float = Field(default=1.0, gt=0)
+    """LoRA+: the learning rate of the adapter's B over that of its A, which is `lr`. Its paper
+    takes about 16.
+    """
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None
@@ -342,12 +359,16 @@ class TrainingSettings(Section):
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut."""
     clip_range: float | None = Field(default=None, gt=0)
-    """ε of the clipped ratio (`grpo`, `dr_grpo`, `ppo`). None: 0.2."""
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`). None: 0.0003 with
+    `gspo`, 1 with `cispo` (no lower bound), else 0.2.
+    """
     clip_range_high: float | None = Field(default=None, gt=0)
-    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`."""
+    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
+    `gspo`, 4 with `cispo`.
+    """
     loss_normalization: Normalization | None = None
     """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
-    `dr_grpo`, `sequence` with `raft`, else `token`.
+    `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
     """
     kl_coeff: NonNegativeFloat = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
@@ -365,7 +386,15 @@ class TrainingSettings(Section):
     """Momentum of REINFORCE's moving baseline."""
     importance_cap: float | None = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
-    engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
+    engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
+    """
+    max_token_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
+    it differ by more than this factor. None: never.
+    """
+    max_sequence_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves an episode out of the policy loss if its tokens' probabilities differ by more than
+    this factor in the geometric mean. None: never.
     """
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
@@ -391,6 +420,20 @@ class TrainingSettings(Section):
     """A control: deals each update's rewards out among its episodes at random, so that they
     teach nothing.
     """
+    overlong_tokens: Count | None = None
+    """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
+    the whole `overlong_penalty`. None: no penalty.
+    """
+    overlong_buffer_tokens: Count | None = None
+    """The tokens below `overlong_tokens` over which the penalty rises from 0. None: a fifth of
+    `overlong_tokens`.
+    """
+    overlong_penalty: float = Field(default=1.0, gt=0)
+    """What an overlong episode's reward loses. Needs `overlong_tokens`."""
+    num_replay_tasks: CountOrZero = 0
+    """Number of tasks, the latest, whose last success is remembered; it joins a group of the
+    same task in which all episodes failed. 0: no replay.
+    """
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update."""
     max_resampled_groups: CountOrZero = 0
@@ -398,9 +441,12 @@ class TrainingSettings(Section):
     ones, until `num_groups` have unequal returns. 0: none.
     """
 
-    def conflicts(self, _run: "Settings") -> Iterator[str]:
+    def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
+        yield from self._overlong()
+        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
+            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
             yield (
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
@@ -420,12 +466,13 @@ class TrainingSettings(Section):
             yield (
                 f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
                 "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
-                "or take grpo, dr_grpo or ppo"
+                "or take grpo, dr_grpo, gspo, cispo or ppo"
             )
-        if (self.clip_range_high or 1e9) < (self.clip_range or 0.2):
+        low = self.clip_range or _DEFAULT_CLIP_RANGE.get(self.algorithm, 0.2)
+        if self.algorithm != "cispo" and (self.clip_range_high or 1e9) < low:
             yield (
                 f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
-                "(0.2 unless set)"
+                f"({low:g} unless set)"
             )
         if 0 < self.num_iterations <= self.num_warmup_iterations:
             yield (
@@ -459,9 +506,24 @@ class TrainingSettings(Section):
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
             )
 
+    def _overlong(self) -> Iterator[str]:
+        """Yields what is wrong with the penalty for overlong episodes."""
+        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
+            yield (
+                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
+                "training.overlong_tokens"
+            )
+        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
+            yield (
+                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
+                f"training.overlong_tokens {self.overlong_tokens}"
+            )
+
 
 _CLIP = ("clip_range", "clip_range_high")
+_DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
 _CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
@@ -469,12 +531,16 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
     "grpo": (*_CRITIC, "baseline_momentum"),
     "dr_grpo": (*_CRITIC, "baseline_momentum"),
+    "gspo": (*_CRITIC, "baseline_momentum"),
+    "cispo": (*_CRITIC, "baseline_momentum"),
     "ppo": ("baseline_momentum",),
     "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
         *_CLIP,
         *_CRITIC,
         *_KL,
+        *_OVERLONG,
+        "overlong_tokens",
         "baseline_momentum",
         "dynamic_sampling",
         "entropy_coeff",
@@ -482,11 +548,14 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "importance_cap",
         "max_resampled_groups",
         "shuffle_rewards",
+        "num_replay_tasks",
+        "max_token_mismatch",
+        "max_sequence_mismatch",
     ),
 }
 """Which settings of `training` an algorithm does not read."""
 _WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
-_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "raft")
+_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft")
 
 
 class LearnerSettings(Section):
@@ -566,6 +635,11 @@ class EvaluationSettings(Section):
             yield (
                 f"evaluation would play the training file {trained[0]!r}: name other data, or "
                 "another split of it, in evaluation.env_kwargs, or set evaluation.num_tasks = 0"
+            )
+        if without_training_rewards(self.env_kwargs) != self.env_kwargs:
+            yield (
+                "evaluation.env_kwargs has partial_credit or a turn_reward_fn, which are for "
+                "training alone: leave them out"
             )
         if self.interval > 0 and self.num_tasks == 0:
             yield f"evaluation.interval {self.interval} has no effect with evaluation.num_tasks = 0"

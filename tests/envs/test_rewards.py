@@ -3,9 +3,17 @@
 import dataclasses
 
 import pytest
-from toy_env import EchoSource
+from toy_env import EchoEnv, EchoSource
 
-from agentpeft.envs import REWARD_PRESETS, Episode, Outcome, RewardConfig, SettingsError, TurnRecord
+from agentpeft.envs import (
+    REWARD_PRESETS,
+    EnvFault,
+    Episode,
+    Outcome,
+    RewardConfig,
+    SettingsError,
+    TurnRecord,
+)
 
 TASK = EchoSource().get("echo/1")
 
@@ -58,6 +66,36 @@ def test_a_function_replaces_the_reward_by_outcome(reward_fn):
     assert (reward, type(reward)) == (4.0, float)
 
 
+@pytest.mark.parametrize("turn_reward_fn", [two_per_turn, "test_rewards:two_per_turn"])
+def test_a_function_adds_to_the_reward_of_every_turn(turn_reward_fn):
+    env = EchoEnv(reward={"turn_reward_fn": turn_reward_fn, "turn_cost": 0.5})
+    env.reset(options={"task": "echo/1"})
+    rewards = [env.step(action)[1] for action in ("please", "word1")]
+    assert rewards == [0.25 - 0.5 + 2, -0.5 + 4 + 1]
+    assert [turn.reward for turn in env.episode.turns] == [1.75, 3.5]
+
+
+def test_a_turn_is_scored_with_how_the_episode_stands_after_it():
+    seen = []
+
+    def score(episode):
+        seen.append((episode.outcome, episode.turns[-1].action, len(episode.turns)))
+        return 0
+
+    env = EchoEnv(reward={"turn_reward_fn": score})
+    env.reset(options={"task": "echo/1"})
+    for action in ("please", "word1"):
+        env.step(action)
+    assert seen == [(Outcome.ONGOING, "please", 1), (Outcome.SUCCESS, "word1", 2)]
+
+
+def test_a_turns_score_that_is_no_number_is_a_fault():
+    env = EchoEnv(reward={"turn_reward_fn": lambda _: "high"})
+    env.reset(options={"task": "echo/1"})
+    with pytest.raises(EnvFault, match=r"turn 1: turn_reward_fn .* returned 'high', no finite"):
+        env.step("please")
+
+
 def test_of_takes_configs_names_and_mappings():
     config = RewardConfig(success=2.0)
     assert RewardConfig.of(config) is config
@@ -90,6 +128,8 @@ def test_a_config_is_also_the_mapping_of_its_fields(config):
         ({"reward_fn": ":f"}, "must be 'module:function'"),
         ({"reward_fn": "test_rewards:TASK"}, "is not callable"),
         ({"reward_fn": 3}, "is not callable"),
+        ({"turn_reward_fn": 3}, "turn_reward_fn 3 is not callable"),
+        ({"turn_reward_fn": "nowhere:f"}, "turn_reward_fn 'nowhere:f' must be 'module:function'"),
         (None, "reward must be a RewardConfig, a preset's name or a mapping, got None"),
         ({1: 2}, "unknown reward field 1; known: "),
     ],

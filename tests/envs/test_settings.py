@@ -69,6 +69,8 @@ ACCEPTED = {
     "render_mode": {"None"},
     "reward": {"empty dict"},
     "reward_fn": {"None", "class", "function"},
+    "turn_reward_fn": {"None", "class", "function"},
+    "partial_credit": {"0", "1", "0.5"},
     "success": NUMBERS,
     "failure": NUMBERS,
     "format_bonus": NUMBERS,

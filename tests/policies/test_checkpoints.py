@@ -20,6 +20,7 @@ from agentpeft.policies.checkpoints import (
     read_state,
     seal_logs,
     set_aside_newer,
+    settings_of,
     write_checkpoint,
     write_config,
 )
@@ -170,6 +171,14 @@ def test_damage_is_refused_or_without_effect(tmp_path, damage):
             num_refused += 1
         path.write_bytes(content)
     assert num_refused > 75
+
+
+def test_a_setting_newer_than_the_checkpoint_has_its_default():
+    whole = Settings(training={"lr": 1e-3, "adam_beta1": 0.9}).model_dump(mode="json")
+    older = {**whole, "training": {"lr": 1e-3}}
+    assert settings_of({"settings": older}) == whole
+    changed = Settings(training={"lr": 1e-3, "adam_beta1": 0.5}).model_dump(mode="json")
+    assert settings_of({"settings": changed}) == changed
 
 
 def test_the_message_names_the_file_and_the_older_checkpoint_that_is_whole(tmp_path):

@@ -16,6 +16,7 @@ from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 TINY = (
     *SMALL,
@@ -150,6 +151,30 @@ def test_a_stage_has_its_own_environments_which_are_closed_when_it_is_over(build
 
 def task_of(runner, position):
     return runner.sample([GroupRequest(position, 1)])[0][0].task_id
+
+
+def three_per_turn(episode):
+    """A reward for every turn, by name: `test_env_runner:three_per_turn`."""
+    assert episode.turns
+    return 3.0
+
+
+def test_a_reward_for_turns_is_for_training_alone(build):
+    reward = "environment.kwargs.reward={turn_reward_fn='test_env_runner:three_per_turn'}"
+    runner = build(lambda session, turn: "no", reward)
+    (group,), report = play(runner, (0, 1, "train"))
+    assert group.trajectories[0].turn_rewards == (3.0,) * 4
+    assert report.records[0].episode_return == 12.0
+    (group,), report = play(runner, (0, 1, "eval"))
+    assert group.trajectories[0].turn_rewards == (0.0,) * 4
+    assert report.records[0].episode_return == 0.0
+
+
+def test_partial_credit_is_for_training_alone():
+    reward = {"preset": "db", "turn_reward_fn": "m:f"}
+    kwargs = {"partial_credit": 0.5, "split": "train", "reward": reward}
+    assert without_training_rewards(kwargs) == {"split": "train", "reward": {"preset": "db"}}
+    assert without_training_rewards({"reward": "db"}) == {"reward": "db"}
 
 
 def test_an_episode_is_played_again_after_a_fault_in_a_fresh_environment(build):

@@ -33,6 +33,7 @@ WARM = ("warm_start.num_steps=10", "warm_start.batch_size=4")
 STEPS = ("training.num_epochs=3", "training.lr=0.1")
 CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
 TURNS = (*CRITIC, "environment.kwargs.max_turns=3", "environment.kwargs.invalid_ends=false")
+OVERLONG = ("training.overlong_tokens=4", "training.algorithm=reinforce")
 KL = ("training.kl_coeff=0.1", *STEPS)
 STAGES = ("curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",)
 SOLVED = (
@@ -64,6 +65,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "lora.use_lora": ("false", *SFT),
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),
+    "lora.use_rslora": ("true",),
     "lora.target_modules": ('["q_proj"]',),
     "lora.dropout": ("0.5", *SFT),
     "warm_start.num_steps": ("2",),
@@ -83,6 +85,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.lr_schedule": ("linear",),
     "training.num_warmup_iterations": ("2", "training.num_iterations=3"),
     "training.weight_decay": ("0.5",),
+    "training.adam_beta1": ("0.5",),
+    "training.adam_beta2": ("0.9",),
+    "training.lora_plus_ratio": ("4.0",),
     "training.max_grad_norm": ("1e-3",),
     "training.num_epochs": ("2",),
     "training.num_minibatches": ("2",),
@@ -95,6 +100,11 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.entropy_coeff": ("0.1",),
     "training.baseline_momentum": ("0.1", "training.algorithm=reinforce"),
     "training.importance_cap": ("0.5",),
+    "training.max_token_mismatch": ("1.00000001",),
+    "training.max_sequence_mismatch": ("1.00000001",),
+    "training.overlong_tokens": ("2", "training.algorithm=reinforce"),
+    "training.overlong_buffer_tokens": ("4", *OVERLONG, "training.overlong_tokens=6"),
+    "training.overlong_penalty": ("5.0", *OVERLONG),
     "training.critic": ("shared", "training.algorithm=ppo"),
     "training.critic_lr": ("1e-3", *CRITIC),
     "training.gamma": ("0.5", *TURNS),
@@ -134,6 +144,7 @@ ELSEWHERE = {
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
     "env_runners.step_timeout_s": "policies/test_env_runner.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
+    "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
     "training.shuffle_rewards": "policies/test_control.py",
     "learners.num_learners": "policies/test_several_learners.py",

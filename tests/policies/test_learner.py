@@ -1,5 +1,8 @@
 """What an update does: steps, terms, cuts, faults, and learning itself."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +35,16 @@ def test_cutting_into_micro_batches_changes_nothing(normalization, learners):
     )
     assert torch.allclose(whole, cut, rtol=1e-5, atol=1e-6)
     assert whole.abs().max() > 1e-4
+
+
+def test_cutting_keeps_the_ratios_of_whole_sequences():
+    terms = {"algorithm": "gspo", "num_epochs": 3, "lr": 1e-2, "clip_range": 0.5}
+    whole, cut = (
+        gradients(make_learner(make_policy(nonzero=True), part, **terms), random_groups())
+        for part in ({}, {"max_tokens_per_micro_batch": 30})
+    )
+    assert torch.allclose(whole, cut, rtol=1e-4, atol=1e-5)
+    assert whole.abs().max() > 1e-3
 
 
 def test_skipping_episodes_without_advantage_changes_nothing():
@@ -91,9 +104,54 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit():
     assert (resumed.version, resumed.baseline) == (learner.version, learner.baseline)
 
 
-def save(state):
-    import io
+@pytest.mark.parametrize(
+    "changed", [{"weight_decay": 0.5}, {"adam_beta1": 0.5}, {"adam_beta2": 0.9}], ids=str
+)
+def test_a_resumed_learner_takes_its_steps_with_the_settings_that_it_has_now(changed):
+    learner = make_learner()
+    learner.update(random_groups())
+    weights, state = learner.policy.adapter_weights(), save(learner.state_dict()).getvalue()
+    after = []
+    for terms in ({}, changed):
+        resumed = make_learner(**terms)
+        resumed.policy.load_weights(weights)
+        resumed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+        resumed.update(random_groups(seed=1))
+        after.append(flat_weights(resumed).tobytes())
+    assert after[0] != after[1]
 
+
+def test_lora_plus_steps_further_in_b_than_in_a():
+    """Adam's first step is the learning rate, wherever the gradient is not tiny."""
+    learner = make_learner(make_policy(nonzero=True), lora_plus_ratio=8.0, lr=1e-4)
+    before = learner.policy.adapter_weights()
+    learner.update(random_groups())
+    after = learner.policy.adapter_weights()
+    for name, weights in after.items():
+        step = 8e-4 if "lora_B" in name else 1e-4
+        assert np.median(abs(weights - before[name])) == pytest.approx(step, rel=0.01)
+    with_critic = {"algorithm": "ppo", "critic": "separate", "lora_plus_ratio": 8.0, "lr": 1e-4}
+    learner = make_learner(make_policy(nonzero=True), critic_lr=2e-4, **with_critic)
+    learner.update(random_groups())
+    groups = learner.state_dict()["optimizer"]["param_groups"]
+    assert [group["lr"] for group in groups] == pytest.approx([1e-4, 8e-4, 2e-4])
+
+
+def test_adam_steps_with_the_betas_of_the_settings():
+    learner = make_learner(adam_beta1=0.3, adam_beta2=0.6, lr=1e-2)
+    parameter = learner.policy.trainable_parameters()[0]
+    mean, square, weight = 0.0, 0.0, parameter.detach().double().clone()
+    for step, seed in enumerate((0, 1), 1):
+        learner.update(random_groups(seed=seed))
+        gradient = parameter.grad.double()
+        mean = 0.3 * mean + 0.7 * gradient
+        square = 0.6 * square + 0.4 * gradient**2
+        divisor = (square / (1 - 0.6**step)).sqrt() + 1e-8
+        weight -= 1e-2 * mean / (1 - 0.3**step) / divisor
+        assert torch.allclose(parameter.double(), weight, atol=1e-6)
+
+
+def save(state):
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
@@ -230,6 +288,28 @@ def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
     assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
 
 
+@pytest.mark.parametrize("setting", ["max_token_mismatch", "max_sequence_mismatch"])
+def test_what_is_left_out_for_its_mismatch_teaches_nothing(setting):
+    """The second group's episodes were sampled with other probabilities than the learner's."""
+    policy, groups = make_policy(nonzero=True), random_groups(num_groups=1)
+    logprobs = policy.model(torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
+    right = [
+        replace(
+            make_trajectory([1, 2], [a], a == 3),
+            sampling_logprobs=logprobs[[a]].detach().numpy(),
+        )
+        for a in (3, 4)
+    ]
+    terms = {"max_grad_norm": 1e9, "loss_normalization": "constant"}
+    alone = make_learner(policy, **terms)
+    expected = gradients(alone, [make_group(1, right)]) * 2 / 6  # of six episodes, two
+    masked = make_learner(make_policy(nonzero=True), **terms, **{setting: 1.0001})
+    got = gradients(masked, [*groups, make_group(1, right)])
+    assert torch.allclose(got, expected, atol=1e-6)
+    metrics = make_learner(make_policy(nonzero=True), **{setting: 1.0001}).update(groups)
+    assert metrics["train/masked_fraction"] == 1
+
+
 def test_gradient_checkpointing_gives_the_same_gradients():
     plain = gradients(make_learner(make_policy(nonzero=True)), random_groups())
     policy = make_policy(nonzero=True, checkpointing=True)
@@ -247,7 +327,7 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule(schedule, expe
     assert [compute_lr(training, i) for i in range(4)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("algorithm", ["reinforce", "rloo", "grpo", "dr_grpo", "raft", "ppo"])
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"a2c", "sft"}))
 def test_samples_of_older_adapters_are_weighed_by_their_ratio_unless_told_otherwise(algorithm):
     groups = random_groups()
     own = {"algorithm": algorithm, "num_epochs": 1}

@@ -37,6 +37,45 @@ def test_clipped_ratio_is_ppos_objective_with_a_higher_upper_bound():
     assert clipped.tolist() == [True, False, False, True, False]
 
 
+def test_clipped_weight_is_cispos_objective():
+    new, old, advantages = tensors()
+    wide = losses.ClipRange(1.0, 0.3)
+    loss = losses.clipped_weight(new, old, advantages, wide)
+    loss.sum().backward()
+    ratios = [math.exp(n - o) for n, o in zip(NEW, OLD, strict=True)]
+    weights = [min(max(r, 0.0), 1.3) for r in ratios]  # no lower bound
+    slopes = [-w * a for w, a in zip(weights, ADVANTAGES, strict=True)]
+    assert new.grad.tolist() == pytest.approx(slopes)
+    assert loss.tolist() == pytest.approx([s * n for s, n in zip(slopes, NEW, strict=True)])
+
+
+@pytest.mark.parametrize("advantages", [(1.0, -1.0), (-0.5, 2.0)])
+@pytest.mark.parametrize("clip", [losses.ClipRange(3e-4, 4e-4), losses.ClipRange(0.5, 0.5)])
+def test_gspo_is_the_mean_over_sequences_of_their_clipped_ratios(advantages, clip):
+    advantages = torch.tensor(advantages).double()
+    old = [torch.tensor([-1.0, -2.0, -0.5]).double(), torch.tensor([-0.3, -1.1]).double()]
+    new = [
+        torch.tensor([-0.9, -1.8, -0.6]).double().requires_grad_(),
+        torch.tensor([-0.5, -1.2]).double().requires_grad_(),
+    ]
+    expected = torch.zeros(()).double()
+    for pi, pi_old, advantage in zip(new, old, advantages, strict=True):
+        s = (pi.sum().exp() / pi_old.sum().exp()) ** (1 / len(pi))
+        bounded = s.clamp(1 - clip.low, 1 + clip.high)
+        expected = expected - torch.min(s * advantage, bounded * advantage) / 2
+    slopes = torch.autograd.grad(expected, new)
+
+    flat = torch.cat([each.detach() for each in new]).requires_grad_()
+    sequences = torch.tensor([0, 0, 0, 1, 1])
+    compared = losses.spread_ratio(flat, torch.cat(old), sequences)
+    per_token = losses.clipped_ratio(flat, compared, advantages[sequences], clip)
+    first, second = losses.compute_token_weights("sequence", [3, 2], 0)
+    loss = per_token[:3].sum() * first + per_token[3:].sum() * second
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert flat.grad.tolist() == pytest.approx(torch.cat(slopes).tolist(), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("estimator", "value", "slope"),
     [
@@ -57,6 +96,27 @@ def test_kl_estimators_have_schulmans_values_and_slopes(estimator, value, slope)
 def test_importance_weights_are_probability_ratios_up_to_the_cap():
     old, sampling = torch.tensor([0.6, 0.2]).log(), torch.tensor([0.2, 0.4]).log()
     assert losses.importance_weights(old, sampling, 2.0).tolist() == pytest.approx([2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("max_token", "max_sequence", "expected"),
+    [
+        (None, None, [1, 1, 1, 1, 1]),
+        (3.0, None, [1, 1, 0, 1, 0]),
+        (None, 1.9, [1, 1, 1, 0, 0]),
+        (3.0, 1.9, [1, 1, 0, 0, 0]),
+    ],
+)
+def test_what_learner_and_engine_disagree_about_is_left_out(max_token, max_sequence, expected):
+    ratios, sequences = [2.0, 0.5, 4.0, 1.0, 0.25], [0, 0, 0, 1, 1]
+    for sequence, bound in ((0, 1.9), (1, 1.9)):  # the expected numbers, by the definition
+        own = [r for r, s in zip(ratios, sequences, strict=True) if s == sequence]
+        mean = math.prod(own) ** (1 / len(own))
+        assert (1 / bound <= mean <= bound) == (sequence == 0)
+    engine = torch.full((5,), -2.0)
+    learner = engine + torch.tensor(ratios).log()
+    got = losses.is_trusted(learner, engine, torch.tensor(sequences), max_token, max_sequence)
+    assert got.tolist() == [bool(each) for each in expected]
 
 
 @pytest.mark.parametrize(

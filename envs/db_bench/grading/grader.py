@@ -26,6 +26,7 @@ from agentpeft.envs.db_bench.grading.matching import (
     is_same_stored_row,
     is_sub_bag,
 )
+from agentpeft.envs.db_bench.grading.partial_credit import share_of_changes, share_of_rows
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
 _MAX_REMEMBERED = 256
@@ -83,6 +84,26 @@ class Grader:
             _is_same_table(session.read_table(table.name, _count_rows(gold) + 1), gold)
             for table, gold in zip(task.tables, remembered.contents, strict=True)
         )
+
+    def answer_share(self, task: DBBenchTask, text: str) -> float:
+        """Returns which share of a wrong answer's rows is right. Raises: DataError, EnvFault."""
+        label = self.gold_label(task)
+        answer = parse_answer(text, len(label[0]) if label else 1) if text.strip() else []
+        return share_of_rows(answer, label)
+
+    def state_share(self, task: DBBenchTask, session: DatabaseSession) -> float:
+        """Returns which share of the gold statement's changes a session has made, and no others.
+
+        Raises: DataError, EnvFault.
+        """
+        remembered = self._remember(task)
+        if remembered.contents is None:
+            remembered.contents = self._run_gold(task)
+        with closing(self._database.open(task.tables)) as untouched:
+            before = [untouched.read_table(table.name) for table in task.tables]
+        longest = max(_count_rows(table) for table in (*before, *remembered.contents))
+        after = [session.read_table(table.name, 2 * longest + 1) for table in task.tables]
+        return share_of_changes(before, after, remembered.contents)
 
     def gold_label(self, task: DBBenchTask) -> tuple[Row, ...]:
         """Returns a read task's answer: its label, else what its gold SQL gives.
@@ -143,8 +164,8 @@ class Grader:
             yield session, result
 
 
-def _count_rows(contents: TableContents | None) -> int:
-    return len(contents.rows) if contents else 0
+def _count_rows(contents: TableContents | UnreadableTable | None) -> int:
+    return len(contents.rows) if isinstance(contents, TableContents) else 0
 
 
 def _is_same_table(

@@ -105,6 +105,16 @@ def is_sub_bag(
     return len(answer) <= len(gold) and _Pairing(answer, gold, is_same).is_complete()
 
 
+def count_pairs(
+    answer: Sequence[Row], gold: Sequence[Row], is_same: Callable[[Row, Row], bool]
+) -> int:
+    """Returns how many answered rows have a gold row of their own, each paired with the first.
+
+    Where rows agree only within a tolerance, another pairing may have more.
+    """
+    return _Pairing(answer, gold, is_same).count_first_fits()
+
+
 class _Pairing:
     """Kuhn's bipartite matching, iterative; who fits whom is found where it is asked."""
 
@@ -126,6 +136,15 @@ class _Pairing:
             index in self._partner_of_answer or self._augment(index)
             for index in range(len(self._answer))
         )
+
+    def count_first_fits(self) -> int:
+        for index in range(len(self._answer)):
+            if index not in self._partner_of_answer:
+                fitting = (g for g in self._fitting(index) if g not in self._partner_of_gold)
+                gold = next(fitting, None)
+                if gold is not None:
+                    self._pair(index, gold)
+        return len(self._partner_of_answer)
 
     def _pair(self, answer: int, gold: int) -> None:
         self._partner_of_answer[answer], self._partner_of_gold[gold] = gold, answer

@@ -8,7 +8,7 @@ the agent has left (a script it runs, a configuration it reads) is the agent's; 
 data's risk, and so is what a process is called.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
@@ -45,32 +45,52 @@ def set_up(task: OSTask, sandbox: Sandbox) -> None:
             raise DataError(f"task {task.task_id}: its start command does not come back")
 
 
-def find_mistake(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
-    """Returns why an ended episode is wrong; None if it is right. Raises: DataError, EnvFault."""
+def judge(task: OSTask, sandbox: Sandbox, answer: str | None) -> Iterator[str | None]:
+    """Yields for each thing that must hold at an episode's end why it does not, or None.
+
+    They are the answer, the parts of the state, and the checks; live checks come before the state.
+    Nothing is looked at before it is asked for. Raises: DataError, EnvFault.
+    """
     verdict = task.verdict
-    if verdict.answer is not None and not verdict.answer.allows(answer or ""):
-        return f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
+    if verdict.answer is not None:
+        is_right = verdict.answer.allows(answer or "")
+        wanted = f"the answer must be {verdict.answer.value!r:.200}, is {answer!r:.200}"
+        yield None if is_right else wanted
     if verdict.is_live:  # freezing ends what its checks look at
-        mistake = _find_wrong_check(task, sandbox, answer) or _find_wrong_state(task, sandbox)
-    else:
-        mistake = _find_wrong_state(task, sandbox) or _find_wrong_check(task, sandbox, answer)
-    if sandbox.has_lost_files and (verdict.state or verdict.checks):  # nothing there is not right
-        return mistake or "the agent has ended its machine, and its files are gone"
+        yield from _judge_checks(task, sandbox, answer)
+    files = sandbox.freeze()
+    if verdict.state is not None:
+        yield from verdict.state.judge(files)
+    if not verdict.is_live:
+        yield from _judge_checks(task, sandbox, answer)
+
+
+def find_mistake(task: OSTask, sandbox: Sandbox, judged: Iterable[str | None]) -> str | None:
+    """Returns why an ended episode is wrong, of what `judge` yields; None if it is right."""
+    mistake = next(filter(None, judged), None)
+    is_lost = sandbox.has_lost_files and bool(task.verdict.state or task.verdict.checks)
+    if mistake is None and is_lost:  # nothing there is not right
+        return "the agent has ended its machine, and its files are gone"
     return mistake
 
 
-def _find_wrong_state(task: OSTask, sandbox: Sandbox) -> str | None:
-    files, state = sandbox.freeze(), task.verdict.state
-    return None if state is None else state.find_difference(files)
+def share_of_checks(judged: Sequence[str | None], untouched: Sequence[str | None]) -> float:
+    """Returns how many things the agent made right, over those that were wrong at the start.
+
+    Each thing that it made wrong counts against it. For training; it is no verdict.
+    """
+    num_right, num_at_start = judged.count(None), untouched.count(None)
+    return max(0.0, (num_right - num_at_start) / max(1, len(untouched) - num_at_start))
 
 
-def _find_wrong_check(task: OSTask, sandbox: Sandbox, answer: str | None) -> str | None:
+def _judge_checks(task: OSTask, sandbox: Sandbox, answer: str | None) -> Iterator[str | None]:
     run = sandbox.check_live if task.verdict.is_live else sandbox.check
-    known = [answer or ""]
-    for check in task.verdict.checks:
+    known, checks = [answer or ""], task.verdict.checks
+    for number, check in enumerate(checks):
         if not isinstance(check, Script):
-            if not ExpectedAnswer(known[-1], check).allows(known[0]):
-                return f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
+            is_right = ExpectedAnswer(known[-1], check).allows(known[0])
+            wanted = f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
+            yield None if is_right else wanted
             continue
         # A program's arguments would be in the list of processes that a live check reads.
         is_told = not (task.verdict.is_live and check.language in _COMPILERS)
@@ -78,9 +98,11 @@ def _find_wrong_check(task: OSTask, sandbox: Sandbox, answer: str | None) -> str
         if result.exit_code == _NO_COMPILER:
             raise DataError(f"task {task.task_id}: the image has no compiler for its check")
         if result.exit_code != 0:
-            return f"a check fails ({_reason(result)})"
+            # The checks after it are told what it would have printed, so they cannot be run.
+            yield from [f"a check fails ({_reason(result)})"] * (len(checks) - number)
+            return
         known.append(result.output.strip())
-    return None
+        yield None
 
 
 def gold_output(task: OSTask, sandbox: Sandbox) -> str:

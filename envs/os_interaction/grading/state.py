@@ -92,21 +92,24 @@ class State:
 
     def find_difference(self, files: FrozenFiles) -> str | None:
         """Returns the first thing that is not as it must be, in words; None if all is."""
-        accounts = read_accounts(files)
-        return next(self._differences(files, accounts), None)
+        return next(filter(None, self.judge(files)), None)
 
-    def _differences(self, files: FrozenFiles, accounts: Accounts) -> Iterator[str]:
+    def judge(self, files: FrozenFiles) -> Iterator[str | None]:
+        """Yields for each user, group, file and interval what is not as it must be, or None."""
+        accounts = read_accounts(files)
         for user in self.users:
-            yield from _user_differences(user, accounts)
+            yield next(_user_differences(user, accounts), None)
         for group in self.groups:
-            yield from _group_differences(group, accounts)
+            yield next(_group_differences(group, accounts), None)
         for file in self.files:
-            yield from _file_differences(file, files, accounts)
+            yield next(_file_differences(file, files, accounts), None)
         for interval in self.intervals:
             earlier, later = files.stat(interval.earlier), files.stat(interval.later)
             least = interval.min_s - _CLOCK_TICK_S
             if earlier is None or later is None or later.mtime - earlier.mtime < least:
                 yield f"{interval.later} is not {interval.min_s} s later than {interval.earlier}"
+            else:
+                yield None
 
 
 def _differ(name: str, wanted: object, got: object) -> Iterator[str]:
