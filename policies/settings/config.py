@@ -151,7 +151,9 @@ class LoraSettings(Section):
     """The adapter that is trained."""
 
     use_lora: bool = True
-    """False trains all weights, with algorithm `sft` only."""
+    """False trains [all weights](how_it_works.md#all-weights), for models that fit. The section's
+    other settings are then not read.
+    """
     rank: Count = 16
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
@@ -172,10 +174,10 @@ class LoraSettings(Section):
                 f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
                 "probabilities would differ from those that were sampled; set it to 0"
             )
-        if not self.use_lora and run.is_rl:
+        if not self.use_lora and run.training.critic == "separate":
             yield (
-                "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs "
-                "the base as its reference and broadcasts the adapter"
+                "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
+                "false trains all weights: set it to 'shared'"
             )
 
 
@@ -184,8 +186,8 @@ class WarmStartSettings(Section):
 
     num_steps: CountOrZero = 0
     """Number of steps at most. They train the tiny model's base weights (cached in
-    `~/.cache/agentpeft`, or in `AGENTPEFT_CACHE`) or any other model's adapter. 0: no warm
-    start.
+    `~/.cache/agentpeft`, or in `AGENTPEFT_CACHE`) or what is trained of any other model. 0: no
+    warm start.
     """
     target_success: float | None = Field(default=None, gt=0, le=1)
     """Tiny model only: the learning rate begins to fall once greedy decoding would play this
@@ -210,11 +212,6 @@ class WarmStartSettings(Section):
             yield (
                 f"warm_start.target_success {self.target_success} is for the tiny model's base "
                 f"weights, not for {run.model.name!r}"
-            )
-        if self.num_steps > 0 and not (run.lora.use_lora or run.is_tiny):
-            yield (
-                f"warm_start.num_steps {self.num_steps} trains the adapter of model "
-                f"{run.model.name!r}, and lora.use_lora is false: use algorithm 'sft' alone"
             )
 
 
