@@ -169,7 +169,7 @@ def find_problem(metrics: Mapping[str, float], probe: Probe) -> str | None:
     if not effect >= least:
         return f"served_effect is {effect:.2f} (limit {least:g}): rounding takes the rest away"
     if metrics.get("canary", 1.0) < MIN_CANARY:
-        return f"canary is {metrics['canary']:.2f}: the engine answers as if it had no adapter"
+        return f"canary is {metrics['canary']:.2f}: the engine answers as the base does"
     return None
 
 
