@@ -44,7 +44,8 @@ MAY_CHANGE = (
     *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
     *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
-    *("training.dynamic_sampling", "env_runners.", "learners.", "evaluation."),
+    *("training.dynamic_sampling", "training.max_resampled_groups"),
+    *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
     *("output.tensorboard", "output.wandb", "output.episodes"),
 )
@@ -142,7 +143,9 @@ def _find_differences(
 
 def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
     """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
-    for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
+    defaults = Settings().model_dump(mode="json")  # of settings that an older version did not have
+    before = merge_settings(defaults, saved)
+    for name, old, new in _find_differences(before, settings.model_dump(mode="json")):
         if not _may_change(name) and name != "output.dir":
             raise SettingsError(
                 f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"

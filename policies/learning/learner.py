@@ -34,6 +34,7 @@ from agentpeft.policies.learning.samples import (
     Scores,
     list_members,
     make_samples,
+    shuffle_rewards,
 )
 from agentpeft.policies.learning.schedules import compute_lr
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
@@ -83,8 +84,11 @@ class Learner:
         totals = Totals()
         lr = self._set_lr()
         self._set_mode()
-        kept = [group for group in groups if not self._is_dropped(group)]
-        samples = self._make_samples(groups, kept) if kept else []
+        learnt = groups
+        if self.settings.training.shuffle_rewards:
+            learnt = shuffle_rewards(groups, (self.settings.seed, self.version))
+        kept = [group for group in learnt if not self._is_dropped(group)]
+        samples = self._make_samples(learnt, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):

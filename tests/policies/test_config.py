@@ -178,8 +178,8 @@ def test_bad_settings_are_one_clear_line(override, message):
         ),
         ("evaluation.interval=5 evaluation.num_tasks=0", "has no effect with"),
         ("environment.kwargs.data=a.jsonl", "would play the training file 'a.jsonl'"),
-        ("environment.kwargs.adaptive=true", "tasks follow the outcomes"),
         ("evaluation.env_kwargs.adaptive=true", "tasks follow the outcomes"),
+        ("warm_start.env_kwargs.adaptive=true", "tasks follow the outcomes"),
         ("env_runners.temperature=0", "RL needs > 0"),
         (
             "lora.use_lora=false training.algorithm=ppo training.critic=separate",
