@@ -48,7 +48,7 @@ MAY_CHANGE = (
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
     *("training.max_token_mismatch", "training.max_sequence_mismatch"),
     *("training.overlong_tokens", "training.overlong_buffer_tokens", "training.overlong_penalty"),
-    *("training.num_replay_tasks", "training.dynamic_sampling"),
+    *("training.teacher_coeff", "training.num_replay_tasks", "training.dynamic_sampling"),
     *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
     *("output.tensorboard", "output.wandb", "output.episodes"),

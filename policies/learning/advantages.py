@@ -71,6 +71,12 @@ def imitation(returns: Floats, baseline: float) -> Floats:
     return np.ones_like(returns)
 
 
+def no_reward(returns: Floats, baseline: float) -> Floats:
+    """Zero for every episode: only a teacher tells what to learn (distillation)."""
+    del baseline
+    return np.zeros_like(returns)
+
+
 def whiten(advantages: Floats) -> Floats:
     """Shifts and scales all of a batch's advantages, (M,), to mean 0 and deviation 1 (PPO)."""
     if not advantages.size:

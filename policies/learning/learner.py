@@ -37,6 +37,7 @@ from agentpeft.policies.learning.samples import (
     make_samples,
 )
 from agentpeft.policies.learning.schedules import compute_lr, split_by_lr
+from agentpeft.policies.learning.teacher import add_teaching, compute_teacher_metrics, open_teacher
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.lora import Policy
@@ -73,6 +74,7 @@ class Learner:
         self._optimizer = torch.optim.AdamW(
             [{"params": parameters} for parameters, _ in parts], **self._adam, fused=True
         )
+        self._teacher = open_teacher(settings, policy.base) if training.teacher else None
         self._replay = Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
@@ -111,6 +113,7 @@ class Learner:
             **_compute_episode_metrics(groups),
             **compute_critic_metrics(samples),
             **self._replay.metrics(),
+            **compute_teacher_metrics(samples),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -180,7 +183,7 @@ class Learner:
         training, members = self.settings.training, list_members(kept)
         reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
         kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        needs_logprobs = reuses_samples or kl_in_rewards
+        needs_logprobs = reuses_samples or kl_in_rewards or self._teacher is not None
         passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
         old = self._score(members, passes)
         reference = [Scores()] * len(members)
@@ -190,17 +193,29 @@ class Learner:
         mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
         self.baseline = mean if self.baseline is None else self.baseline
         samples = make_samples(members, old, reference, self._spec, training, self.baseline)
+        if self._teacher is not None:
+            played = [sample.member for sample in samples]
+            taught = self._score(played, [POLICY_PASS], self._teacher)
+            samples = add_teaching(samples, taught, training.teacher_coeff)
         momentum = training.baseline_momentum
         self.baseline = momentum * self.baseline + (1 - momentum) * mean
         return samples
 
-    def _score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
-        """Returns each member's scores by the present weights, each learner scoring its share."""
+    def _score(
+        self,
+        members: Sequence[GroupMember],
+        passes: Sequence[Pass],
+        runner: ModelRunner | None = None,
+    ) -> list[Scores]:
+        """Returns each member's scores, each learner scoring its share.
+
+        They are those of the present weights, or of another `runner`'s.
+        """
         if not passes:
             return [Scores()] * len(members)
         shares = self.peers.shares(members)
         share = [members[number] for number in shares[self.peers.rank]]
-        scores_by_share = self.peers.gather(self._runner.score(share, passes))
+        scores_by_share = self.peers.gather((runner or self._runner).score(share, passes))
         scores: dict[int, Scores] = {}
         for numbers, share_scores in zip(shares, scores_by_share, strict=True):
             scores |= dict(zip(numbers, share_scores, strict=True))

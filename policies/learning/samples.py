@@ -61,7 +61,7 @@ class Sample:
     step, the weights have not moved when it is taken, so the loss uses its own log-probabilities as
     the old ones, and those of `old` are None (unless the KL term is in the rewards).
     `reference`: scores by the reference policy; empty without a KL term. `critic`: None without a
-    critic.
+    critic. `teacher`: scores by the teacher; empty without one.
     """
 
     member: GroupMember
@@ -69,6 +69,7 @@ class Sample:
     old: Scores
     reference: Scores
     critic: CriticTargets | None
+    teacher: Scores = Scores()
 
 
 def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:

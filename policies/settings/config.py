@@ -20,7 +20,7 @@ from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 AlgorithmName = Literal[
-    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "sft"
+    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "distill", "sft"
 ]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
@@ -311,7 +311,9 @@ class TrainingSettings(Section):
     """
 
     algorithm: AlgorithmName = "grpo"
-    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c` or `sft`."""
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c`,
+    `distill` or `sft`.
+    """
     num_iterations: CountOrZero = 100
     """Iterations of the whole run."""
     num_groups: Count = 32
@@ -345,8 +347,8 @@ class TrainingSettings(Section):
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut."""
     clip_range: float | None = Field(default=None, gt=0)
-    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`). None: 0.0003 with
-    `gspo`, 1 with `cispo` (no lower bound), else 0.2.
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
+    0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
     """
     clip_range_high: float | None = Field(default=None, gt=0)
     """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
@@ -412,6 +414,13 @@ class TrainingSettings(Section):
     """
     overlong_penalty: float = Field(default=1.0, gt=0)
     """What an overlong episode's reward loses. Needs `overlong_tokens`."""
+    teacher: str | None = Field(default=None, min_length=1)
+    """A model (as `model.name`) or an adapter's folder, with the policy's vocabulary: each sampled
+    token's advantage gets its log-probability there less the policy's
+    ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """
+    teacher_coeff: float = Field(default=1.0, gt=0)
+    """Weight of what the teacher adds. Needs `teacher`."""
     num_replay_tasks: CountOrZero = 0
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
@@ -423,6 +432,7 @@ class TrainingSettings(Section):
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
         yield from self._overlong()
+        yield from self._teaching()
         if self.lora_plus_ratio != 1 and not run.lora.use_lora:
             yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
@@ -479,6 +489,15 @@ class TrainingSettings(Section):
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
             )
 
+    def _teaching(self) -> Iterator[str]:
+        """Yields what is wrong with the teacher."""
+        if self.algorithm == "distill" and self.teacher is None:
+            yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
+        if self.algorithm == "distill" and self.kl_placement == "reward":
+            yield "training.kl_placement 'reward' has no effect with algorithm 'distill'"
+        if self.teacher is None and self.teacher_coeff != 1:
+            yield "training.teacher_coeff has no effect without training.teacher"
+
     def _overlong(self) -> Iterator[str]:
         """Yields what is wrong with the penalty for overlong episodes."""
         if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
@@ -507,6 +526,14 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "gspo": (*_CRITIC, "baseline_momentum"),
     "cispo": (*_CRITIC, "baseline_momentum"),
     "ppo": ("baseline_momentum",),
+    "distill": (
+        *_CRITIC,
+        *_OVERLONG,
+        "overlong_tokens",
+        "baseline_momentum",
+        "dynamic_sampling",
+        "num_replay_tasks",
+    ),
     "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
         *_CLIP,
@@ -520,6 +547,8 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "group_size",
         "importance_cap",
         "num_replay_tasks",
+        "teacher",
+        "teacher_coeff",
         "max_token_mismatch",
         "max_sequence_mismatch",
     ),

@@ -113,7 +113,7 @@ def test_settings_survive_toml_and_pickle():
         ("training.lr=inf", "training.lr: input should be a finite number, got inf"),
         ("training.max_sequence_mismatch=1", "max_sequence_mismatch: input should be greater"),
         ("training.num_groups=2.5", "training.num_groups: input should be a valid integer"),
-        ("training.algorithm=gpro", "'cispo', 'raft', 'ppo', 'a2c' or 'sft', got 'gpro'"),
+        ("training.algorithm=gpro", "'ppo', 'a2c', 'distill' or 'sft', got 'gpro'"),
         ("lora.target_modules=3", "lora.target_modules: input should be"),
         ("experiment=../x", "experiment: string should match pattern"),
     ],
@@ -183,6 +183,14 @@ def test_bad_settings_are_one_clear_line(override, message):
         ),
         ("evaluation.env_kwargs.partial_credit=0.5", "are for training alone"),
         ("evaluation.env_kwargs.reward.turn_reward_fn=m:f", "are for training alone"),
+        ("training.algorithm=distill", "set training.teacher"),
+        ("training.teacher_coeff=2", "no effect without training.teacher"),
+        ("training.algorithm=distill training.teacher=a training.num_replay_tasks=3", "no effect"),
+        (
+            "training.algorithm=distill training.teacher=a training.kl_coeff=1 "
+            "training.kl_placement=reward",
+            "'reward' has no effect with algorithm 'distill'",
+        ),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
         ("training.algorithm=a2c training.clip_range_vf=0.2", "it is for ppo"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),

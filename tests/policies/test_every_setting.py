@@ -130,6 +130,8 @@ ELSEWHERE = {
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
     "env_runners.step_timeout_s": "policies/test_env_runner.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
+    "training.teacher": "policies/test_teacher.py",
+    "training.teacher_coeff": "policies/test_teacher.py",
     "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
     "learners.num_learners": "policies/test_several_learners.py",
