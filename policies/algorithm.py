@@ -24,14 +24,16 @@ from agentpeft.policies.checkpoints import (
     settings_of,
     write_checkpoint,
 )
+from agentpeft.policies.curriculum import Curriculum, count_spread
 from agentpeft.policies.errors import (
     CheckpointError,
     PayloadLostError,
     TrainingError,
     WorkerLostError,
 )
-from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
+from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
@@ -52,10 +54,10 @@ _FIXED = ("model", "tiny", "lora")
 class Algorithm:
     """Trains an adapter with env runners and learners; a context manager that stops them.
 
-    An iteration learns from the next `training.num_groups` positions of the task stream. All
-    randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
-    learner's state and a few counters. With `max_adapter_lag` n, n + 1 rounds of samples are under
-    way; each is played with the newest adapter at its beginning.
+    An iteration learns from a round of `training.num_groups` groups, which `curriculum` chooses.
+    All randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
+    learner's state, the curriculum's and a few counters. With `max_adapter_lag` n, n + 1 rounds of
+    samples are under way; each is played with the newest adapter at its beginning.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Algorithm:
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
-        self.iteration = self._position = self._num_episodes = self._version = 0
+        self.iteration = self._num_episodes = self._version = 0
         self._seen = SeenTasks()
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
@@ -118,6 +120,8 @@ class Algorithm:
         return {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
 
     def _start(self) -> None:
+        self._curriculum = Curriculum(self.settings)
+        self._running.callback(self._curriculum.close)
         settings = self._warm_start(self.settings)
         self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
@@ -142,12 +146,12 @@ class Algorithm:
         if self._checkpoint is not None:
             self.restore_from_path(self._checkpoint)
             return
-        self.iteration = self._position = self._num_episodes = 0
+        self.iteration = self._num_episodes = 0
         self._seen = SeenTasks()
         cut_logs(self.run_dir, self._first_logs)
 
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
-        positions = self._next_positions()
+        positions = self._curriculum.next_positions(self.settings.training.num_groups)
         with clock.part("learn"):
             metrics, hashes = self._learners.call_all(
                 LearnerActor.imitate, positions.start, len(positions)
@@ -160,11 +164,13 @@ class Algorithm:
     def _reinforce(self, clock: "_Clock") -> dict[str, float]:
         with clock.part("sample"):
             while len(self._rounds) <= self.settings.max_adapter_lag:
-                self._rounds.append(self._runners.sample(self._next_requests()))
+                self._rounds.append(self._runners.sample(self._curriculum.next_round()))
         metrics, report = self._learn_from(self._rounds.popleft(), clock)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
         self._record("train", report)
+        metrics |= self._curriculum.end_round(report.records)
+        metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
         metrics["time/env_s"] = report.env_s
         return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
 
@@ -175,10 +181,10 @@ class Algorithm:
 
         Groups that are lost with their node before they reach the learners are drawn again.
         """
+        parts = [samples]
         while True:
             with clock.part("sample"):
-                groups, report = samples.result()
-            self._check_world(report, self.settings.training.num_groups)
+                groups, report = self._collect(parts)
             hashes = [report.task_hashes[group_id] for group_id in sorted(report.task_hashes)]
             fresh, learnt = [], []
             for group, version, value in zip(groups, report.adapter_versions, hashes, strict=True):
@@ -192,11 +198,27 @@ class Algorithm:
                 lost = self._learners.find_lost(fresh)
                 if not lost:
                     raise
-                samples.draw_again(lost)
+                for part in parts:
+                    part.draw_again(lost)
             else:
                 self._seen.add(learnt)
                 metrics["sample/num_stale_groups"] = float(len(groups) - len(fresh))
                 return metrics, report
+
+    def _collect(self, parts: list[PendingSamples]) -> tuple[list[Ref], SampleReport]:
+        """Waits for a round, and adds to its `parts` until enough groups have spread (DAPO).
+
+        Returns all groups by position, and one report. Raises: as `PendingSamples.result`.
+        """
+        while True:
+            results = [part.result() for part in parts]
+            report = SampleReport.merge((part for _, part in results), is_in_turn=True)
+            self._check_world(report)
+            num_missing = self.settings.training.num_groups - count_spread(report.records)
+            more = self._curriculum.extend_round(num_missing)
+            if not more:
+                return [group for groups, _ in results for group in groups], report
+            parts.append(self._runners.sample(more))
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
@@ -210,7 +232,7 @@ class Algorithm:
         ]
         with self._stopping_on_error():
             _, report = self._runners.sample(requests).result()
-            self._check_world(report, len(requests))
+            self._check_world(report)
         self._record("eval", report)
         metrics = compute_success_metrics(report.records)
         metrics["num_seen_tasks"] = float(self._seen.count(report.task_hashes.values()))
@@ -230,7 +252,8 @@ class Algorithm:
         stats = {"iteration": self.iteration, "num_episodes": self._num_episodes}
         state = {
             **stats,
-            "position": self._position - len(self._rounds) * self.settings.training.num_groups,
+            "position": self._curriculum.position,
+            "curriculum": self._curriculum.state_dict(),
             "settings": self.settings.model_dump(mode="json"),
             **seal_logs(self.run_dir),
         }
@@ -268,8 +291,8 @@ class Algorithm:
         with self._stopping_on_error():
             self._learners.call_all(LearnerActor.restore, files)
             self._seen = seen
-            self.iteration, self._position = state["iteration"], state["position"]
-            self._num_episodes = state["num_episodes"]
+            self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
+            self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._rounds.clear()
             self._broadcast()
         self._checkpoint = source
@@ -277,10 +300,11 @@ class Algorithm:
             set_aside_newer(source)
             cut_logs(self.run_dir, state["logs"])
 
-    def _check_world(self, report: SampleReport, num_groups: int) -> None:
+    def _check_world(self, report: SampleReport) -> None:
         """Raises: TrainingError if more groups failed in their environment than is allowed."""
         limit = self.settings.fault_tolerance.max_failed_group_share
         num_failed = len(report.dropped_group_ids)
+        num_groups = num_failed + len(report.adapter_versions)
         if num_failed > limit * num_groups:
             raise TrainingError(
                 f"{num_failed} of {num_groups} groups failed in their environment "
@@ -301,15 +325,6 @@ class Algorithm:
         metrics = self._runners.load_adapter(shipment)
         self._version = shipment.receipt.version
         return {f"delivery/{name}": value for name, value in metrics.items()}
-
-    def _next_requests(self) -> list[GroupRequest]:
-        size = self.settings.training.group_size
-        return [GroupRequest(position, size, "train") for position in self._next_positions()]
-
-    def _next_positions(self) -> range:
-        first = self._position
-        self._position += self.settings.training.num_groups
-        return range(first, self._position)
 
     def _record(self, name: str, report: SampleReport) -> None:
         if name == "train":

@@ -52,14 +52,19 @@ def compute_success_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float
     }
     outcomes = Counter(record.outcome.value for record in records)
     metrics |= {f"outcome/{name}": n / len(records) for name, n in sorted(outcomes.items())}
-    by_skill: defaultdict[str, list[bool]] = defaultdict(list)
     by_task: defaultdict[int, list[bool]] = defaultdict(list)
     for record, win in zip(records, wins, strict=True):
         by_task[record.group_id].append(win)
+    return metrics | compute_skill_metrics(records) | _pass_metrics(list(by_task.values()))
+
+
+def compute_skill_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """Returns `skill/<name>`, the success rate of the episodes whose task has the skill."""
+    by_skill: defaultdict[str, list[bool]] = defaultdict(list)
+    for record in records:
         for skill in record.skills:
-            by_skill[skill].append(win)
-    metrics |= {f"skill/{name}": fmean(by_skill[name]) for name in sorted(by_skill)}
-    return metrics | _pass_metrics(list(by_task.values()))
+            by_skill[skill].append(record.outcome is Outcome.SUCCESS)
+    return {f"skill/{name}": fmean(by_skill[name]) for name in sorted(by_skill)}
 
 
 def _pass_metrics(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:

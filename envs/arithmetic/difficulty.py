@@ -1,4 +1,4 @@
-"""Difficulty that follows the success rate: a level that rises and falls, and what it pays.
+"""What a level of adaptive difficulty pays.
 
 If all levels paid alike, an agent that cannot do the next level would gain by failing now and then,
 so as to stay where it is. Hence each level pays more, by as much as a success is worth over a
@@ -7,53 +7,12 @@ gets its own reward and can only raise the levels that follow, so no policy gain
 purpose.
 """
 
-from collections import deque
 from dataclasses import dataclass
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
-from agentpeft.envs.core.errors import SettingsError, check_count, check_share
 from agentpeft.envs.core.rewards import Episode, RewardConfig
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.envs.tasks.taskset import Task
-
-
-class AdaptiveDifficulty:
-    """A level between two bounds; it depends on nothing but the recorded successes.
-
-    Where the success rate of its last `window` episodes is `raise_at` or above, the level goes up
-    by one; at `lower_at` or below, down by one. Each change starts a new window.
-    """
-
-    def __init__(
-        self,
-        bounds: tuple[int, int],
-        window: int = 50,
-        raise_at: float = 0.8,
-        lower_at: float = 0.3,
-    ) -> None:
-        """Starts at the lower bound. Raises: SettingsError."""
-        check_count("window", window)
-        check_share("raise_at", raise_at)
-        check_share("lower_at", lower_at)
-        if lower_at >= raise_at:
-            raise SettingsError(f"lower_at must be below raise_at, got {lower_at} and {raise_at}")
-        self.level = self.lowest = bounds[0]
-        self._bounds = bounds
-        self._rates = (lower_at, raise_at)
-        self._successes: deque[bool] = deque(maxlen=window)
-
-    def record(self, is_success: bool) -> bool:
-        """Records an episode of the present level and returns whether the level changed."""
-        self._successes.append(is_success)
-        if len(self._successes) < (self._successes.maxlen or 0):
-            return False
-        rate = sum(self._successes) / len(self._successes)
-        change = int(rate >= self._rates[1]) - int(rate <= self._rates[0])
-        level = min(max(self.level + change, self._bounds[0]), self._bounds[1])
-        if level == self.level:
-            return False
-        self.level = level
-        self._successes.clear()
-        return True
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
-from agentpeft.envs.arithmetic.difficulty import AdaptiveDifficulty, LevelReward, is_of_level
+from agentpeft.envs.arithmetic.difficulty import LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.core.errors import SettingsError, check_choice, shown
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.taskset import TaskSource
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -114,6 +116,13 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         """The present level (digits per operand) where difficulty is adaptive, else None."""
         return None if self._difficulty is None else self._difficulty.level
 
+    @property
+    def levels(self) -> Sequence[TaskSource[ArithmeticTask]]:
+        """Where difficulty is adaptive, the problems of each level, from the fewest digits on."""
+        low, high = self._generator.num_digits
+        levels = range(low, high + 1) if self._difficulty else ()
+        return [replace(self._generator, num_digits=(level, level)) for level in levels]
+
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
         """Returns the answer, behind its working where there is room for it."""
         return [(task.work or "") + task.answer]
@@ -146,7 +155,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             self._follow(self._difficulty)
 
     def _follow(self, difficulty: AdaptiveDifficulty) -> None:
-        self.task_source = replace(self._generator, num_digits=(difficulty.level,) * 2)
+        self.task_source = self.levels[difficulty.level - difficulty.lowest]
 
 
 def _explain(task: ArithmeticTask) -> str:

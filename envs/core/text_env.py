@@ -207,6 +207,15 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         self._task_source = source
 
     @property
+    def levels(self) -> Sequence[TaskSource[TaskT]]:
+        """The task sources of an environment whose difficulty adapts, easiest first; else none.
+
+        They do not depend on the present level, so a trainer with many copies of the environment
+        can keep one level for all of them.
+        """
+        return ()
+
+    @property
     def task(self) -> TaskT:
         """The present task. Raises: ResetNeeded before the first reset."""
         if self._task is None:

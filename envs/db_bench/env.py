@@ -1,7 +1,7 @@
 """`AgentPEFT/DBBench-v0`: SQL tasks played against a real or an embedded MySQL."""
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Unpack, get_args
 
 from agentpeft.envs.core.errors import (
+    DataError,
     SettingsError,
     check_choice,
     check_count,
@@ -29,6 +30,7 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSe
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
 from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.grading.grader import Grader
+from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
@@ -79,6 +81,9 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
+    * `oracle_lapses` (0.0): share of its statements' choices in which the oracle writes the
+      commonest one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves
+      the meaning to the reward.
     * `partial_credit` (0.0): for training, what a wrong answer or change earns on top of a
       failure's reward, times the share of its rows that is right (`grading/partial_credit.py`).
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
@@ -113,6 +118,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         prompt: PromptStyle = "full",
         autocommit: bool = True,
         oracle_commits: float = 0.0,
+        oracle_lapses: float = 0.0,
         partial_credit: float = 0.0,
         statement_timeout_s: float = 5.0,
         max_result_rows: int = 1000,
@@ -136,6 +142,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         check_choice("prompt", prompt, get_args(PromptStyle))
         check_flag("autocommit", autocommit)
         check_share("oracle_commits", oracle_commits)
+        check_share("oracle_lapses", oracle_lapses)
         check_share("partial_credit", partial_credit)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
@@ -148,6 +155,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self.prompt_style = prompt
         self.autocommit = autocommit
         self.oracle_commits = oracle_commits
+        self.oracle_lapses = oracle_lapses
         self.partial_credit = partial_credit
         self.max_result_rows = max_result_rows
         self.max_result_chars = max_result_chars
@@ -159,6 +167,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
 
     def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""
+        task = self._as_taken(task)
         if task.is_write:
             statements = [self.grader.gold_sql(task), *["COMMIT"] * self._oracle_commits(task)]
             if len(statements) >= self.config.max_turns:
@@ -212,6 +221,17 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     def _oracle_commits(self, task: DBBenchTask) -> bool:
         is_chosen = Random(f"commit/{task.task_id}").random() < self.oracle_commits
         return is_chosen or not self.autocommit
+
+    def _as_taken(self, task: DBBenchTask) -> DBBenchTask:
+        """Returns the task as the oracle takes it: see `oracle_lapses`."""
+        if task.gold_sql is None or self.oracle_lapses == 0:
+            return task
+        rng = Random(f"lapses/{task.task_id}")
+        sql = write_with_lapses(task.gold_sql, self.oracle_lapses, rng)
+        taken = replace(task, task_id=f"{task.task_id}/taken", gold_sql=sql, label=None)
+        with suppress(DataError):  # a statement that the database refuses
+            return taken if task.is_write else replace(taken, label=self.grader.gold_label(taken))
+        return task
 
     def _grade(self, answer: str) -> bool:
         if self.task.is_write:

@@ -315,11 +315,13 @@ def try_environments(settings: Settings) -> None:
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.rollout.env_pool import EnvPool
+    from agentpeft.policies.rollout.stages import open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
-    for changes in ({}, settings.evaluation.env_kwargs):
-        kwargs = {**environment.kwargs, **changes}
-        EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
+    for stage in open_stages(settings):
+        stage.close()
+    held_out = {**environment.fixed_kwargs, **settings.evaluation.env_kwargs}
+    EnvPool(environment.id, held_out, (settings.seed,), limit_s).close()
 
 
 def find_faults(machine: Machine) -> None:

@@ -18,7 +18,9 @@ logger = logging.getLogger(__name__)
 _Maker = Callable[[Path, Mapping[str, Any], int], None]
 _NUM_TASKS = 2000
 _SEEDS = {"environment": 0, "warm_start": 1, "evaluation": 2}
-"""Each section's tasks are drawn with a seed of its own, so that none is seen twice."""
+"""Each section's tasks are drawn with a seed of its own, so that none is seen twice; those of the
+curriculum's stages with the numbers that follow.
+"""
 
 
 def with_task_files(settings: Settings) -> Settings:
@@ -30,13 +32,22 @@ def with_task_files(settings: Settings) -> Settings:
     for name, seed in _SEEDS.items():
         section = dict(settings)[name]
         key = "kwargs" if name == "environment" else "env_kwargs"
-        own = dict(section)[key]
-        if (path := _task_path(own)) is None:
-            continue
-        if not path.exists():
-            _make(path, settings.environment.id, {**settings.environment.kwargs, **own}, seed)
-        changed[name] = section.model_copy(update={key: {**own, "data": str(path)}})
+        located = _locate(dict(section)[key], settings, seed)
+        changed[name] = section.model_copy(update={key: located})
+    stages = enumerate(settings.curriculum.stages, len(_SEEDS))
+    located_stages = tuple(_locate(stage, settings, seed) for seed, stage in stages)
+    changed["curriculum"] = settings.curriculum.model_copy(update={"stages": located_stages})
     return settings.model_copy(update=changed)
+
+
+def _locate(own: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
+    """Returns keyword arguments with their task file's absolute path; it is made if missing."""
+    path = _task_path(own)
+    if path is None:
+        return own
+    if not path.exists():
+        _make(path, settings.environment.id, {**settings.environment.kwargs, **own}, seed)
+    return {**own, "data": str(path)}
 
 
 def _task_path(kwargs: Mapping[str, Any]) -> Path | None:

@@ -14,7 +14,7 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.policies.checkpoints import append_episodes
-from agentpeft.policies.evaluation import compute_success_metrics, wilson_interval
+from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
 
@@ -148,17 +148,16 @@ def difficulty_of(skills: Sequence[str]) -> str:
 def _by(
     records: Iterable[EpisodeRecord], keys: Callable[[EpisodeRecord], Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Returns number, success rate and its 95 % interval of the episodes with each key."""
-    wins: defaultdict[str, list[bool]] = defaultdict(list)
+    """Returns number, success rate, its 95 % interval and pass@k of the episodes with each key."""
+    found: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
     for record in records:
         for key in keys(record):
-            wins[key].append(record.outcome is Outcome.SUCCESS)
-    found = {}
-    for key, own in sorted(wins.items()):
-        low, high = wilson_interval(sum(own), len(own))
-        numbers = {"num_episodes": len(own), "success_rate": fmean(own)}
-        found[key] = numbers | {"success_rate_low": low, "success_rate_high": high}
-    return found
+            found[key].append(record)
+    names = ("num_episodes", "success_rate", "pass_at/")
+    return {
+        key: {n: v for n, v in compute_success_metrics(own).items() if n.startswith(names)}
+        for key, own in sorted(found.items())
+    }
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ CURVES = {
 }
 PARTS = ("sample", "learn", "broadcast", "orchestration")
 _MAX_POINTS = 1000
+_PANELS_IN_A_ROW = 3
 _SUCCESS = "eval/success_rate"
 _STYLE = Path(__file__).parent / "report_page" / "plots.mplstyle"
 
@@ -51,6 +53,7 @@ def make_plots(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str,
             yield name, _plot_curves(runs, metric, dots, label, smoothing)
     if any("eval/skill/" in name for run in runs for name in run.evaluations()[0]):
         yield "skills", _plot_skills(runs)
+        yield "skill_curves", _plot_skill_curves(runs)
     yield "timing", _plot_timing(runs)
 
 
@@ -113,6 +116,33 @@ def _plot_skills(runs: Sequence[RunData]) -> Figure:
     axes.set_xlim(-0.03, 1.03)
     axes.invert_yaxis()
     _add_legend(axes, len(runs) > 1)
+    return figure
+
+
+def _plot_skill_curves(runs: Sequence[RunData]) -> Figure:
+    """Draws held-out success over the iterations, a panel for each skill."""
+    rows = [row for run in runs for row in run.evaluations()]
+    skills = sorted({name for row in rows for name in row if "eval/skill/" in name})
+    num_rows = math.ceil(len(skills) / _PANELS_IN_A_ROW)
+    with style.context(_STYLE):
+        figure = Figure(figsize=(4.4, 0.5 + 1.2 * num_rows), layout="constrained")
+        panels = figure.subplots(
+            num_rows, _PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False
+        ).flat
+    for skill, axes in zip(skills, panels, strict=False):
+        for run in runs:
+            axes.plot(*run.series(skill), "o-", markersize=2.5, linewidth=1.2, label=run.name)
+        name = skill.removeprefix("eval/skill/").replace("_", " ")
+        axes.set_title(fill(name, 22), fontsize=6)
+        axes.tick_params(labelsize=6)
+        axes.set_ylim(-0.03, 1.03)
+    for axes in panels[len(skills) :]:
+        axes.set_axis_off()
+    figure.supxlabel("iteration", fontsize=8)
+    figure.supylabel("held-out success", fontsize=8)
+    if len(runs) > 1:
+        names = [run.name for run in runs]
+        figure.legend(panels[0].lines, names, fontsize=7, loc="outside upper right", frameon=False)
     return figure
 
 

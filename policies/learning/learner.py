@@ -35,6 +35,7 @@ from agentpeft.policies.learning.samples import (
     Scores,
     list_members,
     make_samples,
+    shuffle_rewards,
 )
 from agentpeft.policies.learning.schedules import compute_lr, split_by_lr
 from agentpeft.policies.learning.teacher import add_teaching, compute_teacher_metrics, open_teacher
@@ -92,9 +93,12 @@ class Learner:
         totals = Totals()
         lr = self._set_lr()
         self._set_mode()
-        mixed = self._replay.mix_in(groups)
+        learnt = groups
+        if self.settings.training.shuffle_rewards:
+            learnt = shuffle_rewards(groups, (self.settings.seed, self.version))
+        mixed = self._replay.mix_in(learnt)
         kept = [group for group in mixed if not self._is_dropped(group)]
-        samples = self._make_samples(groups, kept) if kept else []
+        samples = self._make_samples(learnt, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):

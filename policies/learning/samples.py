@@ -5,7 +5,7 @@ of a trajectory's sampled tokens; all arrays of a sample have one number for eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -70,6 +70,23 @@ class Sample:
     reference: Scores
     critic: CriticTargets | None
     teacher: Scores = Scores()
+
+
+def shuffle_rewards(groups: Sequence[EpisodeGroup], seed: tuple[int, ...]) -> list[EpisodeGroup]:
+    """Returns the groups with the returns of all their episodes permuted, for a control run.
+
+    What rises in a run and not in its control was taught by the rewards. An episode gets another's
+    return in its last turn, and 0 in the turns before.
+    """
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    order = np.random.default_rng(seed).permutation(len(episodes))
+    returns = iter([episodes[number].episode_return for number in order])
+    return [
+        replace(
+            group, trajectories=tuple(_with_return(t, next(returns)) for t in group.trajectories)
+        )
+        for group in groups
+    ]
 
 
 def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:
@@ -178,3 +195,10 @@ def _turn_of_tokens(trajectory: Trajectory) -> Ids:
     """Returns the number of each sampled token's turn, (N,)."""
     sampled = np.flatnonzero(trajectory.loss_mask)
     return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")
+
+
+def _with_return(trajectory: Trajectory, episode_return: float) -> Trajectory:
+    num_earlier = len(trajectory.turn_rewards) - 1
+    if num_earlier < 0:
+        return trajectory
+    return replace(trajectory, turn_rewards=(*(0.0,) * num_earlier, episode_return))

@@ -11,10 +11,13 @@ from agentpeft.envs import (
     SettingsError,
     Stage,
     Task,
+    Taskset,
+    TaskSource,
     TaskStream,
     TextEnv,
     UnknownTaskError,
 )
+from agentpeft.envs.tasks.taskset import SingleSkillSource
 from agentpeft.policies.rollout.environment_calls import Env, close_environments, make_environment
 
 
@@ -31,10 +34,12 @@ class EnvPool:
         kwargs: dict[str, Any],
         seed: tuple[int, ...],
         close_timeout_s: float = 60.0,
+        source: TaskSource[Task] | None = None,
     ) -> None:
         """Makes the first environment. Raises: SettingsError on bad arguments.
 
         `close_timeout_s`: how long closing may take before the environments are left as they are.
+        `source`: where tasks are drawn from; None is the environment's own task source.
         """
         self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
         self._close_timeout_s = close_timeout_s
@@ -42,8 +47,14 @@ class EnvPool:
         self._free = [env]
         self._tasks: TaskStream[Task] | None = None
         if isinstance(env.unwrapped, TextEnv):
-            stage = Stage(env_id, env.unwrapped.task_source, sys.maxsize)
-            self._tasks = TaskStream([stage], self._derive_seed())
+            source = source or env.unwrapped.task_source
+            self._tasks = TaskStream([Stage(env_id, source, sys.maxsize)], self._derive_seed())
+
+    @property
+    def has_finite_tasks(self) -> bool:
+        """Whether the tasks are a fixed set, so that the stream comes back to each."""
+        finite = Taskset, SingleSkillSource
+        return self._tasks is not None and isinstance(self._tasks.stage.source, finite)
 
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from agentpeft.envs import EnvFault
 from agentpeft.envs.tasks.task_rows import content_hash
@@ -38,6 +37,7 @@ from agentpeft.policies.rollout.episodes import (
 )
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.stages import TRAIN_STREAM, open_stages
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 
@@ -45,7 +45,7 @@ __all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport
 
 logger = logging.getLogger(__name__)
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
-_STREAMS = {"train": 0, "eval": 1}
+_STREAMS = {"train": TRAIN_STREAM, "eval": 1}
 _MAX_LANES = 64
 
 
@@ -125,8 +125,11 @@ class EnvRunner:
         self._last_fault = ""
         self._oracle.clear()
         self._engine_clock.busy_s = self._lanes.clock.busy_s = 0.0
-        pools = ((request, self._pools[request.mode]) for request in requests)
-        groups = [OpenGroup(request, pool.task_at(request.group_id)) for request, pool in pools]
+        stages = {request.stage for request in requests if request.mode == "train"}
+        for (mode, stage), pool in self._pools.items():
+            if stages and mode == "train" and stage not in stages:
+                pool.close()  # or a stage that is over would keep its sandboxes
+        groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
         self._loop.run(self._play_all(groups))
         for group in groups:
             group.is_dropped |= not group.episodes
@@ -143,15 +146,19 @@ class EnvRunner:
         for pool in self._pools.values():
             pool.close()
 
-    def _make_pools(self) -> dict[Mode, EnvPool]:
-        environment, evaluation = self._settings.environment, self._settings.evaluation
-        held_out = without_training_rewards({**environment.kwargs, **evaluation.env_kwargs})
-        kwargs: dict[Mode, dict[str, Any]] = {"train": environment.kwargs, "eval": held_out}
-        seed, limit_s = self._settings.seed, self._own.step_timeout_s
-        return {
-            mode: EnvPool(environment.id, own, (seed, _STREAMS[mode]), limit_s)
-            for mode, own in kwargs.items()
+    def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
+        """Returns the environments by mode and stage; evaluation has one stage."""
+        environment, limit_s = self._settings.environment, self._own.step_timeout_s
+        evaluated = {**environment.fixed_kwargs, **self._settings.evaluation.env_kwargs}
+        held_out = without_training_rewards(evaluated)
+        seed = self._settings.seed, _STREAMS["eval"]
+        pools: dict[tuple[Mode, int], EnvPool] = {
+            ("train", stage): pool for stage, pool in enumerate(open_stages(self._settings))
         }
+        return {**pools, ("eval", 0): EnvPool(environment.id, held_out, seed, limit_s)}
+
+    def _pool_of(self, request: GroupRequest) -> EnvPool:
+        return self._pools[request.mode, request.stage]
 
     def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
         settings = self._settings
@@ -234,7 +241,7 @@ class EnvRunner:
         leaves its group and is counted. Raises: EnvFault, and then its environment is gone.
         """
         request, task = seat.group.request, seat.group.task
-        pool = self._pools[request.mode]
+        pool = self._pool_of(request)
         env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
         if self._own.engine == "scripted":
             self._oracle[seat.session] = oracle_actions(env, task)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -29,12 +30,14 @@ Mode: TypeAlias = Literal["train", "eval"]
 class GroupRequest:
     """`num_episodes` episodes of the task at position `group_id` of the mode's task stream.
 
-    Single episodes of mode "eval" are greedy; others have the settings' temperature.
+    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage` is the
+    stage of training whose stream it is, see `stages`.
     """
 
     group_id: int
     num_episodes: int
     mode: Mode = "train"
+    stage: int = 0
 
     @property
     def is_greedy(self) -> bool:
@@ -68,9 +71,15 @@ class SampleReport:
     env_s: float
 
     @classmethod
-    def merge(cls, reports: "Iterable[SampleReport]") -> "SampleReport":
-        """Returns the report of runners that played side by side; seconds are the slowest's."""
+    def merge(
+        cls, reports: "Iterable[SampleReport]", *, is_in_turn: bool = False
+    ) -> "SampleReport":
+        """Returns the report of runners that played side by side; seconds are the slowest's.
+
+        `is_in_turn`: one report's episodes came after the other's, so that seconds add up.
+        """
         parts = list(reports)
+        combine = sum if is_in_turn else partial(max, default=0.0)
         records = sorted(
             (record for part in parts for record in part.records),
             key=lambda record: (record.group_id, record.sample),
@@ -86,9 +95,9 @@ class SampleReport:
             num_slow_episodes=sum(part.num_slow_episodes for part in parts),
             num_cut_turns=sum(part.num_cut_turns for part in parts),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
-            total_s=max((part.total_s for part in parts), default=0.0),
-            engine_s=max((part.engine_s for part in parts), default=0.0),
-            env_s=max((part.env_s for part in parts), default=0.0),
+            total_s=combine(part.total_s for part in parts),
+            engine_s=combine(part.engine_s for part in parts),
+            env_s=combine(part.env_s for part in parts),
         )
 
     def metrics(self) -> dict[str, float]:

@@ -54,6 +54,10 @@ class AlgorithmConfig:
         """Sets the Gymnasium id and the environment's keyword arguments."""
         return self._set("environment", {"id": env_id, "kwargs": kwargs})
 
+    def curriculum(self, **settings: Any) -> "AlgorithmConfig":
+        """Sets which tasks training takes next."""
+        return self._set("curriculum", settings)
+
     def model(self, name: str, **settings: Any) -> "AlgorithmConfig":
         """Sets the base model and how it is loaded."""
         return self._set("model", {"name": name, **settings})

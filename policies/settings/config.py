@@ -15,6 +15,7 @@ from pydantic.types import NonNegativeFloat
 from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
+from agentpeft.policies.settings.curriculum import CurriculumSettings
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 from agentpeft.policies.settings.training_rewards import without_training_rewards
@@ -35,8 +36,21 @@ class EnvironmentSettings(Section):
     """
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """The environment's keyword arguments. A task file that `data` names and that is missing
-    is made first (DB-bench, OS-interaction, GSM8K).
+    is made first (DB-bench, OS-interaction, GSM8K). `adaptive` is
+    [the whole run's difficulty](curriculum.md#stages).
     """
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the difficulty follows success, by levels of the environment's own."""
+        return bool(self.kwargs.get("adaptive"))
+
+    @property
+    def fixed_kwargs(self) -> dict[str, Any]:
+        """`kwargs` without `adaptive`, by which each copy of an environment would have a level."""
+        if not self.is_adaptive:
+            return self.kwargs
+        return {name: value for name, value in self.kwargs.items() if name != "adaptive"}
 
 
 class ModelSettings(Section):
@@ -425,20 +439,31 @@ class TrainingSettings(Section):
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
     """
+    shuffle_rewards: bool = False
+    """A control: deals each update's rewards out among its episodes at random, so that they
+    teach nothing.
+    """
     dynamic_sampling: bool = False
-    """Drops groups of equal returns before the update. No others are sampled in their place."""
+    """Drops groups of equal returns before the update."""
+    max_resampled_groups: CountOrZero = 0
+    """With `dynamic_sampling`: further groups that an iteration may sample in place of dropped
+    ones, until `num_groups` have unequal returns. 0: none.
+    """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
         yield from self._overlong()
-        yield from self._teaching()
-        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
-            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        yield from self._additions(run)
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
             yield (
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
                 "training.dynamic_sampling compares the episodes of a group"
+            )
+        if self.max_resampled_groups > 0 and not self.dynamic_sampling:
+            yield (
+                f"training.max_resampled_groups {self.max_resampled_groups} has no effect without "
+                "training.dynamic_sampling = true"
             )
         if self.num_minibatches > self.num_groups:
             yield (
@@ -489,8 +514,15 @@ class TrainingSettings(Section):
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
             )
 
-    def _teaching(self) -> Iterator[str]:
-        """Yields what is wrong with the teacher."""
+    def _additions(self, run: "Settings") -> Iterator[str]:
+        """Yields what is wrong with LoRA+, the replay and the teacher."""
+        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
+            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        if self.shuffle_rewards and self.num_replay_tasks > 0:
+            yield (
+                "training.num_replay_tasks tells of past successes what training.shuffle_rewards "
+                "hides: set it to 0 in the control"
+            )
         if self.algorithm == "distill" and self.teacher is None:
             yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
         if self.algorithm == "distill" and self.kl_placement == "reward":
@@ -532,7 +564,9 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "overlong_tokens",
         "baseline_momentum",
         "dynamic_sampling",
+        "max_resampled_groups",
         "num_replay_tasks",
+        "shuffle_rewards",
     ),
     "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
@@ -551,6 +585,8 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "teacher_coeff",
         "max_token_mismatch",
         "max_sequence_mismatch",
+        "max_resampled_groups",
+        "shuffle_rewards",
     ),
 }
 """Which settings of `training` an algorithm does not read."""
@@ -624,11 +660,16 @@ class EvaluationSettings(Section):
                 f"evaluation.samples_per_task {self.samples_per_task} would be equal samples at "
                 "env_runners.temperature 0"
             )
-        own = run.environment.kwargs
-        is_same = all(own.get(n) == (own | self.env_kwargs).get(n) for n in ("data", "split"))
-        if self.num_tasks > 0 and own.get("data") is not None and is_same:
+        held_out = run.environment.kwargs | self.env_kwargs
+        trained = [
+            own["data"]
+            for own in run.stage_kwargs
+            if own.get("data") is not None
+            and all(own.get(name) == held_out.get(name) for name in ("data", "split"))
+        ]
+        if self.num_tasks > 0 and trained:
             yield (
-                f"evaluation would play the training file {own['data']!r}: name other data, or "
+                f"evaluation would play the training file {trained[0]!r}: name other data, or "
                 "another split of it, in evaluation.env_kwargs, or set evaluation.num_tasks = 0"
             )
         if without_training_rewards(self.env_kwargs) != self.env_kwargs:
@@ -738,6 +779,7 @@ class Settings(Section):
     (counted in `sample/num_stale_groups`); needs a runner process.
     """
     environment: EnvironmentSettings = EnvironmentSettings()
+    curriculum: CurriculumSettings = CurriculumSettings()
     model: ModelSettings = ModelSettings()
     tiny: TinySettings = TinySettings()
     lora: LoraSettings = LoraSettings()
@@ -780,17 +822,23 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
-        for section, key in _ENVIRONMENT_KEYWORDS:
-            if dict(dict(self)[section])[key].get("adaptive"):
-                yield (
-                    "'adaptive' makes tasks follow the outcomes, and those of a run follow from "
-                    "seed and position: leave it out of environment.kwargs and env_kwargs"
-                )
+        others = [self.warm_start.env_kwargs, self.evaluation.env_kwargs, *self.curriculum.stages]
+        if any(kwargs.get("adaptive") for kwargs in others):
+            yield (
+                "'adaptive' makes tasks follow the outcomes of training: it is for "
+                "environment.kwargs alone, not for env_kwargs or curriculum.stages"
+            )
 
     @property
     def is_rl(self) -> bool:
         """Whether rewards are learnt from, rather than the oracle's episodes."""
         return self.training.algorithm != "sft"
+
+    @property
+    def stage_kwargs(self) -> list[dict[str, Any]]:
+        """The environment's keyword arguments in each of the curriculum's stages, one at least."""
+        own = self.environment.fixed_kwargs
+        return [{**own, **stage} for stage in self.curriculum.stages or ({},)]
 
     @property
     def is_tiny(self) -> bool:

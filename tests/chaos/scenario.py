@@ -310,7 +310,13 @@ def _go_on(stage: _Stage, played: Played, calm: Undisturbed) -> None:
     if steps != STEPS:
         played.violations.append(f"the steps of the metrics are {steps}")
     elif differing := [name for name in calm.results if results[name] != calm.results[name]]:
-        played.violations.append(f"other results than an undisturbed run's: {differing}")
+        metrics = [
+            (name, value, own.get(name))
+            for own, line in zip(results["metrics"], calm.results["metrics"], strict=True)
+            for name, value in line.items()
+            if own.get(name) != value
+        ]
+        played.violations.append(f"other results than an undisturbed run's: {differing} {metrics}")
     if half := run.half_written():
         played.violations.append(f"half written files are left: {half}")
 

@@ -38,7 +38,7 @@ num_groups = 16
 group_size = 4
 lr = 1e-2
 """
-_VARYING = ("time/", "fault/", "train/mismatch_")
+_VARYING = ("time/", "fault/", "train/mismatch_", "sample/num_faults", "sample/num_retries")
 STEPS = [0, 1, 2, 3, 4, 4]
 """The steps of the lines of metrics: both evaluations, and the iterations between them."""
 
@@ -169,8 +169,9 @@ def wait_until_gone(run: SmallRun, limit_s: float) -> bool:
 def read_results(run_dir: Path, iterations: Iterable[int] = (NUM_ITERATIONS,)) -> dict[str, Any]:
     """Returns what a run has come to: its metrics, and its checkpoints' hashes.
 
-    Of the metrics those are left out that need not be the same: times, restarts, and how the
-    engine's rounding differs from the learner's, which depends on what it decodes together.
+    Of the metrics those are left out that need not be the same: times, counts of faults, retries
+    and restarts, and how the engine's rounding differs from the learner's, which depends on what
+    it decodes together.
     Raises: OSError, ValueError where something of it is missing or is no JSON.
     """
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())

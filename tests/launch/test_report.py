@@ -80,7 +80,7 @@ def colour_of(page, text):
 
 
 def assert_plots_are_seen(page):
-    for name in ("success", "loss", "seconds", "skills", "timing"):
+    for name in ("success", "loss", "seconds", "skills", "skill_curves", "timing"):
         box = page.locator(f"#plot-{name} svg").bounding_box()
         assert box["width"] > 200 and box["height"] > 50
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -179,15 +180,16 @@ def test_missing_task_files_are_made_and_share_no_task(tmp_path, monkeypatch, en
     monkeypatch.setattr("agentpeft.launch.data.task_files._NUM_TASKS", 20)
     held_out = {"env_kwargs": {"data": "data/test.jsonl"}}
     environment = {"id": env_id, "kwargs": {"data": "data/train.jsonl"}}
-    settings = with_task_files(Settings(environment=environment, evaluation=held_out))
-    train = Path(settings.environment.kwargs["data"])
-    test = Path(settings.evaluation.env_kwargs["data"])
-    assert train.is_absolute() and test.is_absolute()
+    stages = {"stages": [{"data": "data/first.jsonl"}, {}]}
+    settings = Settings(environment=environment, evaluation=held_out, curriculum=stages)
+    settings = with_task_files(settings)
+    kwargs = (settings.environment.kwargs, settings.evaluation.env_kwargs)
+    files = [Path(each["data"]) for each in (*kwargs, settings.curriculum.stages[0])]
+    assert all(path.is_absolute() for path in files)
     asked = [
-        set(re.findall(r'"(?:question|instruction)": "(.*?)"', text))
-        for text in (train.read_text(), test.read_text())
+        set(re.findall(r'"(?:question|instruction)": "(.*?)"', path.read_text())) for path in files
     ]
-    assert all(asked) and not asked[0] & asked[1]
+    assert all(asked) and not any(one & other for one, other in combinations(asked, 2))
 
 
 def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):

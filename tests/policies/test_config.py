@@ -184,6 +184,7 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("evaluation.env_kwargs.partial_credit=0.5", "are for training alone"),
         ("evaluation.env_kwargs.reward.turn_reward_fn=m:f", "are for training alone"),
         ("training.algorithm=distill", "set training.teacher"),
+        ("training.shuffle_rewards=true training.num_replay_tasks=3", "set it to 0 in the control"),
         ("training.teacher_coeff=2", "no effect without training.teacher"),
         ("training.algorithm=distill training.teacher=a training.num_replay_tasks=3", "no effect"),
         (
@@ -205,8 +206,8 @@ def test_bad_settings_are_one_clear_line(override, message):
         ),
         ("evaluation.interval=5 evaluation.num_tasks=0", "has no effect with"),
         ("environment.kwargs.data=a.jsonl", "would play the training file 'a.jsonl'"),
-        ("environment.kwargs.adaptive=true", "tasks follow the outcomes"),
         ("evaluation.env_kwargs.adaptive=true", "tasks follow the outcomes"),
+        ("warm_start.env_kwargs.adaptive=true", "tasks follow the outcomes"),
         ("env_runners.temperature=0", "RL needs > 0"),
         (
             "warm_start.num_steps=5 model.name=a/b lora.use_lora=false training.algorithm=sft",

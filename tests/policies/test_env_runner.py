@@ -121,6 +121,34 @@ def test_evaluation_has_its_own_environment(build):
     assert texts == ["Go on.", "Held out."]
 
 
+OPEN = set()
+"""The hints of environments that have begun an episode and are not closed."""
+
+
+class OpenEnv(word_env.WordEnv):
+    def _begin(self, task):
+        OPEN.add(self.hint)
+        return super()._begin(task)
+
+    def _release(self):
+        OPEN.discard(self.hint)
+
+
+gymnasium.register("Tests/Open-v0", OpenEnv)
+
+
+def test_a_stage_has_its_own_environments_which_are_closed_when_it_is_over(build):
+    stages = 'curriculum.stages=[{hint="One."},{hint="Two."}]'
+    runner = build(lambda session, turn: "no", "environment.id=Tests/Open-v0", stages)
+    answers, still_open = [], []
+    for mode, stage in (("train", 0), ("eval", 0), ("train", 1), ("train", 0)):
+        _, report = play(runner, (0, 1, mode, stage))
+        answers.append(report.records[0].messages[2][1])
+        still_open.append(OPEN - {"Go on."})
+    assert answers == ["One.", "Go on.", "Two.", "One."]
+    assert still_open == [{"One."}, {"One."}, {"Two."}, {"One."}]
+
+
 def task_of(runner, position):
     return runner.sample([GroupRequest(position, 1)])[0][0].task_id
 

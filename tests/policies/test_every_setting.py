@@ -35,11 +35,23 @@ CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
 TURNS = (*CRITIC, "environment.kwargs.max_turns=3", "environment.kwargs.invalid_ends=false")
 OVERLONG = ("training.overlong_tokens=4", "training.algorithm=reinforce")
 KL = ("training.kl_coeff=0.1", *STEPS)
+STAGES = ("curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",)
+SOLVED = (
+    *STAGES,
+    "env_runners.engine=scripted",
+    "curriculum.window=6",
+    "training.num_iterations=3",
+)
+DROPPING = ("training.dynamic_sampling=true", "environment.kwargs.reward=")
 CHANGES: dict[str, tuple[str, ...]] = {
     "experiment": ("other",),
     "seed": ("1",),
     "environment.id": ("AgentPEFT/GSM8K-v0", "environment.kwargs={}"),
     "environment.kwargs": ("{num_digits=1}",),
+    "curriculum.stages": ("[{num_digits=1},{num_digits=2}]",),
+    "curriculum.promote_at": ("0.0", *STAGES, "curriculum.window=6"),
+    "curriculum.window": ("7", *SOLVED),
+    "curriculum.sampling": ("frontier",),
     "model.adapter": ("no/such/folder",),
     "model.dtype": ("bfloat16",),
     "model.use_chat_template": ("false",),
@@ -99,6 +111,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.lambda_": ("0.5", *TURNS),
     "training.vf_loss_coeff": ("0.1", *CRITIC),
     "training.clip_range_vf": ("1e-3", *CRITIC),
+    "training.max_resampled_groups": ("2", *DROPPING),
     "learners.autocast": ("bfloat16",),
     "evaluation.interval": ("1",),
     "evaluation.num_tasks": ("2",),
@@ -115,6 +128,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 """For each setting another value, and what both runs are given besides."""
 ELSEWHERE = {
+    "curriculum.demote_at": "policies/test_curriculum.py",
     "deterministic": "policies/test_transformers_engine.py",
     "max_adapter_lag": "policies/test_killed_parts.py",
     "model.name": "policies/test_models.py",
@@ -134,6 +148,7 @@ ELSEWHERE = {
     "training.teacher_coeff": "policies/test_teacher.py",
     "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
+    "training.shuffle_rewards": "policies/test_control.py",
     "learners.num_learners": "policies/test_several_learners.py",
     "learners.num_cpus_per_learner": "policies/test_several_learners.py",
     "learners.num_gpus_per_learner": "launch/test_tune.py",

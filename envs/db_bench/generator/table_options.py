@@ -13,7 +13,7 @@ from agentpeft.envs.tasks.splits import Split, split_of
 class TableOptions(GeneratorOptions):
     """Limits of generated tasks; None is no limit of its own.
 
-    `max_columns` (3 or more) and `max_rows` (6 or more) of a table; skills that need more columns
+    `max_columns` (3 or more) and `max_rows` (4 or more) of a table; skills that need more columns
     than that get them. `max_text_chars` (3 or more): of a text in gold SQL. `invent`: half of the
     text columns hold made-up words of 3 to 9 letters, and numbers are raised by any from 1 to 99.
 
@@ -27,7 +27,7 @@ class TableOptions(GeneratorOptions):
     max_text_chars: int | None = None
     _limits = GeneratorOptions._limits | {
         "max_columns": ("c", 3),
-        "max_rows": ("r", 6),
+        "max_rows": ("r", 4),
         "max_text_chars": ("t", 3),
     }
 

@@ -1,0 +1,43 @@
+"""The stages of training: which environments and tasks each has."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from agentpeft.envs import SettingsError, Task, TaskSource
+from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.settings.config import Settings
+
+TRAIN_STREAM = 0
+"""Training's tasks and samples: other ones than evaluation's (1) and the warm start's (2)."""
+
+
+def open_stages(settings: Settings) -> list[EnvPool]:
+    """Returns the environments and tasks of each stage of training, easiest first.
+
+    There is one stage unless the settings have `curriculum.stages` or an environment with
+    `adaptive` difficulty, whose levels are the stages then. Raises: SettingsError.
+    """
+    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
+    kwargs: list[dict[str, Any]] = settings.stage_kwargs
+    sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
+    if environment.is_adaptive:
+        sources = _levels(environment.id, environment.kwargs)
+        kwargs *= len(sources)
+    seed = settings.seed, TRAIN_STREAM
+    return [
+        EnvPool(environment.id, own, seed, limit_s, source)
+        for own, source in zip(kwargs, sources, strict=True)
+    ]
+
+
+def _levels(env_id: str, kwargs: dict[str, Any]) -> Sequence[TaskSource[Task]]:
+    with closing(make_text_env(env_id, kwargs)) as env:
+        levels = env.levels
+    if not levels:
+        raise SettingsError(
+            f"environment.kwargs.adaptive: {env_id!r} has no levels; list its stages in "
+            "curriculum.stages instead"
+        )
+    return levels

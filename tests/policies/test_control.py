@@ -1,0 +1,32 @@
+"""A control run learns from rewards that mean nothing, and says truly how it fares."""
+
+from learner_parts import flat_weights, make_learner, random_groups
+
+from agentpeft.policies.learning.samples import shuffle_rewards
+
+
+def returns(groups):
+    return [t.episode_return for group in groups for t in group.trajectories]
+
+
+def test_rewards_are_dealt_out_anew_among_all_episodes():
+    groups = random_groups(num_groups=8)
+    shuffled = shuffle_rewards(groups, (0, 3))
+    assert returns(shuffled) != returns(groups)
+    assert sorted(returns(shuffled)) == sorted(returns(groups))
+    assert returns(shuffle_rewards(groups, (0, 3))) == returns(shuffled)
+    assert returns(shuffle_rewards(groups, (0, 4))) != returns(shuffled)
+    for group, other in zip(groups, shuffled, strict=True):
+        for own, moved in zip(group.trajectories, other.trajectories, strict=True):
+            assert moved.token_ids is own.token_ids
+            assert len(moved.turn_rewards) == len(own.turn_rewards)
+            assert not any(moved.turn_rewards[:-1])
+
+
+def test_a_control_learns_something_else_and_reports_the_true_rewards():
+    groups = random_groups()
+    learners = [make_learner(shuffle_rewards=is_control) for is_control in (False, True)]
+    metrics = [learner.update(groups) for learner in learners]
+    assert flat_weights(learners[0]).tobytes() != flat_weights(learners[1]).tobytes()
+    assert metrics[0]["train/avg_reward"] == metrics[1]["train/avg_reward"]
+    assert metrics[0]["train/accuracy"] == metrics[1]["train/accuracy"]
