@@ -7,7 +7,7 @@ import torch
 from learner_parts import flat_weights, make_group, make_learner, make_policy, make_trajectory
 
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.replay import Replay
+from agentpeft.policies.learning.options.replay import Replay
 
 PROMPT = [1, 2, 3]
 

@@ -9,8 +9,8 @@ from small_model import SMALL
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.options.teacher import add_teaching
 from agentpeft.policies.learning.samples import Scores, list_members, make_samples
-from agentpeft.policies.learning.teacher import add_teaching
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides

@@ -9,13 +9,15 @@ Lab 2025, "On-Policy Distillation".
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from torch import nn
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.learning.critic import Critic
+from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.model_runner import ModelRunner
+from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample, Scores
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
@@ -43,6 +45,15 @@ def open_teacher(settings: Settings, student: PolicyBase) -> ModelRunner:
         network = open_adapter(base, base.adapter_path)
     policy = FrozenPolicy(base, network.requires_grad_(False))
     return ModelRunner(settings, policy, Critic(None, policy, settings.seed))
+
+
+def teach(
+    samples: Sequence[Sample], teacher: ModelRunner, peers: Peers, coeff: float
+) -> list[Sample]:
+    """Returns the samples with what the teacher adds, each learner asking it about its share."""
+    members = [sample.member for sample in samples]
+    scores = peers.divide(members, partial(teacher.score, passes=[POLICY_PASS]))
+    return add_teaching(samples, scores, coeff)
 
 
 def add_teaching(
