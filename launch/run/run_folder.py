@@ -48,7 +48,7 @@ MAY_CHANGE = (
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
     *("training.max_token_mismatch", "training.max_sequence_mismatch"),
     *("training.overlong_tokens", "training.overlong_buffer_tokens", "training.overlong_penalty"),
-    "training.num_replay_tasks",
+    *("training.teacher_coeff", "training.num_replay_tasks"),
     *("training.dynamic_sampling", "training.max_resampled_groups"),
     *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
@@ -148,9 +148,7 @@ def _find_differences(
 
 def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
     """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
-    defaults = Settings().model_dump(mode="json")  # of settings that an older version did not have
-    before = merge_settings(defaults, saved)
-    for name, old, new in _find_differences(before, settings.model_dump(mode="json")):
+    for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
         if not _may_change(name) and name != "output.dir":
             raise SettingsError(
                 f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"

@@ -71,6 +71,12 @@ def imitation(returns: Floats, baseline: float) -> Floats:
     return np.ones_like(returns)
 
 
+def no_reward(returns: Floats, baseline: float) -> Floats:
+    """Zero for every episode: only a teacher tells what to learn (distillation)."""
+    del baseline
+    return np.zeros_like(returns)
+
+
 def whiten(advantages: Floats) -> Floats:
     """Shifts and scales all of a batch's advantages, (M,), to mean 0 and deviation 1 (PPO)."""
     if not advantages.size:
@@ -97,13 +103,3 @@ def _centred(returns: Floats) -> Floats:
         return np.zeros_like(returns)  # exactly: such episodes then need no forward pass
     centred: Floats = returns - returns.mean()
     return centred
-
-
-def soft_overlong_penalty(num_tokens: int, max_tokens: int, buffer_tokens: int) -> float:
-    """Returns what an episode of `num_tokens` sampled tokens loses, from 0 to 1.
-
-    Nothing up to `max_tokens - buffer_tokens`, all of it from `max_tokens` on, and in between a
-    share that rises linearly. Of 100 and 20, 85 tokens: 0.25.
-    Source: Yu et al. 2025 (DAPO), eq. 13.
-    """
-    return min(max((num_tokens - max_tokens + buffer_tokens) / buffer_tokens, 0.0), 1.0)

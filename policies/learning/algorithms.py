@@ -72,6 +72,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
         whitens_advantages=True,
     ),
     "a2c": AlgorithmSpec(advantages.moving_baseline, _PG, "token", critic="shared"),
+    "distill": AlgorithmSpec(advantages.no_reward, _CLIPPED, "token"),
     "sft": AlgorithmSpec(advantages.imitation, _PG, "token", is_supervised=True),
 }
 

@@ -19,6 +19,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.batches import MicroBatch
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.models.lora import LoraPolicy, Policy
+from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.settings.config import CriticKind
 
 
@@ -46,7 +47,7 @@ class Critic:
     None: there are no values and nothing to train.
     """
 
-    def __init__(self, kind: CriticKind | None, policy: Policy, seed: int) -> None:
+    def __init__(self, kind: CriticKind | None, policy: Policy | FrozenPolicy, seed: int) -> None:
         """Adds an adapter to the policy's model, if it is separate."""
         self.passes: list[Pass] = [POLICY_PASS]
         self._weights: dict[str, nn.Parameter] = {}

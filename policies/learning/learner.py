@@ -10,6 +10,7 @@ optimizer step for each minibatch. How a minibatch is cut into micro-batches cha
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,16 @@ from agentpeft.policies.learning.critic import (
 )
 from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.options import control, replay, teacher
 from agentpeft.policies.learning.peers import Peers
-from agentpeft.policies.learning.replay import Replay
 from agentpeft.policies.learning.samples import (
     GroupMember,
     Sample,
     Scores,
     list_members,
     make_samples,
-    shuffle_rewards,
 )
-from agentpeft.policies.learning.schedules import compute_lr, split_by_lr
+from agentpeft.policies.learning.schedules import ScheduledAdamW
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.lora import Policy
@@ -65,16 +65,9 @@ class Learner:
         self._runner = ModelRunner(settings, policy, self._critic)
         self._parameters = self._runner.parameters
         training = settings.training
-        self._adam: dict[str, Any] = {
-            "betas": (training.adam_beta1, training.adam_beta2),
-            "weight_decay": training.weight_decay,
-        }
-        parts = split_by_lr(training, policy, self._critic.parameters())
-        self._lrs = [lr for _, lr in parts]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": parameters} for parameters, _ in parts], **self._adam, fused=True
-        )
-        self._replay = Replay(training.num_replay_tasks)
+        self._optimizer = ScheduledAdamW(training, policy, self._critic.parameters())
+        self._teacher = teacher.open_teacher(settings, policy.base) if training.teacher else None
+        self._replay = replay.Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
         self._warm_start: Learner | None = None
@@ -89,13 +82,12 @@ class Learner:
         Raises: TrainingError after too many non-finite steps in a row.
         """
         totals = Totals()
-        lr = self._set_lr()
+        lr = self._optimizer.set_lr(self._num_updates)
         self._set_mode()
         learnt = groups
         if self.settings.training.shuffle_rewards:
-            learnt = shuffle_rewards(groups, (self.settings.seed, self.version))
-        mixed = self._replay.mix_in(learnt)
-        kept = [group for group in mixed if not self._is_dropped(group)]
+            learnt = control.shuffle_rewards(groups, (self.settings.seed, self.version))
+        kept = [group for group in self._replay.mix_in(learnt) if not self._is_dropped(group)]
         samples = self._make_samples(learnt, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
@@ -104,8 +96,7 @@ class Learner:
         self._num_skipped += not norms
         self._num_updates += 1
         self.version += 1
-        replayed = set(map(id, self._replay.replayed))
-        fresh = [s for s in samples if id(s.member.trajectory) not in replayed]
+        fresh = [s for s in samples if not self._replay.is_replayed(s.member.trajectory)]
         self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
         self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
@@ -115,6 +106,7 @@ class Learner:
             **_compute_episode_metrics(groups),
             **compute_critic_metrics(samples),
             **self._replay.metrics(),
+            **teacher.compute_teacher_metrics(samples),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline or 0.0,
@@ -165,8 +157,6 @@ class Learner:
         """Continues from `state_dict`; load the policy's weights separately."""
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
-        for group in self._optimizer.param_groups:
-            group.update(self._adam)  # a resumed run may have other ones than the state
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
         self._replay.load_state_dict(state.get("replay", ()))
@@ -184,7 +174,7 @@ class Learner:
         training, members = self.settings.training, list_members(kept)
         reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
         kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        needs_logprobs = reuses_samples or kl_in_rewards
+        needs_logprobs = reuses_samples or kl_in_rewards or self._teacher is not None
         passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
         old = self._score(members, passes)
         reference = [Scores()] * len(members)
@@ -194,6 +184,8 @@ class Learner:
         mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
         self.baseline = mean if self.baseline is None else self.baseline
         samples = make_samples(members, old, reference, self._spec, training, self.baseline)
+        if self._teacher is not None:
+            samples = teacher.teach(samples, self._teacher, self.peers, training.teacher_coeff)
         momentum = training.baseline_momentum
         self.baseline = momentum * self.baseline + (1 - momentum) * mean
         return samples
@@ -202,13 +194,7 @@ class Learner:
         """Returns each member's scores by the present weights, each learner scoring its share."""
         if not passes:
             return [Scores()] * len(members)
-        shares = self.peers.shares(members)
-        share = [members[number] for number in shares[self.peers.rank]]
-        scores_by_share = self.peers.gather(self._runner.score(share, passes))
-        scores: dict[int, Scores] = {}
-        for numbers, share_scores in zip(shares, scores_by_share, strict=True):
-            scores |= dict(zip(numbers, share_scores, strict=True))
-        return [scores[number] for number in range(len(members))]
+        return self.peers.divide(members, partial(self._runner.score, passes=passes))
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
         """Splits the samples into minibatches of whole groups, at random but repeatably."""
@@ -240,16 +226,6 @@ class Learner:
         self._num_skipped_in_a_row = 0
         totals.add(whole)
         return [norm]
-
-    def _set_lr(self) -> float:
-        """Returns the policy's learning rate for this update; the others follow its schedule."""
-        training = self.settings.training
-        lr = compute_lr(training, self._num_updates)
-        policy, *others = self._optimizer.param_groups
-        policy["lr"] = lr
-        for group, other_lr in zip(others, self._lrs[1:], strict=True):
-            group["lr"] = lr * other_lr / training.lr
-        return lr
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_skipped_in_a_row += 1

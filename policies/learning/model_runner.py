@@ -31,6 +31,7 @@ from agentpeft.policies.learning.samples import GroupMember, Scores
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_logprobs
 from agentpeft.policies.settings.config import Settings
 
@@ -48,14 +49,14 @@ class ModelRunner:
     pass: after `CALM_UPDATES` updates without one it doubles `max_tokens`, up to the setting.
     """
 
-    def __init__(self, settings: Settings, policy: Policy, critic: Critic) -> None:
+    def __init__(self, settings: Settings, policy: Policy | FrozenPolicy, critic: Critic) -> None:
         """`parameters` are all that is trained: the policy's, then the critic's."""
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
         self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
         self._num_oom_retries = self._num_calm_updates = 0
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        self._device = self.parameters[0].device
+        self._device = next(policy.model.parameters()).device
         spec = algorithm_of(settings.training)
         # Of the policy that sampled. Imitation, and greedy play (0), are scored at temperature 1
         sampled_at = settings.env_runners.temperature

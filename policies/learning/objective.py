@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agentpeft.policies.learning import losses
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
+from agentpeft.policies.learning.options.sequences import is_trusted, spread_ratio
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
@@ -176,9 +177,8 @@ class Objective:
     def _policy_loss(self, policy: PolicyOutputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         spec, terms, logprobs = self._spec, {}, policy.logprobs
         old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
-        compared = old
-        if spec.ratio == "sequence":
-            compared = losses.spread_ratio(logprobs, old, inputs.sequences)
+        is_spread = spec.ratio == "sequence"
+        compared = spread_ratio(logprobs, old, inputs.sequences) if is_spread else old
         per_token = spec.policy_loss(logprobs, compared, inputs.advantages, spec.clip)
         if self._importance_cap is not None:
             terms["importance_weight"] = losses.importance_weights(
@@ -187,7 +187,7 @@ class Objective:
             per_token = per_token * terms["importance_weight"]
         bounds = self._training.max_token_mismatch, self._training.max_sequence_mismatch
         if bounds != (None, None):
-            trusted = losses.is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
+            trusted = is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
             per_token = torch.where(trusted, per_token, 0.0)
             terms["masked_fraction"] = 1 - trusted.float()
         terms["policy_loss"] = per_token

@@ -88,6 +88,19 @@ class Peers:
         """Returns each learner's share, by rank, as indices into `members`."""
         return cut_into_shares(members, self.num_learners)
 
+    def divide(
+        self,
+        members: Sequence[GroupMember],
+        compute: Callable[[Sequence[GroupMember]], Sequence[_T]],
+    ) -> list[_T]:
+        """Returns what `compute` says of each member, each learner computing its share."""
+        shares = self.shares(members)
+        computed = self.gather(compute([members[number] for number in shares[self.rank]]))
+        results: dict[int, _T] = {}
+        for numbers, share in zip(shares, computed, strict=True):
+            results |= dict(zip(numbers, share, strict=True))
+        return [results[number] for number in range(len(members))]
+
     def gather(self, value: _T) -> list[_T]:
         """Returns the learners' values, by rank."""
         values = [value] * self.num_learners

@@ -5,14 +5,15 @@ of a trajectory's sampled tokens; all arrays of a sample have one number for eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from agentpeft.policies.learning.advantages import compute_gae, soft_overlong_penalty, whiten
+from agentpeft.policies.learning.advantages import compute_gae, whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.losses import compute_kl
+from agentpeft.policies.learning.options.overlong import overlong_penalty
 from agentpeft.policies.messages import EpisodeGroup, Floats, Ids, Trajectory
 from agentpeft.policies.settings.config import TrainingSettings
 
@@ -60,7 +61,7 @@ class Sample:
     step, the weights have not moved when it is taken, so the loss uses its own log-probabilities as
     the old ones, and those of `old` are None (unless the KL term is in the rewards).
     `reference`: scores by the reference policy; empty without a KL term. `critic`: None without a
-    critic.
+    critic. `teacher`: scores by the teacher; empty without one.
     """
 
     member: GroupMember
@@ -68,23 +69,7 @@ class Sample:
     old: Scores
     reference: Scores
     critic: CriticTargets | None
-
-
-def shuffle_rewards(groups: Sequence[EpisodeGroup], seed: tuple[int, ...]) -> list[EpisodeGroup]:
-    """Returns the groups with the returns of all their episodes permuted, for a control run.
-
-    What rises in a run and not in its control was taught by the rewards. An episode gets another's
-    return in its last turn, and 0 in the turns before.
-    """
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    order = np.random.default_rng(seed).permutation(len(episodes))
-    returns = iter([episodes[number].episode_return for number in order])
-    return [
-        replace(
-            group, trajectories=tuple(_with_return(t, next(returns)) for t in group.trajectories)
-        )
-        for group in groups
-    ]
+    teacher: Scores = Scores()
 
 
 def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:
@@ -128,18 +113,11 @@ def make_samples(
 def _turn_rewards(
     member: GroupMember, old: Scores, reference: Scores, training: TrainingSettings
 ) -> Floats:
-    """Returns the rewards (turns,) that are learnt from.
-
-    They are the environment's, less the last turn's penalty for a long episode, and less each
-    turn's KL where `kl_placement` puts it there.
-    """
+    """Returns the rewards (turns,), less the overlong penalty and what KL `kl_placement` asks."""
     trajectory = member.trajectory
     rewards = np.array(trajectory.turn_rewards, np.float32)
-    if training.overlong_tokens is not None and len(rewards):
-        limit = training.overlong_tokens
-        buffer = training.overlong_buffer_tokens or max(1, limit // 5)
-        penalty = soft_overlong_penalty(member.num_sampled_tokens, limit, buffer)
-        rewards[-1] -= training.overlong_penalty * penalty
+    if len(rewards):
+        rewards[-1] -= overlong_penalty(member.num_sampled_tokens, training)
     if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
         return rewards
     logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)
@@ -193,10 +171,3 @@ def _turn_of_tokens(trajectory: Trajectory) -> Ids:
     """Returns the number of each sampled token's turn, (N,)."""
     sampled = np.flatnonzero(trajectory.loss_mask)
     return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")
-
-
-def _with_return(trajectory: Trajectory, episode_return: float) -> Trajectory:
-    num_earlier = len(trajectory.turn_rewards) - 1
-    if num_earlier < 0:
-        return trajectory
-    return replace(trajectory, turn_rewards=(*(0.0,) * num_earlier, episode_return))

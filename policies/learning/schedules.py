@@ -1,10 +1,12 @@
-"""Learning rates: by iteration, a linear warm-up and then a schedule; and by parameter."""
+"""Learning rates, by iteration (a linear warm-up, then a schedule) and by part; the optimizer."""
 
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from agentpeft.policies.models.lora import Policy
@@ -28,7 +30,42 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
     return training.lr * factors[training.lr_schedule]
 
 
-def split_by_lr(
+class ScheduledAdamW:
+    """AdamW over all that is trained; each part has a learning rate of its own, on one schedule.
+
+    `load_state_dict` brings back the moments; betas, weight decay and rates are the settings'.
+    """
+
+    def __init__(
+        self, training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
+    ) -> None:
+        parts = _split_by_lr(training, policy, critic)
+        self._training, self._lrs = training, [lr for _, lr in parts]
+        self._options: dict[str, Any] = {
+            "betas": (training.adam_beta1, training.adam_beta2),
+            "weight_decay": training.weight_decay,
+        }
+        groups = [{"params": parameters} for parameters, _ in parts]
+        self._optimizer = torch.optim.AdamW(groups, **self._options, fused=True)
+        self.step, self.state_dict = self._optimizer.step, self._optimizer.state_dict
+
+    def set_lr(self, iteration: int) -> float:
+        """Sets the rates of an iteration and returns the policy's."""
+        lr = compute_lr(self._training, iteration)
+        policy, *others = self._optimizer.param_groups
+        policy["lr"] = lr
+        for group, other_lr in zip(others, self._lrs[1:], strict=True):
+            group["lr"] = lr * other_lr / self._training.lr
+        return lr
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from `state_dict`."""
+        self._optimizer.load_state_dict(state)
+        for group in self._optimizer.param_groups:
+            group.update(self._options)
+
+
+def _split_by_lr(
     training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
 ) -> list[tuple[list[nn.Parameter], float]]:
     """Returns the trained parameters with their learning rates, as of `training.lr`.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINT_KEY = "agentpeft_fingerprint"
@@ -35,6 +36,18 @@ class PolicyBase:
     def stop_token_ids(self) -> tuple[int, ...]:
         """The tokens that end a generation, by the model's own `generation_config`."""
         return stop_tokens_of(self.model.generation_config)
+
+
+@dataclass(frozen=True)
+class FrozenPolicy:
+    """A model that is only asked; `model` is the base's, or that with an adapter."""
+
+    base: PolicyBase
+    model: nn.Module
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """Returns nothing."""
+        return []
 
 
 def stop_tokens_of(config: GenerationConfig | None) -> tuple[int, ...]:

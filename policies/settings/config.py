@@ -21,7 +21,7 @@ from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 AlgorithmName = Literal[
-    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "sft"
+    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "distill", "sft"
 ]
 CriticKind = Literal["shared", "separate"]
 Normalization = Literal["token", "sequence", "constant"]
@@ -322,7 +322,9 @@ class TrainingSettings(Section):
     """
 
     algorithm: AlgorithmName = "grpo"
-    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c` or `sft`."""
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c`,
+    `distill` or `sft`.
+    """
     num_iterations: CountOrZero = 100
     """Iterations of the whole run."""
     num_groups: Count = 32
@@ -356,8 +358,8 @@ class TrainingSettings(Section):
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut."""
     clip_range: float | None = Field(default=None, gt=0)
-    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`). None: 0.0003 with
-    `gspo`, 1 with `cispo` (no lower bound), else 0.2.
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
+    0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
     """
     clip_range_high: float | None = Field(default=None, gt=0)
     """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
@@ -413,10 +415,6 @@ class TrainingSettings(Section):
     """How far a value may move from the old one before the value loss stops pulling (`ppo`
     with a critic). None: not clipped.
     """
-    shuffle_rewards: bool = False
-    """A control: deals each update's rewards out among its episodes at random, so that they
-    teach nothing.
-    """
     overlong_tokens: Count | None = None
     """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
     the whole `overlong_penalty`. None: no penalty.
@@ -427,9 +425,20 @@ class TrainingSettings(Section):
     """
     overlong_penalty: float = Field(default=1.0, gt=0)
     """What an overlong episode's reward loses. Needs `overlong_tokens`."""
+    teacher: str | None = Field(default=None, min_length=1)
+    """A model (as `model.name`) or an adapter's folder, with the policy's vocabulary: each sampled
+    token's advantage gets its log-probability there less the policy's
+    ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """
+    teacher_coeff: float = Field(default=1.0, gt=0)
+    """Weight of what the teacher adds. Needs `teacher`."""
     num_replay_tasks: CountOrZero = 0
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
+    """
+    shuffle_rewards: bool = False
+    """A control: deals each update's rewards out among its episodes at random, so that they
+    teach nothing.
     """
     dynamic_sampling: bool = False
     """Drops groups of equal returns before the update."""
@@ -442,8 +451,7 @@ class TrainingSettings(Section):
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
         yield from self._overlong()
-        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
-            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        yield from self._additions(run)
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
             yield (
                 f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
@@ -503,6 +511,22 @@ class TrainingSettings(Section):
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
             )
 
+    def _additions(self, run: "Settings") -> Iterator[str]:
+        """Yields what is wrong with LoRA+, the replay and the teacher."""
+        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
+            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        if self.shuffle_rewards and self.num_replay_tasks > 0:
+            yield (
+                "training.num_replay_tasks tells of past successes what training.shuffle_rewards "
+                "hides: set it to 0 in the control"
+            )
+        if self.algorithm == "distill" and self.teacher is None:
+            yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
+        if self.algorithm == "distill" and self.kl_placement == "reward":
+            yield "training.kl_placement 'reward' has no effect with algorithm 'distill'"
+        if self.teacher is None and self.teacher_coeff != 1:
+            yield "training.teacher_coeff has no effect without training.teacher"
+
     def _overlong(self) -> Iterator[str]:
         """Yields what is wrong with the penalty for overlong episodes."""
         if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
@@ -531,6 +555,16 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "gspo": (*_CRITIC, "baseline_momentum"),
     "cispo": (*_CRITIC, "baseline_momentum"),
     "ppo": ("baseline_momentum",),
+    "distill": (
+        *_CRITIC,
+        *_OVERLONG,
+        "overlong_tokens",
+        "baseline_momentum",
+        "dynamic_sampling",
+        "max_resampled_groups",
+        "num_replay_tasks",
+        "shuffle_rewards",
+    ),
     "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
     "sft": (
         *_CLIP,
@@ -543,11 +577,13 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "entropy_coeff",
         "group_size",
         "importance_cap",
-        "max_resampled_groups",
-        "shuffle_rewards",
         "num_replay_tasks",
+        "teacher",
+        "teacher_coeff",
         "max_token_mismatch",
         "max_sequence_mismatch",
+        "max_resampled_groups",
+        "shuffle_rewards",
     ),
 }
 """Which settings of `training` an algorithm does not read."""

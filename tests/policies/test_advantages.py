@@ -7,8 +7,8 @@ import pytest
 from learner_parts import make_group, make_samples_of, make_trajectory
 
 from agentpeft.policies.learning import advantages
-from agentpeft.policies.learning.advantages import soft_overlong_penalty
 from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.options.overlong import soft_overlong_penalty
 
 
 def returns(*values):

@@ -2,7 +2,7 @@
 
 from learner_parts import flat_weights, make_learner, random_groups
 
-from agentpeft.policies.learning.samples import shuffle_rewards
+from agentpeft.policies.learning.options.control import shuffle_rewards
 
 
 def returns(groups):

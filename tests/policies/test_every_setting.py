@@ -144,6 +144,8 @@ ELSEWHERE = {
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
     "env_runners.step_timeout_s": "policies/test_env_runner.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
+    "training.teacher": "policies/test_teacher.py",
+    "training.teacher_coeff": "policies/test_teacher.py",
     "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
     "training.shuffle_rewards": "policies/test_control.py",

@@ -62,7 +62,7 @@ def test_at_the_start_the_ratio_is_1_and_the_kl_is_0():
     assert metrics["train/kl"] == pytest.approx(0, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"distill", "sft"}))
 def test_each_algorithm_learns_the_rewarded_answer(name):
     learner = make_learner(algorithm=name, lr=2e-2)
     rng, before = np.random.default_rng(0), probability_of_5(learner)
@@ -327,7 +327,7 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule(schedule, expe
     assert [compute_lr(training, i) for i in range(4)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"a2c", "sft"}))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"a2c", "distill", "sft"}))
 def test_samples_of_older_adapters_are_weighed_by_their_ratio_unless_told_otherwise(algorithm):
     groups = random_groups()
     own = {"algorithm": algorithm, "num_epochs": 1}

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agentpeft.policies.learning import losses
+from agentpeft.policies.learning.options.sequences import is_trusted, spread_ratio
 
 CLIP = losses.ClipRange(0.2, 0.3)
 OLD = [-1.0, -1.0, -1.0, -1.0, -1.0]
@@ -67,7 +68,7 @@ def test_gspo_is_the_mean_over_sequences_of_their_clipped_ratios(advantages, cli
 
     flat = torch.cat([each.detach() for each in new]).requires_grad_()
     sequences = torch.tensor([0, 0, 0, 1, 1])
-    compared = losses.spread_ratio(flat, torch.cat(old), sequences)
+    compared = spread_ratio(flat, torch.cat(old), sequences)
     per_token = losses.clipped_ratio(flat, compared, advantages[sequences], clip)
     first, second = losses.compute_token_weights("sequence", [3, 2], 0)
     loss = per_token[:3].sum() * first + per_token[3:].sum() * second
@@ -115,7 +116,7 @@ def test_what_learner_and_engine_disagree_about_is_left_out(max_token, max_seque
         assert (1 / bound <= mean <= bound) == (sequence == 0)
     engine = torch.full((5,), -2.0)
     learner = engine + torch.tensor(ratios).log()
-    got = losses.is_trusted(learner, engine, torch.tensor(sequences), max_token, max_sequence)
+    got = is_trusted(learner, engine, torch.tensor(sequences), max_token, max_sequence)
     assert got.tolist() == [bool(each) for each in expected]
 
 

@@ -7,7 +7,7 @@ import torch
 from learner_parts import flat_weights, make_group, make_learner, make_policy, make_trajectory
 
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.replay import Replay
+from agentpeft.policies.learning.options.replay import Replay
 
 PROMPT = [1, 2, 3]
 
@@ -46,7 +46,7 @@ def test_the_oldest_tasks_are_forgotten():
     assert mixed(off, make_group(0, episodes(6))) == [[6]]
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"distill", "sft"}))
 def test_it_is_learnt_from_as_a_member_weighed_by_its_truncated_ratio(algorithm):
     first, later = make_group(0, episodes(5, 6)), make_group(0, episodes(6, 7))
     by_hand = make_group(0, [*later.trajectories, first.trajectories[0]])

@@ -48,6 +48,10 @@ class Replay:
                     self._successes[key] = trajectory
         self._forget()
 
+    def is_replayed(self, trajectory: Trajectory) -> bool:
+        """Returns whether the last `mix_in` added this one."""
+        return any(trajectory is added for added in self.replayed)
+
     def metrics(self) -> dict[str, float]:
         """Returns how many groups the last `mix_in` added to; nothing without a replay."""
         return {"train/num_replayed": float(len(self.replayed))} if self._num_tasks else {}

@@ -1,0 +1,139 @@
+"""On-policy distillation: what a teacher adds to each token's advantage (`training.teacher`)."""
+
+import numpy as np
+import pytest
+import torch
+from learner_parts import flat_weights, make_group, make_trajectory, random_groups
+from small_model import SMALL
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.options.teacher import add_teaching
+from agentpeft.policies.learning.samples import Scores, list_members, make_samples
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.settings.config import Settings, with_overrides
+
+TINY = (*SMALL, "env_runners.max_new_tokens=8", "lora.rank=4", "training.lr=1e-2")
+
+
+def make_settings(*overrides):
+    return Settings(**with_overrides({}, (*TINY, *overrides)))
+
+
+def make_learner(*overrides):
+    settings = make_settings(*overrides)
+    return Learner(settings, attach_lora(load_base(settings), settings.lora))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, cache_folder):
+    """The folder of an adapter, of another rank, over the base that the learners have."""
+    folder = tmp_path_factory.mktemp("teacher")
+    settings = make_settings("lora.rank=2", "lora.alpha=4")
+    policy = attach_lora(load_base(settings), settings.lora)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    policy.save(folder)
+    return folder, policy
+
+
+@torch.no_grad()
+def logprobs_of(model, trajectory, temperature=1.0):
+    """The sampled tokens' log-probabilities, of one sequence alone."""
+    ids = torch.tensor(np.concatenate([trajectory.prompt_ids, trajectory.token_ids]))
+    logprobs = (model(input_ids=ids[None]).logits[0] / temperature).log_softmax(-1)
+    at = len(trajectory.prompt_ids) + np.flatnonzero(trajectory.loss_mask)
+    return np.array([logprobs[i - 1, ids[i]].item() for i in at], np.float32)
+
+
+@pytest.mark.parametrize("algorithm", ["distill", "dr_grpo"])
+def test_each_token_gets_the_teachers_logprob_less_the_policys(algorithm):
+    members = list_members(random_groups(num_groups=2))
+    rng = np.random.default_rng(0)
+    old, teacher = (
+        [Scores(rng.normal(size=m.num_sampled_tokens).astype(np.float32)) for m in members]
+        for _ in range(2)
+    )
+    nothing = [Scores()] * len(members)
+    settings = make_settings(
+        f"training.algorithm={algorithm}", "training.teacher=x", "training.teacher_coeff=0.5"
+    )
+    training = settings.training
+    samples = make_samples(members, old, nothing, algorithm_of(training), training, 0.0)
+    samples = add_teaching(samples, teacher, training.teacher_coeff)
+    for sample, before, taught in zip(samples, old, teacher, strict=True):
+        rewards = [m.trajectory.episode_return for m in members if m.group == sample.member.group]
+        own = sample.member.trajectory.episode_return - np.mean(rewards)
+        own = own if algorithm == "dr_grpo" else 0.0
+        expected = own + 0.5 * (taught.logprobs - before.logprobs)
+        assert sample.advantages == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_adapter_of_any_rank_scores_as_it_computes(teacher):
+    folder, policy = teacher
+    groups = random_groups(vocab=300)
+    temperature = "env_runners.temperature=0.7"
+    learner = make_learner("training.algorithm=distill", f"training.teacher={folder}", temperature)
+    gaps = np.concatenate(
+        [
+            logprobs_of(learner.policy.model, t, 0.7) - logprobs_of(policy.model, t, 0.7)
+            for group in groups
+            for t in group.trajectories
+        ]
+    )
+    assert learner.update(groups)["train/teacher_kl"] == pytest.approx(gaps.mean(), abs=1e-5)
+    assert abs(gaps).max() > 0.1
+
+
+def test_the_policy_comes_nearer_to_the_teacher_whatever_the_rewards(teacher):
+    """It samples the tokens after one prompt itself, as distillation is on-policy."""
+    folder, policy = teacher
+    learner = make_learner("training.algorithm=distill", f"training.teacher={folder}")
+    rng, prompt = np.random.default_rng(0), torch.tensor([[5, 6, 7]])
+
+    @torch.no_grad()
+    def distribution(model):
+        return model(input_ids=prompt).logits[0, -1].double().softmax(-1)
+
+    def reverse_kl():
+        own, wanted = distribution(learner.policy.model), distribution(policy.model)
+        return (own * (own / wanted).log()).sum().item()
+
+    before = reverse_kl()
+    for _ in range(15):
+        own = distribution(learner.policy.model)
+        tokens = rng.choice(len(own), 64, p=own / own.sum())
+        episodes = [make_trajectory([5, 6, 7], [token], -1) for token in tokens]
+        learner.update([make_group(0, episodes)])
+    assert reverse_kl() < 0.5 * before
+
+
+def test_a_base_is_a_teacher_too_and_coeff_weighs_it(teacher):
+    folder, _ = teacher
+    base = load_base(make_settings()).name
+    groups, after = random_groups(vocab=300), []
+    for overrides in (
+        (),
+        (f"training.teacher={folder}",),
+        (f"training.teacher={folder}", "training.teacher_coeff=0.1"),
+        (f"training.teacher={base}",),
+    ):
+        learner = make_learner("training.algorithm=dr_grpo", *overrides)
+        metrics = learner.update(groups)
+        after.append(flat_weights(learner).tobytes())
+        if overrides == (f"training.teacher={base}",):
+            assert metrics["train/teacher_kl"] == pytest.approx(0, abs=1e-6)
+    assert len(set(after[:3])) == 3
+
+
+def test_a_teacher_that_is_not_there_or_reads_other_tokens_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="no folder of a model"):
+        make_learner("training.algorithm=distill", f"training.teacher={tmp_path}")
+    other = make_settings("tiny.vocab_size=400")
+    name = load_base(other).name
+    with pytest.raises(SettingsError, match=r"has another vocabulary than model.name 'tiny'"):
+        make_learner("training.algorithm=distill", f"training.teacher={name}")
