@@ -8,16 +8,18 @@ Episodes and their trajectories are those that the learner imitates, but the bat
 models, and all that was measured with them, would change. Nor is the optimizer the learner's.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
@@ -30,6 +32,7 @@ from agentpeft.policies.settings.config import Settings
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
 IGNORED = -100  # cross entropy's own word for positions without a target
+_ATTENTION = "agentpeft_pretraining"
 Batch = list[EpisodeGroup]
 
 
@@ -44,7 +47,8 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
-    model.set_attn_implementation("eager")  # a third faster: sdpa's gradient is slow
+    AttentionInterface.register(_ATTENTION, _attend)
+    model.set_attn_implementation(_ATTENTION)
     for groups in _one_ahead(warm_start_batches(settings, chat)):
         for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
             group["lr"] = warm_start.lr * schedule.lr_factor
@@ -103,15 +107,41 @@ def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple
     num_targets = sum(int(mask.sum()) for _, mask in rows)
     total, num_right = 0.0, 0
     for ids, targets in _micro_batches(rows):
+        where = targets != IGNORED
         with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
-            logits = model(input_ids=ids, use_cache=False).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
-        loss = loss / num_targets
+            states = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.lm_head(states[where])  # of the targets alone: a third of the positions
+        loss = F.cross_entropy(logits.float(), targets[where], reduction="sum") / num_targets
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
-        is_right = (logits.argmax(-1) == targets) | (targets == IGNORED)
-        num_right += int(is_right.all(-1).sum())
+        is_wrong = torch.zeros_like(where)
+        is_wrong[where] = logits.argmax(-1) != targets[where]
+        num_right += int((~is_wrong.any(-1)).sum())
     return total, num_right / len(rows)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float,
+    **_kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention, (B, heads, T, width) -> (B, T, heads, width), in the type of `value`.
+
+    transformers' eager attention scales, masks and converts to float32 and back in passes of their
+    own over the scores (B, heads, T, T). Here the product writes them scaled and masked, and the
+    softmax, which computes in float32 by itself, reads and writes `value`'s type. PyTorch's fused
+    attention has a slow gradient on CPUs.
+    """
+    del module, attention_mask
+    shape, length = query.shape, query.shape[2]
+    query, key, value = (each.to(value.dtype).flatten(0, 1) for each in (query, key, value))
+    future = torch.full((length, length), -math.inf, dtype=value.dtype).triu(1)
+    weights = torch.baddbmm(future, query, key.transpose(1, 2), alpha=scaling).softmax(-1)
+    return torch.bmm(weights, value).view(shape).transpose(1, 2).contiguous(), None
 
 
 def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, Tensor]]:

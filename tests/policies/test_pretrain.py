@@ -3,11 +3,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 
 from agentpeft.envs import ENV_IDS, Outcome, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.pretrain import _backward
+from agentpeft.policies.models.pretrain import _attend, _backward
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -217,3 +218,17 @@ def test_cache_that_cannot_be_written_is_one_message(tmp_path, monkeypatch):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "file"))
     with pytest.raises(SettingsError, match="cannot be written"):
         load_tiny(make_settings(num_steps=0))
+
+
+def test_attention_of_pretraining_is_that_of_the_model():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 9, 8, requires_grad=True)
+    ours, _ = _attend(torch.nn.Module(), query, key, value, None, 8**-0.5)
+    reference = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+    weights = torch.randn_like(ours)
+    gradients = [
+        torch.autograd.grad((each * weights).sum(), (query, key, value), retain_graph=True)
+        for each in (ours, reference)
+    ]
+    torch.testing.assert_close(ours, reference)
+    torch.testing.assert_close(*gradients)

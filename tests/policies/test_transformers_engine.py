@@ -298,3 +298,17 @@ REFUSED = [
 def test_models_without_full_attention_are_refused(make):
     with pytest.raises(SettingsError, match="full attention"):
         TransformersEngine(make(), [STOP], BASE)
+
+
+def test_short_prompts_are_not_padded_to_a_long_one():
+    model, shapes = make_model(), []
+    model.register_forward_pre_hook(
+        lambda _module, _args, inputs: shapes.append(tuple(inputs["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    lengths = [5] * 20 + [100]
+    requests = [
+        GenerationRequest(f"{i}", prompt_of(n, i), (i,), 1.0, 1) for i, n in enumerate(lengths)
+    ]
+    serve(model, requests, replace(BASE, deterministic=True))
+    assert shapes == [(20, 5), (1, 100)]

@@ -12,6 +12,8 @@ from agentpeft.policies.engines.transformers.slots import SlotCache, next_token_
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 
 MAX_PREFILL_TOKENS = 8192
+MAX_PREFILL_PADDING = 64
+"""A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
 NO_IDS = np.empty(0, np.int64)
 STATE = {"seat": "i8", "last": "i8", "position": "i8", "count": "i8", "limit": "i8", "heat": "f4"}
 
@@ -250,10 +252,17 @@ def _common(cached: Ids, prompt_ids: Ids) -> Ids:
 
 
 def _chunks(jobs: list[DecodingJob]) -> Iterator[list[DecodingJob]]:
-    """Cuts jobs, in order of length, into portions that are run at once."""
-    start = 0
+    """Cuts jobs, in order of length, into portions that are run at once.
+
+    A new one begins where padding would be more than a quarter of a portion's tokens: a short
+    observation is not run beside a new prompt.
+    """
+    start = num_tokens = 0
     for index, job in enumerate(jobs):
-        if index > start and (index + 1 - start) * job.num_uncached > MAX_PREFILL_TOKENS:
+        num_tokens += job.num_uncached
+        num_padded = (index + 1 - start) * job.num_uncached
+        max_padding = max(MAX_PREFILL_PADDING, num_tokens // 4)
+        if num_padded > min(MAX_PREFILL_TOKENS, num_tokens + max_padding) and index > start:
             yield jobs[start:index]
-            start = index
+            start, num_tokens = index, job.num_uncached
     yield jobs[start:]
