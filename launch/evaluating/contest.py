@@ -12,7 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
-from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.launch.evaluating.merging import find_adapter, is_whole_model
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
@@ -39,7 +39,8 @@ def find_contestants(
 ) -> list[Contestant]:
     """Returns all who are named; where nobody is, the settings' own model plays.
 
-    Adapters are "[NAME=]PATH", policies base, oracle or random. Raises: SettingsError.
+    Adapters are "[NAME=]PATH", policies base, oracle or random. What a run on all weights has saved
+    plays once, whatever the mode, and its base is the settings' model. Raises: SettingsError.
     """
     if bool(endpoint) != bool(endpoint_models):
         raise SettingsError("--endpoint URL and --endpoint-model NAME need each other")
@@ -52,9 +53,11 @@ def find_contestants(
         name, _, path = words.rpartition("=")
         folder = find_adapter(Path(path).expanduser())
         name = name or (folder.parent.name if folder.name == "adapter" else folder.name)
-        for kind, end in _MODES[mode].items():
+        kinds: dict[Kind, str] = {"whole": ""} if is_whole_model(folder) else _MODES[mode]
+        for kind, end in kinds.items():
             found.append(Contestant(name + end, kind, str(folder)))
-    base = found[0].target if found else settings.model.name
+    has_base = bool(found) and found[0].kind != "whole"
+    base = found[0].target if has_base else settings.model.name
     if not (found or policies or endpoint):
         policies = ["base"]
     found += [Contestant(kind, kind, base if kind == "base" else "") for kind in policies]

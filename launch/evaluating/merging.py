@@ -1,7 +1,8 @@
 """Merges an adapter into its base, and compares the written model with the two.
 
 Both checks read the written model anew: its log-probabilities are those of the unmerged pair, and
-taking the adapter away again leaves the base.
+taking the adapter away again leaves the base. What a run on all weights has saved is a whole model
+already: it is written as it is, and both checks compare the copy with it.
 """
 
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
@@ -20,11 +22,11 @@ from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpoints import latest_checkpoint
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import open_adapter, weights_and_updates
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
+from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
 _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
@@ -34,20 +36,31 @@ _MAX_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 def find_adapter(path: Path) -> Path:
     """Returns an adapter's folder: itself, a checkpoint's, or that of a run's newest checkpoint.
 
-    Raises: SettingsError where there is none.
+    Of a run on all weights it is a whole model's. Raises: SettingsError where there is none.
     """
     runs = [latest_checkpoint(p) for p in [path / "checkpoints"] if p.is_dir()]
     for folder in (path, path / "adapter", *(run / "adapter" for run in runs)):
-        if (folder / ADAPTER_CONFIG).is_file():
+        if (folder / ADAPTER_CONFIG).is_file() or is_whole_model(folder):
             return folder.resolve()
-    raise SettingsError(f"{path} is no adapter, checkpoint or run (no {ADAPTER_CONFIG})")
+    raise SettingsError(
+        f"{path} is no adapter, whole model, checkpoint or run (no {ADAPTER_CONFIG}, no "
+        f"{CONFIG_NAME})"
+    )
+
+
+def is_whole_model(folder: Path) -> bool:
+    """Returns whether a folder holds a model of its own, as a run on all weights saves it."""
+    return (folder / CONFIG_NAME).is_file() and not (folder / ADAPTER_CONFIG).is_file()
 
 
 def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Settings:
     """Returns settings whose model is an adapter's base: `base`, or the one that it names.
 
-    `dtype` None is what the base is stored in.
+    A whole model is its own base. `dtype` None is what the base is stored in. Raises: SettingsError
+    if a whole model is given another base.
     """
+    if base is not None and is_whole_model(adapter):
+        raise SettingsError(f"{adapter} is a whole model, not an adapter: leave out --base {base}")
     name = base or str(adapter)
     try:
         stored = read_model_config(Settings(model={"name": name})).dtype
@@ -68,7 +81,9 @@ def merge(
     if output.exists():
         raise SettingsError(f"--output {output} exists")
     base = load_base(settings)
-    network = open_adapter(base, adapter, is_trusted).merge_and_unload(safe_merge=True)
+    network = base.model
+    if not is_whole_model(adapter):
+        network = open_adapter(base, adapter, is_trusted).merge_and_unload(safe_merge=True)
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +115,10 @@ def check_merged(
 
     alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
-    pair, network = open_adapter(base, adapter, is_trusted), _read(merged, base.model.dtype)
+    pair: nn.Module = base.model
+    if not is_whole_model(adapter):
+        pair = open_adapter(base, adapter, is_trusted)
+    network = _read(merged, base.model.dtype)
     paired = score(pair)
     error, num_changed = _unmerge_error(network, weights_and_updates(pair))
     difference = float(np.abs(score(network) - paired).max())

@@ -21,7 +21,7 @@ from agentpeft.policies.rollout.chat import TextChat, make_chat
 from agentpeft.policies.rollout.env_runner import Player
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
-Kind: TypeAlias = Literal["base", "adapter", "merged", "oracle", "random", "endpoint"]
+Kind: TypeAlias = Literal["base", "adapter", "merged", "whole", "oracle", "random", "endpoint"]
 _CHARACTERS = [chr(code) for code in range(32, 127)]
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -30,7 +30,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 class Contestant:
     """A policy under a name: `target` is a model, an adapter's folder, or an endpoint's URL.
 
-    The name of what an endpoint serves is its model's there.
+    "whole" is what a run on all weights has saved. The name of what an endpoint serves is its
+    model's there.
     """
 
     name: str

@@ -20,8 +20,8 @@ import torch
 
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:
@@ -50,14 +50,13 @@ TEXTS = (
 class Probe:
     """What the learner says of the sequences: (N,), all their tokens but the first in a row.
 
-    `base_logprobs` are the same without the adapter; None where all weights are trained. `limit`
-    is how far an engine may be from it, `min_served_effect` how much of the adapter's change its
-    weights must hold.
+    `base_logprobs` are the same of the base before training. `limit` is how far an engine may be
+    from it, `min_served_effect` how much of the adapter's change its weights must hold.
     """
 
     sequences: tuple[Ids, ...]
     logprobs: Floats
-    base_logprobs: Floats | None
+    base_logprobs: Floats
     limit: float
     min_served_effect: float
 
@@ -79,7 +78,6 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     """Returns what the learner's policy says of `TEXTS`, cut to fit the contexts of both sides."""
     # Imported here: runners use this module too, and need neither of these
     from agentpeft.policies.models.load import choose_dtype, uses_autocast
-    from agentpeft.policies.models.lora import LoraPolicy
 
     model, config = policy.model.train(False), policy.base.model.config.get_text_config()
     contexts = settings.env_runners.max_context_tokens, config.max_position_embeddings
@@ -93,10 +91,9 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=is_autocast):
             return np.concatenate(score_sequences(model, config.vocab_size, sequences))
 
-    logprobs, base_logprobs = score(), None
-    if isinstance(policy, LoraPolicy):
-        with policy.model.disable_adapter():
-            base_logprobs = score()
+    logprobs = score()
+    with policy.base_alone():
+        base_logprobs = score()
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
@@ -154,8 +151,6 @@ def compute_delivery_metrics(probe: Probe, proof: Proof) -> dict[str, float]:
     }
     if math.isfinite(proof.served_effect):
         metrics["served_effect"] = proof.served_effect
-    if probe.base_logprobs is None:
-        return metrics
     effect = probe.logprobs - probe.base_logprobs
     shown = proof.logprobs - probe.base_logprobs
     metrics["learner_effect"] = float(np.abs(effect).mean())
@@ -174,7 +169,7 @@ def find_problem(metrics: Mapping[str, float], probe: Probe) -> str | None:
     if not effect >= least:
         return f"served_effect is {effect:.2f} (limit {least:g}): rounding takes the rest away"
     if metrics.get("canary", 1.0) < MIN_CANARY:
-        return f"canary is {metrics['canary']:.2f}: the engine answers as if it had no adapter"
+        return f"canary is {metrics['canary']:.2f}: the engine answers as the base does"
     return None
 
 

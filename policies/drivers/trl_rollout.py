@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
+from agentpeft.policies.models.scoring import token_logprobs
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import Env

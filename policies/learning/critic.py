@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.batches import MicroBatch
 from agentpeft.policies.learning.samples import Sample
@@ -49,7 +48,7 @@ class Critic:
     """
 
     def __init__(self, kind: CriticKind | None, policy: Policy | FrozenPolicy, seed: int) -> None:
-        """Adds an adapter to the policy's model, if it is separate. Raises: SettingsError."""
+        """Adds an adapter to the policy's model, if it is separate."""
         self.passes: list[Pass] = [POLICY_PASS]
         self._weights: dict[str, nn.Parameter] = {}
         output = cast(nn.Linear, policy.base.model.get_output_embeddings())  # type: ignore[no-untyped-call]
@@ -61,8 +60,7 @@ class Critic:
         if kind == "shared":
             self.passes = [Pass(has_logits=True, has_values=True)]
         elif kind == "separate":
-            if not isinstance(policy, LoraPolicy):
-                raise SettingsError("training.critic 'separate' is an adapter: set lora.use_lora")
+            policy = cast(LoraPolicy, policy)  # with all weights the settings refuse it
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 self._weights |= policy.add_adapter(_ADAPTER)

@@ -28,11 +28,11 @@ from agentpeft.policies.learning.objective import (
     make_loss_inputs,
 )
 from agentpeft.policies.learning.samples import GroupMember, Scores
-from agentpeft.policies.learning.scoring import token_logprobs
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
+from agentpeft.policies.models.scoring import token_logprobs
 from agentpeft.policies.settings.config import Settings
 
 _MIN_MICRO_BATCH_TOKENS = 32

@@ -19,7 +19,11 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
-from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.models.policy_base import (
+    FINGERPRINT_KEY,
+    PolicyBase,
+    compute_fingerprint,
+)
 from agentpeft.policies.settings.config import LoraSettings
 
 _TRAINED, _REFERENCE = "default", "reference"
@@ -108,8 +112,12 @@ class LoraPolicy(_Trained):
     def reference(self) -> Iterator[None]:
         """Within it the model computes what the reference policy would; without gradients."""
         has_own = _REFERENCE in self.model.peft_config
-        with torch.no_grad(), self.running(_REFERENCE) if has_own else self.model.disable_adapter():
+        with torch.no_grad(), self.running(_REFERENCE) if has_own else self.base_alone():
             yield
+
+    def base_alone(self) -> AbstractContextManager[None]:
+        """Within it the model computes what the base does without an adapter."""
+        return cast(AbstractContextManager[None], self.model.disable_adapter())
 
     def add_adapter(self, name: str) -> dict[str, nn.Parameter]:
         """Returns the weights of a new adapter of the same shape; it is no part of the policy."""
@@ -145,24 +153,47 @@ class LoraPolicy(_Trained):
 
 
 class FullPolicy(_Trained):
-    """A base of which all weights are trained (algorithm "sft"); saved as a whole model.
+    """A base of which all weights are trained; saved as a whole model.
 
-    Its "adapter" are all weights, by the model's own names.
+    Its "adapter" are all weights, by the model's own names. The trained weights are float32, since
+    small steps would be lost in bfloat16. The base's weights are kept beside them, unchanged and in
+    their own type: they are the reference policy, and the base of a delivery's canary.
     """
 
     scaling = 1.0
 
     def __init__(self, base: PolicyBase) -> None:
-        """Keeps float32 weights: small steps would be lost in bfloat16."""
+        """Trains the base's own parameters in place, in float32."""
+        weights = [parameter.detach() for parameter in base.model.parameters()]
         self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
         super().__init__(base, dict(self.model.named_parameters()))
+        # Only weights of another type were copied by `float`
+        self._base_weights = [w.clone() if w.dtype == torch.float32 else w for w in weights]
 
-    def reference(self) -> AbstractContextManager[None]:
-        """Raises: SettingsError: the base is what is trained."""
-        raise SettingsError("lora.use_lora = false leaves no reference policy; set it to true")
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Within it the model computes what the base did before training; without gradients.
+
+        The parameters point to the base's weights until the block ends. It must not be entered
+        between a forward pass and its backward pass.
+        """
+        parameters = self.trainable_parameters()
+        trained = [parameter.data for parameter in parameters]
+        try:
+            for parameter, weight in zip(parameters, self._base_weights, strict=True):
+                parameter.data = weight.float()
+            with torch.no_grad():
+                yield
+        finally:
+            for parameter, weight in zip(parameters, trained, strict=True):
+                parameter.data = weight
+
+    base_alone = reference
 
     def save(self, path: str | Path) -> None:
         """Writes model and tokenizer in Hugging Face's format. Raises: CheckpointError."""
+        if self.base.fingerprint is not None:  # it is that of the weights before training
+            self.model.config.update({FINGERPRINT_KEY: compute_fingerprint(self.model)})
         try:
             self.model.save_pretrained(path)
             self.base.tokenizer.save_pretrained(path)
@@ -171,7 +202,10 @@ class FullPolicy(_Trained):
 
     def load(self, path: str | Path) -> None:
         """Takes over the weights of a saved model. Raises: CheckpointError."""
-        _copy_weights(_read_weights(Path(path) / "model.safetensors"), self._parameters)
+        weights: dict[str, Floats] = {}
+        for file in Path(path).glob("*.safetensors"):  # large models are saved in parts
+            weights |= _read_weights(file)
+        self.load_weights(weights)
 
 
 Policy = LoraPolicy | FullPolicy
@@ -226,9 +260,12 @@ def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -
         raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
 
 
-def weights_and_updates(model: PeftModel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yields the base's weights by its own names, and what merging adds to each (maybe 0)."""
-    network = model.get_base_model()
+def weights_and_updates(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yields the base's weights by its own names, and what merging adds to each (maybe 0).
+
+    `model` is a base with an adapter, or a whole model, to which nothing is added.
+    """
+    network = model.get_base_model() if isinstance(model, PeftModel) else model
     layers = {n: m for n, m in network.named_modules() if isinstance(m, LoraLinear)}
     for name, weight in network.state_dict().items():
         module, is_adapted, leaf = name.partition(".base_layer.")

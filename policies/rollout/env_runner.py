@@ -26,15 +26,8 @@ from agentpeft.policies.messages import (
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
-from agentpeft.policies.rollout.episodes import (
-    EngineAgent,
-    EpisodeBuilder,
-    GroupRequest,
-    Mode,
-    OpenGroup,
-    SampleReport,
-    Seat,
-)
+from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
+from agentpeft.policies.rollout.groups import GroupRequest, Mode, OpenGroup, SampleReport, Seat
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.stages import TRAIN_STREAM, open_stages

@@ -168,7 +168,9 @@ class LoraSettings(Section):
     """The adapter that is trained."""
 
     use_lora: bool = True
-    """False trains all weights, with algorithm `sft` only."""
+    """False trains [all weights](how_it_works.md#all-weights), for models that fit. The section's
+    other settings are then not read.
+    """
     rank: Count = 16
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
@@ -193,10 +195,10 @@ class LoraSettings(Section):
             )
         if self.use_rslora and not self.use_lora:
             yield "lora.use_rslora has no effect with lora.use_lora = false"
-        if not self.use_lora and run.is_rl:
+        if not self.use_lora and run.training.critic == "separate":
             yield (
-                "lora.use_lora = false trains all weights, with algorithm 'sft' only: RL needs "
-                "the base as its reference and broadcasts the adapter"
+                "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
+                "false trains all weights: set it to 'shared'"
             )
 
 
@@ -205,8 +207,8 @@ class WarmStartSettings(Section):
 
     num_steps: CountOrZero = 0
     """Number of steps at most. They train the tiny model's base weights (cached in
-    `~/.cache/agentpeft`, or in `AGENTPEFT_CACHE`) or any other model's adapter. 0: no warm
-    start.
+    `~/.cache/agentpeft`, or in `AGENTPEFT_CACHE`) or what is trained of any other model. 0: no
+    warm start.
     """
     target_success: float | None = Field(default=None, gt=0, le=1)
     """Tiny model only: the learning rate begins to fall once greedy decoding would play this
@@ -231,11 +233,6 @@ class WarmStartSettings(Section):
             yield (
                 f"warm_start.target_success {self.target_success} is for the tiny model's base "
                 f"weights, not for {run.model.name!r}"
-            )
-        if self.num_steps > 0 and not (run.lora.use_lora or run.is_tiny):
-            yield (
-                f"warm_start.num_steps {self.num_steps} trains the adapter of model "
-                f"{run.model.name!r}, and lora.use_lora is false: use algorithm 'sft' alone"
             )
 
 

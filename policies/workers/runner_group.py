@@ -18,7 +18,7 @@ from agentpeft.policies.errors import (
 )
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.episodes import GroupRequest, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
 from agentpeft.policies.workers.ray_actors import resolve

@@ -13,7 +13,7 @@ from agentpeft.policies.learning.model_runner import (
     compute_logits,
 )
 from agentpeft.policies.learning.samples import list_members
-from agentpeft.policies.learning.scoring import token_logprobs
+from agentpeft.policies.models.scoring import token_logprobs
 
 
 def compute_all(policy, members, share, max_tokens=10_000):

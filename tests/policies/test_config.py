@@ -158,7 +158,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ),
         ("env_runners.engine=vllm env_runners.temperature=0.005", "taken for 0.01 by vLLM"),
         ("lora.dropout=0.1", "is for algorithm 'sft'"),
-        ("lora.use_lora=false", "with algorithm 'sft' only"),
         ("model.load_in_4bit=true model.name=a/b", "needs a GPU"),
         ("model.load_in_4bit=true learners.num_gpus_per_learner=1", "than 'tiny'"),
         ("training.kl_placement=reward", "without training.kl_coeff > 0"),
@@ -210,8 +209,8 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("warm_start.env_kwargs.adaptive=true", "tasks follow the outcomes"),
         ("env_runners.temperature=0", "RL needs > 0"),
         (
-            "warm_start.num_steps=5 model.name=a/b lora.use_lora=false training.algorithm=sft",
-            "use algorithm 'sft' alone",
+            "lora.use_lora=false training.algorithm=ppo training.critic=separate",
+            "false trains all weights: set it to 'shared'",
         ),
         ("model.adapter=a lora.use_lora=false training.algorithm=sft", "must be true"),
         ("model.name=a/b tiny.num_layers=2", "describes the built-in model"),

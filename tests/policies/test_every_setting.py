@@ -62,7 +62,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "tiny.intermediate_size": ("32",),
     "tiny.vocab_size": ("400",),
     "tiny.max_context_tokens": ("32",),
-    "lora.use_lora": ("false", *SFT),
+    "lora.use_lora": ("false",),
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),
     "lora.use_rslora": ("true",),

@@ -83,17 +83,22 @@ def changed(adapter, change, part="lora_B"):
     return replace(adapter, weights=weights)
 
 
+FULL = "lora.use_lora=false"
 DAMAGES = {
     "truncated": lambda a: changed(a, lambda w: w[:-1]),
     "incomplete": lambda a: replace(a, weights=dict(list(a.weights.items())[:-1])),
     "a bit flipped": lambda a: changed(a, lambda w: (w.view("u4") ^ 1).view("f4"), "0.self_attn.q"),
     "B zeroed": lambda a: changed(a, np.zeros_like),
+    "all weights: incomplete": lambda a: replace(a, weights=dict(list(a.weights.items())[:-1])),
+    "all weights: a bit flipped": lambda a: changed(
+        a, lambda w: (w.view("u4") ^ 1).view("f4"), "norm"
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, damage):
-    num_calls = []
+    num_calls, overrides = [], [FULL] if damage.startswith("all weights") else []
 
     class DamagedRunner(EnvRunnerActor):
         """Its second delivery, the first of an adapter that changes anything, arrives damaged."""
@@ -103,7 +108,7 @@ def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, damage):
             arrived = map(DAMAGES[damage], adapter) if len(num_calls) == 2 else adapter
             return super().deliver(list(arrived), sequences)
 
-    learner, runners = start(kind=DamagedRunner)
+    learner, runners = start(*overrides, kind=DamagedRunner)
     learner.call(SteppingLearner.next_version)
     assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
@@ -134,13 +139,16 @@ MISTAKES = {
     "wrong version": lambda adapter: changed(adapter, lambda w: w / 2),
     "B zeroed": lambda adapter: changed(adapter, np.zeros_like),
     "one layer forgotten": lambda adapter: changed(adapter, np.zeros_like, "layers.1.mlp"),
+    "all weights: skipped": lambda adapter: None,
+    "all weights: one forgotten": lambda adapter: changed(adapter, np.ones_like, "model.norm"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_lying_acknowledgement_is_found_by_the_probe(start, mistake):
     around = first_only(lambda engine: LyingEngine(engine, MISTAKES[mistake]))
-    learner, runners = start(kind=runner_with(around))
+    overrides = [FULL] if mistake.startswith("all weights") else []
+    learner, runners = start(*overrides, kind=runner_with(around))
     learner.call(SteppingLearner.next_version)
     metrics = runners.load_adapter(learner.adapter())
     assert metrics["probe_max"] < 1e-5 and metrics["canary"] == pytest.approx(1)
@@ -233,14 +241,29 @@ def test_a_step_that_fused_weights_round_away_is_no_delivery(start, monkeypatch,
         assert runners.load_adapter(shipment)["served_effect"] < 0.8
 
 
-def test_a_script_and_all_weights_have_what_proof_they_can(start):
+def test_a_script_has_no_proof(start):
     learner, runners = start("env_runners.engine=scripted")
     assert runners.load_adapter(learner.adapter()) == {}
-    learner, runners = start("training.algorithm=sft", "lora.use_lora=false")
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "grpo"])
+def test_all_weights_are_proven_as_an_adapter_is(start, algorithm):
+    learner, runners = start(f"training.algorithm={algorithm}", FULL)
     learner.call(SteppingLearner.next_version)
     metrics = runners.load_adapter(learner.adapter())
-    assert set(metrics) == {"probe_mean", "probe_max", "sampling_mean", "served_effect"}
     assert metrics["probe_max"] < 1e-5 and metrics["served_effect"] == pytest.approx(1)
+    assert metrics["learner_effect"] == pytest.approx(metrics["engine_effect"], rel=1e-4) != 0
+    assert metrics["canary"] == pytest.approx(1)
+
+
+def test_an_engine_that_stays_at_the_base_is_found_by_the_canary_of_all_weights(start, caplog):
+    """The limit is so wide that the log-probabilities alone would pass."""
+    around = first_only(lambda engine: LyingEngine(engine, MISTAKES["skipped"]))
+    limit = "fault_tolerance.max_probe_difference=1.0"
+    learner, runners = start(FULL, limit, kind=runner_with(around))
+    learner.call(SteppingLearner.next_version)
+    assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
+    assert runners.counts["num_failed_deliveries"] == 1 and "but canary is" in caplog.text
 
 
 class FailingEngine(EngineAround):

@@ -186,6 +186,13 @@ def test_two_learners_equal_one_with_every_term(pair, terms):
     assert_several_equal_one(pair, overrides, batches)
 
 
+@pytest.mark.parametrize("name", ["grpo", "a2c"])
+def test_two_learners_equal_one_where_all_weights_are_trained(pair, name):
+    terms = (f"training.algorithm={name}", "training.kl_coeff=0.1", "lora.use_lora=false")
+    metrics = assert_several_equal_one(pair, terms, batches_of_different_sizes())
+    assert metrics["train/kl"] > 0
+
+
 def test_shares_may_be_uneven_or_empty(pair):
     rng = np.random.default_rng(0)
     long = [make_trajectory([1] * 40, rng.integers(0, 300, 80), i % 2) for i in range(4)]

@@ -21,7 +21,6 @@ from agentpeft.policies.engines.fusing import ServedEffect, merged_state
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import check_attention
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.learning.scoring import score_sequences
 from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
@@ -31,6 +30,7 @@ from agentpeft.policies.messages import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.models.scoring import score_sequences
 
 QUIET_S = 0.0005
 """An idle engine begins when no request has come for so long."""

@@ -3,7 +3,7 @@
 vLLM mixes the class into its own worker class, by its name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -67,8 +67,23 @@ class AdapterReceiver:
         self._fused_names |= changed
         effect = ServedEffect()
         self.reload_weights(weights_iterator=self._load(names, base, adapter, effect))
+        self._repack_tied_head(names)
         self._fused_names = changed
         return effect
+
+    def _repack_tied_head(self, loaded: Sequence[str]) -> None:
+        """Has an output layer that is tied to a loaded embedding follow it.
+
+        On CPUs vLLM computes logits from a packed copy of the weights, which it makes of each layer
+        as it loads it. A tied output layer is not loaded: its copy would be of older weights.
+        """
+        model = self.model_runner.get_model()
+        head: Any = getattr(model, "lm_head", None)
+        weight = getattr(head, "weight", None)
+        for name, module in model.named_modules():
+            is_tied = module is not head and getattr(module, "weight", None) is weight
+            if weight is not None and is_tied and f"{name}.weight" in loaded:
+                head.quant_method.process_weights_after_loading(head)
 
     def _load(
         self,

@@ -18,12 +18,17 @@ BOTH = {way: replace(SETTINGS, serving=way) for way in ("fused", "native")}
 LAYERS = [f"self_attn.{name}_proj" for name in "qkvo"] + ["mlp.up_proj", "mlp.down_proj"]
 
 
-def make_model():
+def make_model(**shape):
     torch.manual_seed(0)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 64}
     config = Qwen2Config(
-        **sizes, **heads, vocab_size=VOCAB, max_position_embeddings=CONTEXT, dtype=torch.float32
+        **sizes,
+        **heads,
+        **shape,
+        vocab_size=VOCAB,
+        max_position_embeddings=CONTEXT,
+        dtype=torch.float32,
     )
     model = Qwen2ForCausalLM(config)
     for parameter in model.parameters():

@@ -1,0 +1,177 @@
+"""Groups of episodes in play: what is asked of an env runner, and what it tells."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from agentpeft.envs import Task
+from agentpeft.policies.messages import (
+    EpisodeGroup,
+    EpisodeRecord,
+    Ids,
+)
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+
+Mode: TypeAlias = Literal["train", "eval"]
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """`num_episodes` episodes of the task at position `group_id` of the mode's task stream.
+
+    Single episodes of mode "eval" are greedy; others have the settings' temperature. `stage` is the
+    stage of training whose stream it is, see `stages`.
+    """
+
+    group_id: int
+    num_episodes: int
+    mode: Mode = "train"
+    stage: int = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely tokens are wanted."""
+        return self.mode == "eval" and self.num_episodes == 1
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
+
+    `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
+    whose turns the engine took too long. `task_hashes` are of the tasks' content. `num_cut_turns`
+    ended at `max_new_tokens`, mostly unfinished. `last_fault` says which environment, task and turn
+    one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are the
+    seconds in which at least one request, or call of an environment, was under way.
+    """
+
+    records: tuple[EpisodeRecord, ...]
+    adapter_versions: tuple[int, ...]
+    task_hashes: Mapping[int, int]
+    dropped_group_ids: tuple[int, ...]
+    num_faults: int
+    last_fault: str
+    num_retries: int
+    num_slow_episodes: int
+    num_cut_turns: int
+    num_sampled_tokens: int
+    total_s: float
+    engine_s: float
+    env_s: float
+
+    @classmethod
+    def merge(
+        cls, reports: "Iterable[SampleReport]", *, is_in_turn: bool = False
+    ) -> "SampleReport":
+        """Returns the report of runners that played side by side; seconds are the slowest's.
+
+        `is_in_turn`: one report's episodes came after the other's, so that seconds add up.
+        """
+        parts = list(reports)
+        combine = sum if is_in_turn else partial(max, default=0.0)
+        records = sorted(
+            (record for part in parts for record in part.records),
+            key=lambda record: (record.group_id, record.sample),
+        )
+        return cls(
+            records=tuple(records),
+            adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
+            task_hashes={i: value for part in parts for i, value in part.task_hashes.items()},
+            dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
+            num_faults=sum(part.num_faults for part in parts),
+            last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
+            num_retries=sum(part.num_retries for part in parts),
+            num_slow_episodes=sum(part.num_slow_episodes for part in parts),
+            num_cut_turns=sum(part.num_cut_turns for part in parts),
+            num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
+            total_s=combine(part.total_s for part in parts),
+            engine_s=combine(part.engine_s for part in parts),
+            env_s=combine(part.env_s for part in parts),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the counts, and the numbers of episodes by outcome."""
+        counts = Counter(record.outcome.value for record in self.records)
+        return {
+            "num_episodes": float(len(self.records)),
+            "num_faults": float(self.num_faults),
+            "num_retries": float(self.num_retries),
+            "num_slow_episodes": float(self.num_slow_episodes),
+            "num_cut_turns": float(self.num_cut_turns),
+            "num_dropped_groups": float(len(self.dropped_group_ids)),
+            "num_sampled_tokens": float(self.num_sampled_tokens),
+            **{f"outcome/{name}": float(number) for name, number in sorted(counts.items())},
+        }
+
+
+@dataclass(eq=False)
+class OpenGroup:
+    """A group in play: its prompt once it is known, and its finished episodes by sample."""
+
+    request: GroupRequest
+    task: Task
+    episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
+    prompt: str | None = None
+    prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    is_dropped: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name that sorts by position."""
+        return f"{self.request.mode}-{self.request.group_id:09d}"
+
+    def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
+        """Returns a new episode; the tokens of a prompt that the group shares are made once."""
+        if self.prompt is None:
+            self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
+        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
+        return EpisodeBuilder(prompt, prompt_ids, chat)
+
+    def to_group(self, adapter_version: int) -> EpisodeGroup:
+        """Returns the group's episodes for learning.
+
+        One whose prompt left no room for a token says nothing, and would shift the others' mean.
+        """
+        played = [e for _, e in sorted(self.episodes.items())]
+        played = [e for e in played if e.num_turns] or played
+        return EpisodeGroup(
+            group_id=self.request.group_id,
+            task_id=self.task.task_id,
+            skills=self.task.skills,
+            adapter_version=adapter_version,
+            trajectories=tuple(e.to_trajectory() for e in played),
+        )
+
+    def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
+        """Yields the group's episodes in words."""
+        for sample, episode in sorted(self.episodes.items()):
+            yield EpisodeRecord(
+                group_id=self.request.group_id,
+                sample=sample,
+                task_id=self.task.task_id,
+                skills=self.task.skills,
+                adapter_version=adapter_version,
+                outcome=episode.outcome,
+                episode_return=episode.episode_return,
+                num_turns=episode.num_turns,
+                num_tokens=episode.num_sampled_tokens,
+                messages=tuple(episode.messages) if has_messages else (),
+            )
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One episode of a group that is to be played."""
+
+    group: OpenGroup
+    sample: int
+
+    @property
+    def session(self) -> str:
+        """The episode's name for the engine."""
+        return f"{self.group.name}-{self.sample:04d}"
