@@ -125,7 +125,7 @@ def settings_of(env_id):
         yield "num_skills", lambda value: {"skill_mode": "all", "num_skills": value}
 
 
-SINGLE = {"window": COUNTS, "raise_at": {"1", "0.5"}, "lower_at": {"0", "0.5"}}
+SINGLE = {"window": COUNTS, "raise_at": {"1", "0.5"}, "lower_at": {"None", "0", "0.5"}}
 BESIDE = {
     "episode_timeout_s": {
         "DBBench": {"statement_timeout_s": 0.1},
