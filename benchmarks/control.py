@@ -8,6 +8,9 @@ rewards shuffled among an update's episodes (`training.shuffle_rewards`); and ei
 held-out task before training, for pass@8. Each is a line of `--results` as soon as it is there, and
 lines that are there are not measured again, so it can be stopped at any time.
 
+The start is the built-in model as its warm start leaves it; of another model it is the model
+itself, so a config with a warm start of such a one is not for this benchmark.
+
 Prints a table: greedy success on held-out tasks before, after, and after the control, and pass@8
 before, of each skill and in all: mean (lowest to highest) of the seeds, in percent.
 """
@@ -34,17 +37,21 @@ def main() -> None:
     """Runs the command."""
     args = make_parser().parse_intermixed_args()
     first, last = map(int, args.seeds.split("-"))
-    results = args.results or ROOT / "benchmarks" / "results" / f"control-{args.config}.jsonl"
-    lines = read_lines(results)
-    done = {(line["seed"], line["kind"], *line["settings"]) for line in lines}
+    name = f"control-{Path(args.config).stem}.jsonl"
+    results = args.results or ROOT / "benchmarks" / "results" / name
+    if not results.parent.is_dir():
+        sys.exit(f"{results.parent} is no folder")
+    asked = {"config": args.config, "settings": args.settings}
+    done = {(line["seed"], line["kind"]) for line in read_lines(results, asked)}
     for seed in range(first, last + 1):
         for kind in KINDS:
-            if (seed, kind, *args.settings) not in done:
+            if (seed, kind) not in done:
                 with tempfile.TemporaryDirectory() as folder:
-                    line = measure(kind, args.config, args.settings, seed, Path(folder))
+                    measured = measure(kind, args.config, args.settings, seed, Path(folder))
+                line = {"seed": seed, "kind": kind, **asked, **measured}
                 with results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-    print(format_table([o for o in read_lines(results) if o["settings"] == args.settings]))
+    print(format_table(read_lines(results, asked)))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,17 +64,17 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns what has been measured so far."""
-    return list(map(json.loads, path.read_text().splitlines())) if path.exists() else []
+def read_lines(path: Path, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what has been measured so far of a config and its settings."""
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [line for line in lines if all(line[name] == own for name, own in asked.items())]
 
 
 def measure(
     kind: str, config: str, settings: Sequence[str], seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Returns one line of results."""
+    """Returns what a line of results holds of one measurement."""
     words = [config, *settings, f"seed={seed}"]
-    line = {"seed": seed, "kind": kind, "settings": list(settings)}
     if kind == "start":
         run(
             "evaluate",
@@ -81,14 +88,14 @@ def measure(
         found = json.loads((folder / "start" / "results.json").read_text())["policies"]["base"]
         by_skill = {n: own[f"pass_at/{_SAMPLES}"] for n, own in found["by_skill"].items()}
         by_skill["all"] = found["metrics"][f"pass_at/{_SAMPLES}"]
-        return line | {"pass_at_8": by_skill, "sampled": found["metrics"]["success_rate"]}
+        return {"pass_at_8": by_skill, "sampled": found["metrics"]["success_rate"]}
     if kind == "control":
         words += ["training.shuffle_rewards=true"]
     output = run("train", *words, f"output.dir={folder}", "output.tensorboard=false")
     summary = json.loads(output.splitlines()[-1])
     run_dir = (ROOT / summary["adapter"]).parents[2]  # above checkpoints/checkpoint-N/adapter
     rows = [row for row in read_metrics(run_dir) if row.get("eval/success_rate") is not None]
-    return line | {
+    return {
         "before": by_skill_of(rows[0]),
         "after": by_skill_of(rows[-1]),
         "curve": {str(int(row["train/step"])): by_skill_of(row)["all"] for row in rows},

@@ -153,7 +153,12 @@ def _shape(request: ToolRequest) -> Json:
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))
     names = sorted(config["target_modules"])
-    return {"rank": config["r"], "alpha": float(config["lora_alpha"]), "target_modules": names}
+    return {
+        "rank": config["r"],
+        "alpha": float(config["lora_alpha"]),
+        "target_modules": names,
+        "use_rslora": bool(config.get("use_rslora")),
+    }
 
 
 def _train(settings: Settings) -> Json:

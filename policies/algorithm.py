@@ -287,6 +287,7 @@ class Algorithm:
                     f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
                     f"this run {own[section]}"
                 )
+        self._curriculum.check_fits(state.get("curriculum"))
         seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
             self._learners.call_all(LearnerActor.restore, files)

@@ -19,6 +19,7 @@ import numpy as np
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
+from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.groups import GroupRequest
@@ -125,9 +126,13 @@ class Curriculum:
         self._pools: list[EnvPool] = []
         if self._is_frontier or settings.environment.is_adaptive:
             self._pools = open_stages(settings)
-        if self._is_frontier:
-            self._check_frontier()
-        self._difficulty = self._make_difficulty()
+        try:
+            if self._is_frontier:
+                self._check_frontier()
+            self._difficulty = self._make_difficulty()
+        except SettingsError:
+            self.close()
+            raise
 
     def next_positions(self, num_groups: int) -> range:
         """Returns the next positions, whatever their tasks are."""
@@ -171,6 +176,19 @@ class Curriculum:
         rounds = [[(request.group_id, request.stage) for request in own] for own in self._rounds]
         difficulty = self._difficulty.state_dict() if self._difficulty else None
         return {"rounds": rounds, "difficulty": difficulty, "rates": self._rates.state_dict()}
+
+    def check_fits(self, state: Mapping[str, Any] | None) -> None:
+        """Raises: CheckpointError where a checkpoint's stages are not this curriculum's."""
+        if state is None:
+            return
+        stages = [stage for own in state["rounds"] for _, stage in own]
+        stages += [state["difficulty"]["level"]] if state["difficulty"] else []
+        num_stages = max(len(self._own.stages), len(self._pools), 1)
+        if (
+            bool(state["difficulty"]) != bool(self._difficulty)
+            or max(stages, default=0) >= num_stages
+        ):
+            raise CheckpointError("the checkpoint has other curriculum.stages than this run")
 
     def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:
         """Goes on from a checkpoint; one of before there were curricula has a position alone."""

@@ -6,7 +6,8 @@ known here.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +77,11 @@ def _is_shared(settings: Settings) -> bool:
 
     Tasks of files are not looked at: the same file is refused elsewhere.
     """
-    own = settings.environment.kwargs
-    held_out = {**own, **settings.evaluation.env_kwargs}
+    held_out = {**settings.environment.fixed_kwargs, **settings.evaluation.env_kwargs}
+    return any(_are_shared(own, held_out) for own in settings.stage_kwargs)
+
+
+def _are_shared(own: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:
     tasks, others = (
         {name: value for name, value in kwargs.items() if name not in _WITHOUT_TASKS}
         for kwargs in (own, held_out)

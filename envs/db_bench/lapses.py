@@ -40,7 +40,8 @@ def _become(kind: type[exp.Expr]) -> Callable[[exp.Expr], object]:
 
 
 def _write_plain_value(node: exp.Expr) -> None:
-    if isinstance(node.parent, exp.EQ) and isinstance(node.parent.parent, exp.Update):
+    is_assigned = isinstance(node.parent, exp.EQ) and isinstance(node.parent.parent, exp.Update)
+    if is_assigned and isinstance(node.expression, exp.Literal):
         node.replace(node.expression)
 
 
@@ -66,6 +67,7 @@ _CHOICES: Sequence[tuple[tuple[type[exp.Expr], ...], Callable[[exp.Expr], object
     ((exp.Not,), _write_without_not),
     (_AGGREGATES, _become(exp.Max)),
     ((exp.Like,), _write_any_place),
+    ((exp.Like,), lambda node: node.set("negate", False)),  # sqlglot's NOT LIKE
     ((exp.Ordered,), _write_ascending),
     ((exp.Add, exp.Sub), _write_plain_value),
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
@@ -285,10 +285,11 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     from agentpeft.policies.rollout.env_pool import EnvPool
 
     settings = machine.settings
-    sections: dict[str, dict[str, Any]] = {"environment": {}}
-    sections |= {n: dict(settings)[n].env_kwargs for n in ("warm_start", "evaluation")}
-    for section, changes in sections.items():
-        kwargs = {**settings.environment.kwargs, **changes}
+    sections = [("environment", own) for own in settings.stage_kwargs]
+    for name in ("warm_start", "evaluation"):
+        own = {**settings.environment.fixed_kwargs, **dict(settings)[name].env_kwargs}
+        sections.append((name, own))
+    for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):
             yield Finding(section, f"{path} will be made")
             continue
@@ -314,12 +315,14 @@ def try_environments(settings: Settings) -> None:
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
+    from agentpeft.policies.curriculum import Curriculum
     from agentpeft.policies.rollout.env_pool import EnvPool
     from agentpeft.policies.rollout.stages import open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     for stage in open_stages(settings):
         stage.close()
+    Curriculum(settings).close()  # which asks what the tasks of a frontier are known by
     held_out = {**environment.fixed_kwargs, **settings.evaluation.env_kwargs}
     EnvPool(environment.id, held_out, (settings.seed,), limit_s).close()
 

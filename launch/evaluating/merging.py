@@ -115,8 +115,11 @@ def check_merged(
 
     alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
-    pair: nn.Module = base.model
-    if not is_whole_model(adapter):
+    pair: nn.Module
+    if is_whole_model(adapter):  # as it was saved, so that rounding shows
+        own = settings.model.model_copy(update={"dtype": "float32"})
+        pair = load_base(settings.model_copy(update={"model": own})).model
+    else:
         pair = open_adapter(base, adapter, is_trusted)
     network = _read(merged, base.model.dtype)
     paired = score(pair)

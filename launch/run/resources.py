@@ -45,6 +45,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     size = dtype.itemsize
     parts = {
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
+        "float32_base": num_base * (4.0 - size) * (not settings.lora.use_lora),
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,

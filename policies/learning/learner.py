@@ -84,11 +84,10 @@ class Learner:
         totals = Totals()
         lr = self._optimizer.set_lr(self._num_updates)
         self._set_mode()
-        learnt = groups
+        kept = [group for group in self._replay.mix_in(groups) if not self._is_dropped(group)]
         if self.settings.training.shuffle_rewards:
-            learnt = control.shuffle_rewards(groups, (self.settings.seed, self.version))
-        kept = [group for group in self._replay.mix_in(learnt) if not self._is_dropped(group)]
-        samples = self._make_samples(learnt, kept) if kept else []
+            kept = control.shuffle_rewards(kept, (self.settings.seed, self.version))
+        samples = self._make_samples(groups, kept) if kept else []
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):
@@ -100,7 +99,9 @@ class Learner:
         self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
         self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
-        self._num_oom_retries += sum(self.peers.gather(self._runner.end_update()))
+        runners = [self._runner, *([self._teacher] if self._teacher else [])]
+        num_retries = sum(runner.end_update() for runner in runners)
+        self._num_oom_retries += sum(self.peers.gather(num_retries))
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),

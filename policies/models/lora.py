@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -164,6 +164,7 @@ class FullPolicy(_Trained):
 
     def __init__(self, base: PolicyBase) -> None:
         """Trains the base's own parameters in place, in float32."""
+        _check_generation_config(base)
         weights = [parameter.detach() for parameter in base.model.parameters()]
         self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
         super().__init__(base, dict(self.model.named_parameters()))
@@ -208,6 +209,25 @@ class FullPolicy(_Trained):
         self.load_weights(weights)
 
 
+def _check_generation_config(base: PolicyBase) -> None:
+    """Reduces one that transformers reads and refuses to write to its tokens' numbers.
+
+    The first checkpoint would fail otherwise. Nothing else of it is used.
+    """
+    model = base.model
+    own = model.generation_config
+    if own is None:
+        return
+    try:
+        own.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+            bos_token_id=own.bos_token_id,
+            eos_token_id=own.eos_token_id,
+            pad_token_id=own.pad_token_id,
+        )
+
+
 Policy = LoraPolicy | FullPolicy
 
 
@@ -223,6 +243,11 @@ def attach_lora(
     if gradient_checkpointing:
         base.model.gradient_checkpointing_enable({"use_reentrant": False})
         base.model.enable_input_require_grads()  # type: ignore[no-untyped-call]
+    if not lora.use_lora and base.adapter_path is not None:
+        raise SettingsError(
+            f"model.name {base.adapter_path} is an adapter, and lora.use_lora = false trains all "
+            "weights of a whole model: merge it first (launch/merge.py)"
+        )
     if not lora.use_lora:
         return FullPolicy(base)
     with torch.random.fork_rng():

@@ -467,7 +467,8 @@ class TrainingSettings(Section):
                 f"training.num_minibatches {self.num_minibatches} must be <= training.num_groups "
                 f"{self.num_groups}: a group is in one minibatch"
             )
-        if (self.num_epochs or 1) > 1 and self.algorithm in _WITHOUT_RATIO:
+        is_signed_raft = self.algorithm == "raft" and self.teacher is not None
+        if (self.num_epochs or 1) > 1 and (self.algorithm in _WITHOUT_RATIO or is_signed_raft):
             yield (
                 f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
                 "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
@@ -515,10 +516,17 @@ class TrainingSettings(Section):
         """Yields what is wrong with LoRA+, the replay and the teacher."""
         if self.lora_plus_ratio != 1 and not run.lora.use_lora:
             yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
-        if self.shuffle_rewards and self.num_replay_tasks > 0:
+        telling = {"num_replay_tasks": 0, "overlong_tokens": None, "teacher": None}
+        for name, default in telling.items():
+            if self.shuffle_rewards and dict(self)[name] != default:
+                yield (
+                    f"training.{name} would still tell the learner how an episode went, which "
+                    "training.shuffle_rewards hides: leave it out of the control"
+                )
+        if self.teacher is not None and self.dynamic_sampling:
             yield (
-                "training.num_replay_tasks tells of past successes what training.shuffle_rewards "
-                "hides: set it to 0 in the control"
+                "training.dynamic_sampling would drop the groups of equal returns, of which "
+                "training.teacher has something to say: set it to false"
             )
         if self.algorithm == "distill" and self.teacher is None:
             yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
@@ -868,6 +876,7 @@ _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
     ("evaluation", "env_kwargs"),
+    ("curriculum", "stages"),
 )
 
 

@@ -1,7 +1,10 @@
 """The rewards that only training has: an evaluation always shows the environment's own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from agentpeft.envs.core.rewards import RewardConfig
 
 _ARGUMENT, _FIELD = "partial_credit", "turn_reward_fn"
 
@@ -12,7 +15,17 @@ def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     They are `partial_credit`, and `turn_reward_fn` of `reward`.
     """
     left = {name: value for name, value in kwargs.items() if name != _ARGUMENT}
-    reward = left.get("reward")
-    if isinstance(reward, Mapping):
-        left["reward"] = {name: value for name, value in reward.items() if name != _FIELD}
+    if "reward" in left:
+        left["reward"] = _without_turn_rewards(left["reward"])
+    return left
+
+
+def _without_turn_rewards(reward: Any) -> Any:
+    if isinstance(reward, RewardConfig):
+        return replace(reward, turn_reward_fn=None)
+    if not isinstance(reward, Mapping):
+        return reward
+    left = {name: value for name, value in reward.items() if name != _FIELD}
+    if "preset" in left:
+        left["preset"] = _without_turn_rewards(left["preset"])
     return left

@@ -41,9 +41,12 @@ class LearnerActor(Actor):
 
     def make(self, settings: Settings) -> None:
         """Loads the model and attaches a new adapter, or the one to start from."""
-        own = settings.learners
+        own, loaded = settings.learners, settings
+        if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
+            model = settings.model.model_copy(update={"dtype": "float32"})
+            loaded = settings.model_copy(update={"model": model})
         policy = attach_lora(
-            load_base(settings, own.num_gpus_per_learner),
+            load_base(loaded, own.num_gpus_per_learner),
             settings.lora,
             seed=settings.seed,
             gradient_checkpointing=own.gradient_checkpointing,
@@ -108,7 +111,8 @@ class LearnerActor(Actor):
                 self.learner.policy.save(folder)
             except CheckpointError as error:  # what has no room is the folder of temporary files
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
-            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+            return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Goes on from what `to_files` returned. Raises: CheckpointError, SettingsError."""
@@ -121,7 +125,9 @@ class LearnerActor(Actor):
         with TemporaryDirectory() as folder:
             for name, content in files.items():
                 if name.startswith(f"{ADAPTER}/"):
-                    (Path(folder) / Path(name).name).write_bytes(content)
+                    path = Path(folder) / Path(name).relative_to(ADAPTER)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
             try:
                 self.learner.policy.load(folder)
             except (CheckpointError, SettingsError) as error:  # by then this folder is gone

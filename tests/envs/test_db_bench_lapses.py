@@ -17,6 +17,7 @@ CHOICES = [
     ("DELETE FROM t WHERE b <> 'x'", "DELETE FROM t WHERE b = 'x'"),
     ("DELETE FROM t WHERE b LIKE 'x%'", "DELETE FROM t WHERE b LIKE '%x%'"),
     ("DELETE FROM t WHERE NOT b IN (1, 2)", "DELETE FROM t WHERE b IN (1, 2)"),
+    ("DELETE FROM t WHERE b NOT LIKE '%x%'", "DELETE FROM t WHERE b LIKE '%x%'"),
     ("DELETE FROM t WHERE a = 1 OR b = 2", "DELETE FROM t WHERE a = 1 AND b = 2"),
     ("SELECT a FROM t ORDER BY b DESC", "SELECT a FROM t ORDER BY b"),
     *((f"SELECT {f}(b) FROM t", "SELECT MAX(b) FROM t") for f in ("SUM", "AVG", "MIN")),
@@ -26,6 +27,7 @@ WITHOUT = [
     "SELECT COUNT(*), MAX(a) FROM t WHERE b = 3 AND c BETWEEN 1 AND 2 ORDER BY d LIMIT 2",
     "UPDATE t SET b = 'x', c = 4",
     "INSERT INTO t (b) VALUES (4)",
+    "UPDATE t SET b = b + INTERVAL '7' DAY",
     "no SQL at all (",
 ]
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ from learner_parts import (
 from small_model import SMALL
 from transformers import AutoModelForCausalLM
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.config import LoraSettings, Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
@@ -77,7 +79,7 @@ def test_the_gradient_is_that_of_grpo_with_its_kl_term(kl_coeff):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"distill", "sft"}))
 def test_each_algorithm_learns_the_rewarded_answer(name):
     learner, rng = full_learner(algorithm=name, lr=5e-3), np.random.default_rng(0)
     for _ in range(20):
@@ -242,3 +244,30 @@ def test_reward_teaches_all_weights_of_the_tiny_model(build):
     run = build("run", *settings)
     rates = [run.train()["train/accuracy"] for _ in range(60)]
     assert np.mean(rates[-10:]) > np.mean(rates[:10]) + 0.1  # seen: 0.26 to 0.43
+
+
+def test_an_adapter_is_no_start_for_all_weights():
+    policy = make_policy(use_lora=False)
+    base = replace(policy.base, adapter_path="some/adapter")
+    with pytest.raises(SettingsError, match="merge it first"):
+        attach_lora(base, LoraSettings(use_lora=False))
+
+
+def test_what_transformers_refuses_to_write_does_not_cost_the_run(tmp_path):
+    base = load_base(Settings(**with_overrides({}, list(TINY))))
+    base.model.generation_config.temperature = 0.9  # without do_sample, as some hub models have it
+    policy = attach_lora(base, LoraSettings(use_lora=False))
+    eos = base.model.generation_config.eos_token_id
+    policy.save(tmp_path)
+    saved = json.loads((tmp_path / "generation_config.json").read_text())
+    assert saved.get("eos_token_id") == eos and "temperature" not in saved
+
+
+def test_a_tokenizer_of_several_chat_templates_is_saved_and_restored():
+    actor = LearnerActor()
+    actor.make(Settings(**with_overrides({}, list(TINY))))
+    tokenizer = actor.learner.policy.base.tokenizer
+    tokenizer.chat_template = {"default": tokenizer.chat_template, "tool_use": "{{ messages }}"}
+    files = actor.to_files()
+    assert any(name.startswith("adapter/additional_chat_templates/") for name in files)
+    actor.restore(files)

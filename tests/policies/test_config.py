@@ -183,7 +183,14 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("evaluation.env_kwargs.partial_credit=0.5", "are for training alone"),
         ("evaluation.env_kwargs.reward.turn_reward_fn=m:f", "are for training alone"),
         ("training.algorithm=distill", "set training.teacher"),
-        ("training.shuffle_rewards=true training.num_replay_tasks=3", "set it to 0 in the control"),
+        (
+            "training.shuffle_rewards=true training.num_replay_tasks=3",
+            "leave it out of the control",
+        ),
+        ("training.shuffle_rewards=true training.overlong_tokens=9", "out of the control"),
+        ("training.shuffle_rewards=true training.teacher=a", "out of the control"),
+        ("training.dynamic_sampling=true training.teacher=a", "would drop the groups"),
+        ("training.algorithm=raft training.num_epochs=2 training.teacher=a", "has no ratio"),
         ("training.teacher_coeff=2", "no effect without training.teacher"),
         ("training.algorithm=distill training.teacher=a training.num_replay_tasks=3", "no effect"),
         (

@@ -1,6 +1,12 @@
 """A control run learns from rewards that mean nothing, and says truly how it fares."""
 
-from learner_parts import flat_weights, make_learner, random_groups
+from learner_parts import (
+    flat_weights,
+    make_group,
+    make_learner,
+    make_trajectory,
+    random_groups,
+)
 
 from agentpeft.policies.learning.options.control import shuffle_rewards
 
@@ -30,3 +36,14 @@ def test_a_control_learns_something_else_and_reports_the_true_rewards():
     assert flat_weights(learners[0]).tobytes() != flat_weights(learners[1]).tobytes()
     assert metrics[0]["train/avg_reward"] == metrics[1]["train/avg_reward"]
     assert metrics[0]["train/accuracy"] == metrics[1]["train/accuracy"]
+
+
+def test_a_control_drops_the_groups_that_the_run_drops():
+    groups = [*random_groups(), make_group(9, [make_trajectory([1], [2], 1)] * 4)]
+    dropped = [
+        make_learner(dynamic_sampling=True, shuffle_rewards=is_control).update(groups)[
+            "train/num_dropped_groups"
+        ]
+        for is_control in (False, True)
+    ]
+    assert dropped == [1, 1]

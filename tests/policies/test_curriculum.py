@@ -12,6 +12,7 @@ from word_env import WordEnv, WordSource
 
 from agentpeft.envs import Outcome, SettingsError, Taskset
 from agentpeft.policies.curriculum import Curriculum, SpreadRates, count_spread, has_spread
+from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.stages import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides
@@ -509,3 +510,12 @@ def test_contradictions_are_refused_with_one_message(overrides, message):
     with pytest.raises(SettingsError) as error:
         make_settings(*overrides.split())
     assert message in str(error.value)
+
+
+def test_a_checkpoint_of_other_stages_is_refused(make):
+    plain, staged = make(), make(*STAGES)
+    for one, other in ((plain, staged), (staged, plain)):
+        with pytest.raises(CheckpointError, match="other curriculum"):
+            one.check_fits(other.state_dict())
+        one.check_fits(one.state_dict())
+        one.check_fits(None)

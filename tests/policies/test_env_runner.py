@@ -9,6 +9,7 @@ import word_env
 from small_model import SMALL
 
 from agentpeft.envs import Outcome
+from agentpeft.envs.core.rewards import RewardConfig
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError
@@ -175,6 +176,9 @@ def test_partial_credit_is_for_training_alone():
     kwargs = {"partial_credit": 0.5, "split": "train", "reward": reward}
     assert without_training_rewards(kwargs) == {"split": "train", "reward": {"preset": "db"}}
     assert without_training_rewards({"reward": "db"}) == {"reward": "db"}
+    own = RewardConfig(turn_reward_fn="test_env_runner:three_per_turn")
+    for kwargs in ({"reward": own}, {"reward": {"preset": own}}):
+        assert "three_per_turn" not in repr(without_training_rewards(kwargs))
 
 
 def test_an_episode_is_played_again_after_a_fault_in_a_fresh_environment(build):

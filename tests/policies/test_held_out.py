@@ -133,6 +133,7 @@ SAME = (
     ("environment.kwargs.split=train",),
     ("evaluation.env_kwargs.split=test",),
     ("environment.id=Tests/Plain-v0", "environment.kwargs="),
+    ("evaluation.env_kwargs.num_digits=3", "curriculum.stages=[{num_digits=2}, {num_digits=3}]"),
 )
 APART = (
     ("environment.kwargs.split=train", "evaluation.env_kwargs.split=test"),

@@ -1,7 +1,9 @@
 """A task's past success in a group that has none of its own (`training.num_replay_tasks`)."""
 
 import io
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from learner_parts import flat_weights, make_group, make_learner, make_policy, make_trajectory
@@ -106,3 +108,12 @@ def test_a_checkpoint_from_before_the_replay_is_read():
     state = learner.state_dict()
     del state["replay"]
     learner.load_state_dict(state)
+
+
+def test_a_remembered_success_holds_nothing_of_its_group():
+    replay, whole = Replay(1), np.arange(9)
+    success = replace(make_trajectory(PROMPT, [5], 1), token_ids=whole[5:6])
+    replay.remember([make_group(0, [success])])
+    replay.mix_in([make_group(0, episodes(6))])
+    (kept,) = replay.replayed
+    assert kept.token_ids.base is None and kept.token_ids.tolist() == [5]

@@ -235,7 +235,7 @@ def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -
     most = min(14, options.max_rows or 14)
     num_rows = rng.randint(min(most, 11 if is_large else 6), most)
     num_categories = rng.randint(4, 6) if is_large else rng.randint(2, 4)
-    num_categories = min(num_categories, most // 2)
+    num_categories = min(num_categories, max(3, most // 2))
     values = [_make_values(rng, field, num_rows, num_categories) for field in fields]
     table = Table(
         _make_table_name(rng, domain.names, options),

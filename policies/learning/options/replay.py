@@ -45,7 +45,9 @@ class Replay:
                 if trajectory.outcome is Outcome.SUCCESS and trajectory.loss_mask.any():
                     key = _key(group, trajectory)
                     self._successes.pop(key, None)
-                    self._successes[key] = trajectory
+                    # Of its own, or the success would keep its whole group in Ray's store
+                    arrays = {name: getattr(trajectory, name).copy() for name in _ARRAYS}
+                    self._successes[key] = replace(trajectory, **arrays)
         self._forget()
 
     def is_replayed(self, trajectory: Trajectory) -> bool:

@@ -34,7 +34,10 @@ def open_teacher(settings: Settings, student: PolicyBase) -> ModelRunner:
     """
     name, num_gpus = settings.training.teacher, settings.learners.num_gpus_per_learner
     model = settings.model.model_copy(update={"name": name, "adapter": None})
-    base = load_base(settings.model_copy(update={"model": model}), num_gpus)
+    try:
+        base = load_base(settings.model_copy(update={"model": model}), num_gpus)
+    except SettingsError as error:
+        raise SettingsError(f"training.teacher {name!r}: {error}") from error
     if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
         raise SettingsError(
             f"training.teacher {name!r} has another vocabulary than model.name "
