@@ -127,9 +127,8 @@ def _state_tests(state: State) -> Iterator[str]:
         yield _is(f"getent group {group.name} | cut -d: -f1", group.name)
         if group.gid is not None:
             yield _is(f"getent group {group.name} | cut -d: -f3", str(group.gid))
-        for file_name, field, names in (
-            ("group", 4, group.members), ("gshadow", 3, group.administrators),
-        ):  # fmt: skip
+        members, administrators = ("group", 4, group.members), ("gshadow", 3, group.administrators)
+        for file_name, field, names in (members, administrators):
             if names is not None:
                 line = f"grep ^{group.name}: /etc/{file_name} | cut -d: -f{field}"
                 yield _is(f"{line} | tr , '\\n' | sort", "\n".join(sorted(names)))
@@ -157,9 +156,8 @@ def _file_tests(file: FileState) -> Iterator[str]:
         yield _is(command, value)
     mode = None if file.mode is None else f"{file.mode:o}"
     time = None if file.mtime_s is None else f"{file.mtime_s:.0f}"
-    for letter, value_or_none in (
-        ("a", mode), ("U", file.owner), ("G", file.group), ("Y", time),
-    ):  # fmt: skip
+    stated = {"a": mode, "U": file.owner, "G": file.group, "Y": time}
+    for letter, value_or_none in stated.items():
         if value_or_none is not None:
             yield _is(f"stat -c %{letter} {path}", value_or_none)
     if file.target is not None:

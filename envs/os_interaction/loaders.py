@@ -24,12 +24,19 @@ logger = logging.getLogger(__name__)
 
 _NESTED_FIELDS = ("initialization_command_item", "evaluation_info", "skill_list")
 _LANGUAGES: dict[str, Language] = {
-    "bash": "bash", "python": "python", "c": "c", "cpp": "c++", "c++": "c++",
-    "sh": "bash", "py": "python",
-}  # fmt: skip
+    "bash": "bash",
+    "python": "python",
+    "c": "c",
+    "cpp": "c++",
+    "c++": "c++",
+    "sh": "bash",
+    "py": "python",
+}
 _COMPARISONS: dict[str, AnswerKind] = {
-    "integer-match": "number", "string-match": "text", "size-match": "size",
-}  # fmt: skip
+    "integer-match": "number",
+    "string-match": "text",
+    "size-match": "size",
+}
 _SCRIPTS_HINT = "scripts= names the folder that they are in"
 
 

@@ -6,10 +6,36 @@ from collections.abc import Iterable
 from agentpeft.envs.tasks.skill_generator import sort_skills
 
 SKILLS = (
-    "addgroup", "awk", "cat", "cd", "chage", "chgrp", "chmod", "chown", "chsh", "cp", "echo",
-    "exit", "find", "gpasswd", "grep", "groupadd", "ln", "ls", "mkdir", "mv", "rm", "sed", "sleep",
-    "tee", "touch", "useradd", "usermod", "vi", "wc",
-)  # fmt: skip
+    "addgroup",
+    "awk",
+    "cat",
+    "cd",
+    "chage",
+    "chgrp",
+    "chmod",
+    "chown",
+    "chsh",
+    "cp",
+    "echo",
+    "exit",
+    "find",
+    "gpasswd",
+    "grep",
+    "groupadd",
+    "ln",
+    "ls",
+    "mkdir",
+    "mv",
+    "rm",
+    "sed",
+    "sleep",
+    "tee",
+    "touch",
+    "useradd",
+    "usermod",
+    "vi",
+    "wc",
+)
 """The names of the skills, which are commands; tasks list theirs in this order."""
 
 _LITERAL = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|(?m:(?:^|\s)#.*$)|\\\n")
