@@ -348,7 +348,9 @@ class Algorithm:
         if folder.exists():
             read_checkpoint(folder)
         else:
-            with closing(LearnerGroup(settings, self._learner_class)) as learners:
+            training = settings.training.model_copy(update={"teacher": None})  # it is not asked
+            own = settings.model_copy(update={"training": training})
+            with closing(LearnerGroup(own, self._learner_class)) as learners:
                 learners.call_all(LearnerActor.warm_start)
                 write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
         model = settings.model.model_copy(update={"name": str(folder), "adapter": None})

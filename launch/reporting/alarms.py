@@ -60,12 +60,19 @@ def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
 
 
 def _alarms_after(trained: Sequence[Line], number: int) -> list[Alarm]:
-    """Returns what is wrong after so many updates."""
-    middle, begin = number - WINDOW, number - 2 * WINDOW
-    if begin < 0:
+    """Returns what is wrong after so many updates; the tasks of other stages do not count."""
+    own = _of_last_stage(trained[:number])
+    if len(own) < 2 * WINDOW:
         return []
-    updates = _Updates(trained[:WINDOW], trained[begin:middle], trained[middle:number])
+    updates = _Updates(own[:WINDOW], own[-2 * WINDOW : -WINDOW], own[-WINDOW:])
     return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
+
+
+def _of_last_stage(trained: Sequence[Line]) -> Sequence[Line]:
+    """Returns the updates since the curriculum's stage last changed: all without a curriculum."""
+    following = [line.get("curriculum/stage") for line in trained]  # of the round after each line
+    changes = [i + 1 for i, (old, new) in enumerate(pairwise(following), 1) if old != new]
+    return trained[changes[-1] :] if changes else trained
 
 
 class AlarmLog:

@@ -46,6 +46,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     parts = {
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
         "float32_base": num_base * (4.0 - size) * (not settings.lora.use_lora),
+        "teacher": _num_weights_of_teacher(settings) * size,
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
@@ -62,6 +63,17 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     weights = (2 if is_copied else 1) * mib["base_weights"]
     mib["env_runner"] = weights + mib["adapter"] + mib["kv_cache"]
     return mib
+
+
+def _num_weights_of_teacher(settings: Settings) -> int:
+    name = settings.training.teacher
+    if name is None:
+        return 0
+    model = settings.model.model_copy(update={"name": name, "adapter": None})
+    config = read_model_config(settings.model_copy(update={"model": model}))
+    with torch.device("meta"):
+        network = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    return sum(weight.numel() for weight in network.parameters())
 
 
 def read_model_config(settings: Settings) -> PreTrainedConfig:

@@ -95,6 +95,21 @@ def test_a_solved_task_is_no_alarm() -> None:
     assert find_alarms(lines) == []
 
 
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_harder_tasks_of_a_new_stage_are_no_collapse(is_staged: bool) -> None:
+    lines = make_lines(13, num_skipped_updates=0.0)
+    for step, line in enumerate(lines):
+        line["train/entropy"] = 0.6 if step < 3 else 0.1
+        line["train/accuracy"] = 0.95 if step < 6 else 0.5
+        if is_staged:
+            line["curriculum/stage"] = float(step >= 5)  # the stage of the round after this line
+    assert [alarm.name for alarm in find_alarms(lines[:9])] == ["entropy_collapse"] * (
+        not is_staged
+    )
+    lines[-1]["train/entropy"] = lines[-2]["train/entropy"] = lines[-3]["train/entropy"] = 1e-3
+    assert [alarm.name for alarm in find_alarms(lines)] == ["entropy_collapse"]
+
+
 def test_lines_that_are_written_again_count_once() -> None:
     lines = make_lines(10, accuracy=0.0)
     for line in lines:
