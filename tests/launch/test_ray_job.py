@@ -86,13 +86,12 @@ def test_a_submitted_job_trains_and_its_outputs_stay(python, head, working_dir, 
 
 
 @pytest.mark.usefixtures("vllm")
-@pytest.mark.parametrize("num_learners", [1, 2])
-def test_a_submitted_job_plays_on_two_engines_of_vllm(
-    num_learners, python, head, working_dir, tmp_path_factory
+def test_two_learners_of_a_submitted_job_learn_from_two_engines_of_vllm(
+    python, head, working_dir, tmp_path_factory
 ):
     outputs = tmp_path_factory.mktemp("runs")
     (working_dir / "vllm.toml").write_text(VLLM, encoding="utf-8")
-    arguments = ["vllm.toml", f"learners.num_learners={num_learners}"]
+    arguments = ["vllm.toml", "learners.num_learners=2"]
     done = submit(python, head, working_dir, outputs, arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     (metrics,) = outputs.rglob("metrics.jsonl")
