@@ -40,7 +40,7 @@ from agentpeft.launch.run.run_folder import (
 )
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.settings.config import Settings
 
@@ -85,7 +85,7 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(resume, settings)
     if resume_from is not None:
-        if (resume_from / "config.json").is_file() and not (resume_from / ADAPTER_CONFIG).is_file():
+        if is_whole_model(resume_from):
             raise SettingsError(
                 f"--resume-from {resume_from} is a whole model: set model.name to it instead"
             )

@@ -353,8 +353,7 @@ class Algorithm:
             with closing(LearnerGroup(own, self._learner_class)) as learners:
                 learners.call_all(LearnerActor.warm_start)
                 write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
-        model = settings.model.model_copy(update={"name": str(folder), "adapter": None})
-        return settings.model_copy(update={"model": model})
+        return settings.with_model(name=str(folder), adapter=None)
 
 
 class _Clock:

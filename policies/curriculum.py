@@ -59,6 +59,17 @@ def count_spread(records: Iterable[EpisodeRecord]) -> int:
     return sum(has_spread(episodes) for episodes in group_records(records).values())
 
 
+def check_frontier(settings: Settings, stages: Sequence[EnvPool]) -> None:
+    """Raises: SettingsError where the stages have nothing that a frontier could be known by."""
+    if settings.curriculum.sampling != "frontier":
+        return
+    if any(not (stage.has_finite_tasks or stage.task_at(0).skills) for stage in stages):
+        raise SettingsError(
+            "curriculum.sampling 'frontier' prefers skills and tasks that come again, and the "
+            f"tasks of {settings.environment.id!r} have no skills and no end: take 'uniform'"
+        )
+
+
 class SpreadRates:
     """How often groups had spread lately: by skill, by combination of skills, and by task.
 
@@ -127,8 +138,7 @@ class Curriculum:
         if self._is_frontier or settings.environment.is_adaptive:
             self._pools = open_stages(settings)
         try:
-            if self._is_frontier:
-                self._check_frontier()
+            check_frontier(settings, self._pools)
             self._difficulty = self._make_difficulty()
         except SettingsError:
             self.close()
@@ -161,7 +171,7 @@ class Curriculum:
         """Takes in what the oldest round's whole groups came to, and returns metrics of it."""
         episodes = group_records(records)
         metrics = {
-            "sample/spread_share": count_spread(records) / max(len(episodes), 1),
+            "sample/spread_share": sum(map(has_spread, episodes.values())) / max(len(episodes), 1),
             "sample/num_resampled_groups": float(self._num_resampled),
         }
         for request in self._rounds.popleft():
@@ -228,14 +238,6 @@ class Curriculum:
             own_numbers = {} if rule is True else rule
             return AdaptiveDifficulty((0, len(self._pools) - 1), **own_numbers)
         return None
-
-    def _check_frontier(self) -> None:
-        if any(not (pool.has_finite_tasks or pool.task_at(0).skills) for pool in self._pools):
-            raise SettingsError(
-                "curriculum.sampling 'frontier' prefers skills and tasks that come again, and the "
-                f"tasks of {self._settings.environment.id!r} have no skills and no end: take "
-                "'uniform'"
-            )
 
     def _request(self, position: int, stage: int) -> GroupRequest:
         return GroupRequest(position, self._settings.training.group_size, "train", stage)

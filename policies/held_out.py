@@ -77,8 +77,7 @@ def _is_shared(settings: Settings) -> bool:
 
     Tasks of files are not looked at: the same file is refused elsewhere.
     """
-    held_out = {**settings.environment.fixed_kwargs, **settings.evaluation.env_kwargs}
-    return any(_are_shared(own, held_out) for own in settings.stage_kwargs)
+    return any(_are_shared(own, settings.held_out_kwargs) for own in settings.stage_kwargs)
 
 
 def _are_shared(own: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
@@ -286,9 +287,8 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 
     settings = machine.settings
     sections = [("environment", own) for own in settings.stage_kwargs]
-    for name in ("warm_start", "evaluation"):
-        own = {**settings.environment.fixed_kwargs, **dict(settings)[name].env_kwargs}
-        sections.append((name, own))
+    sections.append(("warm_start", settings.warm_start_kwargs))
+    sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):
             yield Finding(section, f"{path} will be made")
@@ -315,16 +315,15 @@ def try_environments(settings: Settings) -> None:
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
-    from agentpeft.policies.curriculum import Curriculum
+    from agentpeft.policies.curriculum import check_frontier
     from agentpeft.policies.rollout.env_pool import EnvPool
     from agentpeft.policies.rollout.stages import open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
-    for stage in open_stages(settings):
-        stage.close()
-    Curriculum(settings).close()  # which asks what the tasks of a frontier are known by
-    held_out = {**environment.fixed_kwargs, **settings.evaluation.env_kwargs}
-    EnvPool(environment.id, held_out, (settings.seed,), limit_s).close()
+    with ExitStack() as opened:
+        stages = [opened.enter_context(closing(stage)) for stage in open_stages(settings)]
+        check_frontier(settings, stages)
+    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
 
 
 def find_faults(machine: Machine) -> None:

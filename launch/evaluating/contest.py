@@ -12,8 +12,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
-from agentpeft.launch.evaluating.merging import find_adapter, is_whole_model
+from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
+from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.settings.config import Settings

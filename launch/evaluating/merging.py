@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import CONFIG_NAME
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.run.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpoints import latest_checkpoint
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG, is_whole_model
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
@@ -44,13 +43,8 @@ def find_adapter(path: Path) -> Path:
             return folder.resolve()
     raise SettingsError(
         f"{path} is no adapter, whole model, checkpoint or run (no {ADAPTER_CONFIG}, no "
-        f"{CONFIG_NAME})"
+        f"{MODEL_CONFIG})"
     )
-
-
-def is_whole_model(folder: Path) -> bool:
-    """Returns whether a folder holds a model of its own, as a run on all weights saves it."""
-    return (folder / CONFIG_NAME).is_file() and not (folder / ADAPTER_CONFIG).is_file()
 
 
 def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Settings:
@@ -117,8 +111,7 @@ def check_merged(
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
     pair: nn.Module
     if is_whole_model(adapter):  # as it was saved, so that rounding shows
-        own = settings.model.model_copy(update={"dtype": "float32"})
-        pair = load_base(settings.model_copy(update={"model": own})).model
+        pair = load_base(settings.with_model(dtype="float32")).model
     else:
         pair = open_adapter(base, adapter, is_trusted)
     network = _read(merged, base.model.dtype)

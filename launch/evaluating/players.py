@@ -107,12 +107,6 @@ def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iter
         yield ReadyPlayer(Player(replay, engine, player.oracle), settings, replay, num_tokens)
 
 
-def with_model(settings: Settings, name: str, **changes: object) -> Settings:
-    """Returns settings of another model; unlike a new `Settings` it may leave a section unused."""
-    model = settings.model.model_copy(update={"name": name, "adapter": None, **changes})
-    return settings.model_copy(update={"model": model})
-
-
 def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
     changes: dict[str, object] = {"max_new_tokens": sys.maxsize}  # they are characters here
     if kind == "oracle":
@@ -151,11 +145,12 @@ def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
 
     limits, name = settings.env_runners, contestant.target
     if contestant.kind == "merged":
-        report = merge(with_model(settings, name, load_in_4bit=False), Path(name), merged)
+        whole = settings.with_model(name=name, adapter=None, load_in_4bit=False)
+        report = merge(whole, Path(name), merged)
         if not report["agrees"]:
             raise CheckpointError(f"{name} merged is not the same policy: {report}")
         name = str(merged)
-    base = load_base(with_model(settings, name), limits.num_gpus_per_env_runner)
+    base = load_base(settings.with_model(name=name, adapter=None), limits.num_gpus_per_env_runner)
     if contestant.kind == "adapter":
         open_adapter(base, name)
     chat = make_chat(base, settings)

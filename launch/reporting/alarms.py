@@ -55,24 +55,32 @@ _Rule: TypeAlias = Callable[[_Updates], Alarm | None]
 
 def find_alarms(lines: Sequence[Line]) -> list[Alarm]:
     """Returns what is wrong at the last of `lines`; nothing before `2 * WINDOW` updates."""
-    trained = _trained(lines)
-    return _alarms_after(trained, len(trained))
+    trained, begin = _trained(lines), 0
+    for number in range(1, len(trained) + 1):
+        begin = _begin_of_stage(trained, number, begin)
+    return _alarms_after(trained, begin, len(trained))
 
 
-def _alarms_after(trained: Sequence[Line], number: int) -> list[Alarm]:
-    """Returns what is wrong after so many updates; the tasks of other stages do not count."""
-    own = _of_last_stage(trained[:number])
-    if len(own) < 2 * WINDOW:
+def _alarms_after(trained: Sequence[Line], begin: int, number: int) -> list[Alarm]:
+    """Returns what is wrong after `number` updates, of which those from `begin` on count."""
+    middle = number - WINDOW
+    if middle - WINDOW < begin:
         return []
-    updates = _Updates(own[:WINDOW], own[-2 * WINDOW : -WINDOW], own[-WINDOW:])
+    updates = _Updates(
+        trained[begin : begin + WINDOW], trained[middle - WINDOW : middle], trained[middle:number]
+    )
     return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
 
 
-def _of_last_stage(trained: Sequence[Line]) -> Sequence[Line]:
-    """Returns the updates since the curriculum's stage last changed: all without a curriculum."""
-    following = [line.get("curriculum/stage") for line in trained]  # of the round after each line
-    changes = [i + 1 for i, (old, new) in enumerate(pairwise(following), 1) if old != new]
-    return trained[changes[-1] :] if changes else trained
+def _begin_of_stage(trained: Sequence[Line], number: int, begin: int) -> int:
+    """Returns where the curriculum's stage began, `begin` being that of one update before.
+
+    An update's line names the stage of the round after it, so a change counts from the next one on.
+    """
+    if number < 2:
+        return begin
+    old, new = (line.get("curriculum/stage") for line in trained[number - 2 : number])
+    return begin if old == new else number
 
 
 class AlarmLog:
@@ -93,6 +101,7 @@ class AlarmLog:
 
     def _restart(self, earlier: Sequence[Line]) -> None:
         self._lines: list[Line] = []
+        self._begin = 0
         self._up: set[str] = set()
         self._counts: Counter[str] = Counter()
         for line in _trained(earlier):
@@ -101,7 +110,9 @@ class AlarmLog:
     def _look(self, line: Line) -> list[Alarm]:
         """Returns the alarms that have gone up with a line."""
         self._lines.append(line)
-        found = _alarms_after(self._lines, len(self._lines))
+        number = len(self._lines)
+        self._begin = _begin_of_stage(self._lines, number, self._begin)
+        found = _alarms_after(self._lines, self._begin, number)
         new = [alarm for alarm in found if alarm.name not in self._up]
         self._up = {alarm.name for alarm in found}
         self._counts.update(self._up)
@@ -120,10 +131,11 @@ class AlarmPeriod:
 def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     """Returns when each alarm of a run was up, in the order in which they went up."""
     found: list[AlarmPeriod] = []
-    trained = _trained(lines)
+    trained, begin = _trained(lines), 0
     for number, line in enumerate(trained, 1):
         step = int(line["train/step"] or 0)
-        for alarm in _alarms_after(trained, number):
+        begin = _begin_of_stage(trained, number, begin)
+        for alarm in _alarms_after(trained, begin, number):
             own = [n for n, e in enumerate(found) if e.alarm.name == alarm.name]
             if own and found[own[-1]].last_step == step - 1:
                 found[own[-1]] = replace(found[own[-1]], last_step=step)

@@ -51,9 +51,11 @@ def make_plots(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str,
         dots = _SUCCESS if name == "success" else ""
         if any(run.series(metric)[1] or run.series(dots)[1] for run in runs):
             yield name, _plot_curves(runs, metric, dots, label, smoothing)
-    if any("eval/skill/" in name for run in runs for name in run.evaluations()[0]):
-        yield "skills", _plot_skills(runs)
-        yield "skill_curves", _plot_skill_curves(runs)
+    rows = [row for run in runs for row in run.evaluations()]
+    skills = sorted({name for row in rows for name in row if "eval/skill/" in name})
+    if skills:
+        yield "skills", _plot_skills(runs, skills)
+        yield "skill_curves", _plot_skill_curves(runs, skills)
     yield "timing", _plot_timing(runs)
 
 
@@ -100,10 +102,9 @@ def _draw_evaluations(axes: Axes, run: RunData, colour: str) -> None:
     axes.plot(steps, rates, "o", color=colour, markersize=4, label=f"{run.name}, held-out")
 
 
-def _plot_skills(runs: Sequence[RunData]) -> Figure:
+def _plot_skills(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
     """Draws held-out success by skill: an open mark before, a full one after."""
     ends = [run.evaluations() for run in runs]
-    skills = sorted({n for pair in ends for row in pair for n in row if "eval/skill/" in n})
     height = 1.2 + 0.22 * len(skills) * len(runs)
     figure, axes = _make_figure("held-out success before (open) and after (full)", "", height)
     for index, (run, (before, after)) in enumerate(zip(runs, ends, strict=True)):
@@ -119,10 +120,8 @@ def _plot_skills(runs: Sequence[RunData]) -> Figure:
     return figure
 
 
-def _plot_skill_curves(runs: Sequence[RunData]) -> Figure:
+def _plot_skill_curves(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
     """Draws held-out success over the iterations, a panel for each skill."""
-    rows = [row for run in runs for row in run.evaluations()]
-    skills = sorted({name for row in rows for name in row if "eval/skill/" in name})
     num_rows = math.ceil(len(skills) / _PANELS_IN_A_ROW)
     with style.context(_STYLE):
         figure = Figure(figsize=(4.4, 0.5 + 1.2 * num_rows), layout="constrained")

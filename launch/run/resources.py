@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
@@ -31,9 +31,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     Raises: OSError or ValueError where the model's config cannot be read.
     """
     config = read_model_config(settings)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    num_base = sum(weight.numel() for weight in model.parameters())
+    model, num_base = _count_weights(config)
     rank = settings.lora.rank
     num_trained = num_base
     if settings.lora.use_lora:
@@ -42,11 +40,14 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     dtype, runner_dtype = (choose_dtype(settings.model, device) for device in devices)
-    size = dtype.itemsize
+    size, num_teacher, teacher = dtype.itemsize, 0, settings.training.teacher
+    if teacher is not None:
+        other = read_model_config(settings.with_model(name=teacher, adapter=None))
+        num_teacher = _count_weights(other)[1]
     parts = {
         "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
         "float32_base": num_base * (4.0 - size) * (not settings.lora.use_lora),
-        "teacher": _num_weights_of_teacher(settings) * size,
+        "teacher": num_teacher * size,
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
@@ -65,15 +66,11 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     return mib
 
 
-def _num_weights_of_teacher(settings: Settings) -> int:
-    name = settings.training.teacher
-    if name is None:
-        return 0
-    model = settings.model.model_copy(update={"name": name, "adapter": None})
-    config = read_model_config(settings.model_copy(update={"model": model}))
+def _count_weights(config: PreTrainedConfig) -> tuple[PreTrainedModel, int]:
+    """Returns a model without memory, and how many weights it has."""
     with torch.device("meta"):
-        network = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    return sum(weight.numel() for weight in network.parameters())
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    return model, sum(weight.numel() for weight in model.parameters())
 
 
 def read_model_config(settings: Settings) -> PreTrainedConfig:

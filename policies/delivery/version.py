@@ -5,6 +5,7 @@ The hash guards against a wrong or damaged delivery, not against a hostile sende
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +13,15 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Floats
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of PEFT's format."""
+MODEL_CONFIG = "config.json"
+"""The file that a model of its own has in Hugging Face's format."""
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 """How the names of its weights end."""
+
+
+def is_whole_model(folder: Path) -> bool:
+    """Returns whether a folder holds a model of its own, as a run on all weights saves it."""
+    return (folder / MODEL_CONFIG).is_file() and not (folder / ADAPTER_CONFIG).is_file()
 
 
 def compute_hash(weights: Mapping[str, Floats]) -> str:

@@ -142,8 +142,7 @@ class EnvRunner:
     def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
         """Returns the environments by mode and stage; evaluation has one stage."""
         environment, limit_s = self._settings.environment, self._own.step_timeout_s
-        evaluated = {**environment.fixed_kwargs, **self._settings.evaluation.env_kwargs}
-        held_out = without_training_rewards(evaluated)
+        held_out = without_training_rewards(self._settings.held_out_kwargs)
         seed = self._settings.seed, _STREAMS["eval"]
         pools: dict[tuple[Mode, int], EnvPool] = {
             ("train", stage): pool for stage, pool in enumerate(open_stages(self._settings))

@@ -60,8 +60,7 @@ def oracle_groups(
 
 def warm_start_environment(settings: Settings) -> EnvironmentSettings:
     """Returns the environment that the warm start learns from."""
-    kwargs = {**settings.environment.fixed_kwargs, **settings.warm_start.env_kwargs}
-    return EnvironmentSettings(id=settings.environment.id, kwargs=kwargs)
+    return EnvironmentSettings(id=settings.environment.id, kwargs=settings.warm_start_kwargs)
 
 
 def warm_start_batches(settings: Settings, chat: ChatFormat) -> Iterator[list[EpisodeGroup]]:

@@ -665,7 +665,7 @@ class EvaluationSettings(Section):
                 f"evaluation.samples_per_task {self.samples_per_task} would be equal samples at "
                 "env_runners.temperature 0"
             )
-        held_out = run.environment.kwargs | self.env_kwargs
+        held_out = run.held_out_kwargs
         trained = [
             own["data"]
             for own in run.stage_kwargs
@@ -844,6 +844,21 @@ class Settings(Section):
         """The environment's keyword arguments in each of the curriculum's stages, one at least."""
         own = self.environment.fixed_kwargs
         return [{**own, **stage} for stage in self.curriculum.stages or ({},)]
+
+    @property
+    def warm_start_kwargs(self) -> dict[str, Any]:
+        """The environment's keyword arguments in the warm start."""
+        return {**self.environment.fixed_kwargs, **self.warm_start.env_kwargs}
+
+    @property
+    def held_out_kwargs(self) -> dict[str, Any]:
+        """The environment's keyword arguments in evaluation."""
+        return {**self.environment.fixed_kwargs, **self.evaluation.env_kwargs}
+
+    def with_model(self, **changes: object) -> "Settings":
+        """Returns these settings with changes of `model`; a section may be left without effect."""
+        model = self.model.model_copy(update=changes)
+        return self.model_copy(update={"model": model})
 
     @property
     def is_tiny(self) -> bool:

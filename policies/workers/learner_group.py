@@ -43,8 +43,7 @@ class LearnerActor(Actor):
         """Loads the model and attaches a new adapter, or the one to start from."""
         own, loaded = settings.learners, settings
         if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
-            model = settings.model.model_copy(update={"dtype": "float32"})
-            loaded = settings.model_copy(update={"model": model})
+            loaded = settings.with_model(dtype="float32")
         policy = attach_lora(
             load_base(loaded, own.num_gpus_per_learner),
             settings.lora,

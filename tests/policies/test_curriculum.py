@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import gymnasium
 import pytest
-from small_model import SMALL
+from small_model import TWO_RUNNERS
 from word_env import WordEnv, WordSource
 
 from agentpeft.envs import Outcome, SettingsError, Taskset
@@ -17,21 +17,7 @@ from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.stages import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides
 
-TINY = (
-    *SMALL,
-    "lora.rank=2",
-    "env_runners.num_env_runners=0",
-    "env_runners.num_threads=1",
-    "env_runners.max_new_tokens=4",
-    "learners.num_threads=1",
-    "training.num_groups=4",
-    "training.group_size=3",
-    "training.algorithm=reinforce",
-    "training.lr=1e-2",
-    "environment.kwargs.reward={length_cost=0.1}",
-    "evaluation.num_tasks=0",
-    "deterministic=true",
-)
+TINY = (*TWO_RUNNERS, "env_runners.num_env_runners=0")
 STAGES = (
     "curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",
     "curriculum.promote_at=0",

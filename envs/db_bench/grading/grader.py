@@ -77,12 +77,9 @@ class Grader:
 
         Raises: DataError, EnvFault.
         """
-        remembered = self._remember(task)
-        if remembered.contents is None:
-            remembered.contents = self._run_gold(task)
         return all(
             _is_same_table(session.read_table(table.name, _count_rows(gold) + 1), gold)
-            for table, gold in zip(task.tables, remembered.contents, strict=True)
+            for table, gold in zip(task.tables, self._gold_contents(task), strict=True)
         )
 
     def answer_share(self, task: DBBenchTask, text: str) -> float:
@@ -96,14 +93,12 @@ class Grader:
 
         Raises: DataError, EnvFault.
         """
-        remembered = self._remember(task)
-        if remembered.contents is None:
-            remembered.contents = self._run_gold(task)
+        gold = self._gold_contents(task)
         with closing(self._database.open(task.tables)) as untouched:
             before = [untouched.read_table(table.name) for table in task.tables]
-        longest = max(_count_rows(table) for table in (*before, *remembered.contents))
+        longest = max(_count_rows(table) for table in (*before, *gold))
         after = [session.read_table(table.name, 2 * longest + 1) for table in task.tables]
-        return share_of_changes(before, after, remembered.contents)
+        return share_of_changes(before, after, gold)
 
     def gold_label(self, task: DBBenchTask) -> tuple[Row, ...]:
         """Returns a read task's answer: its label, else what its gold SQL gives.
@@ -136,6 +131,13 @@ class Grader:
         if len(self._memory) > _MAX_REMEMBERED:
             self._memory.popitem(last=False)
         return remembered
+
+    def _gold_contents(self, task: DBBenchTask) -> tuple[TableContents | None, ...]:
+        """Returns what the gold statement leaves of the task's tables."""
+        remembered = self._remember(task)
+        if remembered.contents is None:
+            remembered.contents = self._run_gold(task)
+        return remembered.contents
 
     def _query_gold(self, task: DBBenchTask) -> tuple[Row, ...]:
         with self._gold_run(task) as (_, result):

@@ -90,10 +90,6 @@ class State:
     groups: tuple[GroupState, ...] = ()
     intervals: tuple[Interval, ...] = ()
 
-    def find_difference(self, files: FrozenFiles) -> str | None:
-        """Returns the first thing that is not as it must be, in words; None if all is."""
-        return next(filter(None, self.judge(files)), None)
-
     def judge(self, files: FrozenFiles) -> Iterator[str | None]:
         """Yields for each user, group, file and interval what is not as it must be, or None."""
         accounts = read_accounts(files)

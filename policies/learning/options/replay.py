@@ -40,6 +40,8 @@ class Replay:
 
     def remember(self, groups: Sequence[EpisodeGroup]) -> None:
         """Takes in the successes of groups as they were played; the oldest tasks go."""
+        if self._num_tasks == 0:
+            return
         for group in groups:
             for trajectory in group.trajectories:
                 if trajectory.outcome is Outcome.SUCCESS and trajectory.loss_mask.any():

@@ -33,9 +33,8 @@ def open_teacher(settings: Settings, student: PolicyBase) -> ModelRunner:
     if it cannot be loaded, or does not read the same tokens as the student.
     """
     name, num_gpus = settings.training.teacher, settings.learners.num_gpus_per_learner
-    model = settings.model.model_copy(update={"name": name, "adapter": None})
     try:
-        base = load_base(settings.model_copy(update={"model": model}), num_gpus)
+        base = load_base(settings.with_model(name=name, adapter=None), num_gpus)
     except SettingsError as error:
         raise SettingsError(f"training.teacher {name!r}: {error}") from error
     if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
