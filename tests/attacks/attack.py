@@ -31,7 +31,8 @@ class Try:
     `task`: the task's id, None for the game's first. `shows`: a pattern that the last observation
     must have. `is_refused`: the last operation must fail. `ends`: whether the agent finishes in the
     end, if it has not. `may_succeed`: the outcome may be success, for messages that are harmless.
-    `may_show`: a name of the machinery that a function of the server tells anybody.
+    `may_show`: a name of the machinery that a function of the server tells anybody. `cpu_slack_s`:
+    how much more processor time than its limit a step may take.
     """
 
     operations: str | Sequence[str]
@@ -41,6 +42,7 @@ class Try:
     ends: bool = True
     may_succeed: bool = False
     may_show: str = ""
+    cpu_slack_s: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Plays attacks and innocent episodes, and says what did not hold.
 
 For every attack: no exception leaves `step`; each observation is in its space, tells nothing of the
-host or of another episode, and no path or name of the machinery; no step takes over a second of
-processor time more than its limit; the outcome is not success; and afterwards an innocent episode
+host or of another episode, and no path or name of the machinery; no step takes over a second
+(`Try.cpu_slack_s`) of processor time more than its limit; the outcome is not success; and afterwards an innocent episode
 of the same environment succeeds, with no descriptor and no process more than before.
 """
 
@@ -19,7 +19,6 @@ from host import Host, can_watch_files
 
 from agentpeft.envs import EnvFault, Outcome, TextEnv
 
-CPU_SLACK_S = 1.0
 MAX_WALL_S = 30.0
 _REFUSALS = re.compile(r"^\d{4} \([0-9A-Z]{5}\)|\[exit status \d+\]|\[killed after|shell has ended")
 _LEAKS = re.compile(
@@ -145,7 +144,7 @@ class Player:
 
     def _judge(self, attack: Attack, played: Played) -> None:
         expected = attack.expected
-        if played.slowest_cpu_s > self.limit_s + CPU_SLACK_S:
+        if played.slowest_cpu_s > self.limit_s + expected.cpu_slack_s:
             played.problems.append(f"a step took {played.slowest_cpu_s:.1f} s of processor time")
         if played.slowest_wall_s > MAX_WALL_S:
             played.problems.append(f"a step took {played.slowest_wall_s:.1f} s")

@@ -4,6 +4,7 @@ The runs are the training command's, in one process, with a model that learns in
 """
 
 import ast
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from functools import cache
 from hashlib import sha256
@@ -170,14 +171,27 @@ ELSEWHERE = {
 ONLY_READ = {"fault_tolerance.env_runner_restore_timeout_s", "learners.num_threads"}
 """A call that hangs for so long, and the threads of a learner's own process, are in no test."""
 ONLY_CHECKS = {"config.py", "algorithm_config.py"}
-READ = {
-    node.attr
-    for room in ("policies", "launch")
-    for path in (ROOT / room).rglob("*.py")
-    if path.name not in ONLY_CHECKS
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-}
+"""Apart from their properties, each of which is read elsewhere."""
+
+
+def _find_read() -> Iterator[str]:
+    for path in (path for room in ("policies", "launch") for path in (ROOT / room).rglob("*.py")):
+        whole = ast.parse(path.read_text(encoding="utf-8"))
+        for part in _properties(whole) if path.name in ONLY_CHECKS else [whole]:
+            for node in ast.walk(part):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    yield node.attr
+
+
+def _properties(whole: ast.AST) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(whole):
+        if isinstance(node, ast.FunctionDef):
+            names = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
+            if names & {"property", "cached_property"}:
+                yield node
+
+
+READ = set(_find_read())
 
 
 @pytest.mark.parametrize("name", setting_names())
