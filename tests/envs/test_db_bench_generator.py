@@ -40,6 +40,7 @@ UNAVOIDABLE = {
     "subquery_multiple": {"where_multiple_conditions", "where_single_condition"},
     "subquery_nested": {"where_single_condition"},
 }
+WRITES = {"insert", "update", "delete"}
 PAIRS = [pair for pair in itertools.combinations(SKILLS, 2) if find_conflict(pair) is None]
 
 
@@ -207,6 +208,18 @@ def test_an_instruction_has_a_word_for_each_selected_column():
             assert f"the {spoken}" in task.instruction
             if column.parent.alias:
                 assert column.name in column.parent.alias
+
+
+@pytest.mark.parametrize("max_columns", [3, 4])
+@pytest.mark.parametrize("skill", [skill for skill in SKILLS if skill not in WRITES])
+def test_all_columns_are_said_of_no_others(skill, max_columns):
+    generator = DBBenchGenerator([skill], max_columns=max_columns)
+    for task in Taskset.generate(generator, 100, seed=5):
+        outputs = sqlglot.parse_one(task.gold_sql, read="mysql").expressions
+        columns = {column.name for column in task.tables[0].columns}
+        if "all columns" in task.instruction and not isinstance(outputs[0], exp.Star):
+            assert {output.unalias().name for output in outputs} == columns, task.instruction
+            assert not any(output.find(exp.AggFunc) for output in outputs), task.instruction
 
 
 def test_tasks_vary():
