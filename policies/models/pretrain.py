@@ -9,8 +9,11 @@ models, and all that was measured with them, would change. Nor is the optimizer 
 """
 
 import math
+import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from typing import Any
 
@@ -21,14 +24,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import AttentionInterface, PreTrainedModel
 
-from agentpeft.envs import SettingsError
+from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.rollout.oracle import warm_start_batches
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.owned_process import owned_children
 
+_MANY_STEPS = 100
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
 IGNORED = -100  # cross entropy's own word for positions without a target
@@ -49,7 +54,7 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     model.train()
     AttentionInterface.register(_ATTENTION, _attend)
     model.set_attn_implementation(_ATTENTION)
-    for groups in _one_ahead(warm_start_batches(settings, chat)):
+    for groups in make_batches(settings, chat):
         for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
             group["lr"] = warm_start.lr * schedule.lr_factor
         rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
@@ -67,13 +72,45 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     model.train(False)
 
 
-def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yields the batches, the next one being made meanwhile: a sixth of the time otherwise."""
-    with ThreadPoolExecutor(1) as thread:
-        ahead = thread.submit(next, batches, None)
-        while (batch := ahead.result()) is not None:
-            ahead = thread.submit(next, batches, None)
-            yield batch
+def make_batches(settings: Settings, chat: ChatFormat) -> Iterator[Batch]:
+    """Yields the batches; of many, the next one is made meanwhile: a third of the time otherwise.
+
+    Another process makes it, since a thread of this one waits for the interpreter. Raises: as
+    `oracle_groups`; EnvFault where that process was ended.
+    """
+    if settings.warm_start.num_steps < _MANY_STEPS:
+        yield from warm_start_batches(settings, chat)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, _Maker.start, (settings, chat)) as pool:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            with owned_children({}):
+                ahead = pool.submit(_Maker.make_next)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            while (batch := ahead.result()) is not None:
+                ahead = pool.submit(_Maker.make_next)
+                yield batch
+        except BrokenProcessPool:
+            message = "the process that plays the warm start's episodes was ended"
+            raise EnvFault(message) from None
+
+
+class _Maker:
+    """The process that makes batches; Ctrl-C at a terminal, which reaches it too, is not for it."""
+
+    batches: Iterator[Batch]
+
+    @classmethod
+    def start(cls, settings: Settings, chat: ChatFormat) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        cls.batches = warm_start_batches(settings, chat)
+
+    @classmethod
+    def make_next(cls) -> Batch | None:
+        return next(cls.batches, None)
 
 
 def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:

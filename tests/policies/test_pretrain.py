@@ -1,14 +1,15 @@
 from itertools import pairwise
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 
-from agentpeft.envs import ENV_IDS, Outcome, SettingsError
+from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.pretrain import _attend, _backward
+from agentpeft.policies.models.pretrain import _attend, _backward, make_batches
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -205,6 +206,34 @@ def test_key_follows_what_the_model_depends_on():
 def test_an_id_with_its_module_has_a_key_too(name):
     environment = EnvironmentSettings(id=f"agentpeft.envs:{name}")
     assert len(compute_key(make_settings(environment=environment))) == 16
+
+
+def test_many_batches_made_by_a_process_are_those_of_this_one():
+    settings, chat = make_settings(num_steps=100), make_chat()
+    made, own = make_batches(settings, chat), warm_start_batches(settings, chat)
+    for theirs, ours in zip(made, own, strict=True):
+        for one, other in zip(theirs, ours, strict=True):
+            assert (one.task_id, one.skills) == (other.task_id, other.skills)
+            (first,), (second,) = one.trajectories, other.trajectories
+            assert first.token_ids.tolist() == second.token_ids.tolist()
+    assert active_children() == []
+
+
+def test_a_process_of_batches_that_was_ended_is_one_message():
+    batches = make_batches(make_settings(num_steps=100), make_chat())
+    next(batches)
+    (maker,) = active_children()
+    maker.kill()
+    with pytest.raises(EnvFault, match="was ended"):
+        list(batches)
+
+
+def test_an_error_in_the_process_of_batches_is_its_own():
+    environment = EnvironmentSettings(kwargs={"num_digits": -1})
+    settings = make_settings(num_steps=100, environment=environment)
+    with pytest.raises(SettingsError, match="num_digits"):
+        next(make_batches(settings, make_chat()))
+    assert active_children() == []
 
 
 def test_context_that_is_too_small_is_one_message():
