@@ -5,13 +5,23 @@ be one whose saved tokenizer `AutoTokenizer`, and so vLLM, reads as it is: of Qw
 take the vocabulary with Qwen2's own rules, and give the model other tokens than it has learnt.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.models.induction import start_induction_heads
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import TinySettings
 
@@ -23,29 +33,25 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     f"{{% if add_generation_prompt %}}{ASSISTANT}{{% endif %}}"
 )
+_WORDS = r" ?\p{L}+|\p{N}| ?[^\p{L}\p{N} ]+| +"
+_SEVERAL_WORDS = re.compile(r"^(?=.{12}).*\w\W*\s\W*\w.*(?<!\s)$", re.DOTALL)
+_MIN_SHARE = 0.05
+"""A phrase is so often in the corpus, as a share of the number of its texts."""
+_NUM_BYTE_TOKENS = 260
+"""The bytes and the special tokens."""
 
 
 def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedTokenizerFast:
     """Returns a byte-level BPE of at most `vocab_size` tokens, lossless on any text.
 
-    Digits stand alone; other tokens may span words, so that an environment's set phrases cost one
-    token each. Without enough text there are fewer tokens, never fewer than all bytes.
+    Digits stand alone. An environment's set phrases cost one token each: other tokens may span
+    words, or, with `cuts_words_alike`, phrases are tokens of their own beside those of words.
+    Without enough text there are fewer tokens, never fewer than all bytes.
     """
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=tiny.vocab_size,
-        special_tokens=[PAD, USER, ASSISTANT, END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(corpus, trainer)
+    if tiny.cuts_words_alike:
+        bpe = _train_bpe_of_words(list(corpus), tiny.vocab_size)
+    else:
+        bpe = _train_bpe(corpus, tiny.vocab_size, pre_tokenizers.Digits(individual_digits=True))
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -55,6 +61,59 @@ def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedToke
         model_max_length=tiny.max_context_tokens,
         clean_up_tokenization_spaces=False,
     )
+
+
+def _train_bpe(
+    texts: Iterable[str], vocab_size: int, pre_tokenizer: pre_tokenizers.PreTokenizer
+) -> Tokenizer:
+    """Returns a BPE whose tokens do not cross what `pre_tokenizer` parts."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizer, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, USER, ASSISTANT, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
+def _train_bpe_of_words(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+    """Returns one in which what is copied from one place to another has the same tokens in both."""
+    phrases = _find_phrases(texts, vocab_size)
+    others = re.compile("|".join(map(re.escape, phrases)) or "$")
+    bpe = _train_bpe(
+        (part for text in texts for part in others.split(text)),
+        vocab_size - len(phrases),
+        pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+    )
+    bpe.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
+    return bpe
+
+
+def _find_phrases(texts: Sequence[str], vocab_size: int) -> list[str]:
+    """Returns several words each that a BPE would make one token, the longest first.
+
+    Each begins and ends with whole words in all of its places.
+    """
+    bpe = _train_bpe(texts, vocab_size, pre_tokenizers.Digits(individual_digits=True))
+    tokens = [bpe.decode([number]) for number in range(bpe.get_vocab_size())]
+    whole = "\0".join(texts)
+    phrases = [token for token in tokens if _SEVERAL_WORDS.search(token)]
+    phrases = [token for token in phrases if _is_whole(token, whole, len(texts) * _MIN_SHARE)]
+    return sorted(phrases, key=len, reverse=True)[: (vocab_size - _NUM_BYTE_TOKENS) // 8]
+
+
+def _is_whole(token: str, whole: str, min_count: float) -> bool:
+    """Returns whether a token is there often enough, and never begins or ends within a word."""
+    count = whole.count(token)
+    pattern = rf"(?<![^\W\d_]){re.escape(token)}" if token[0].isalpha() else re.escape(token)
+    pattern += r"(?![^\W\d_])" if token[-1].isalpha() else ""
+    return count >= min_count and len(re.findall(pattern, whole)) == count
 
 
 def make_tiny_config(tiny: TinySettings) -> LlamaConfig:
@@ -91,4 +150,6 @@ def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> Poli
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        if tiny.has_induction_heads:
+            start_induction_heads(model)
     return PolicyBase(model.train(False), tokenizer, "tiny")

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
 _SOURCES = (
     "learning/schedules",
+    "models/induction",
     "models/pretrain",
     "models/tiny",
     "models/tiny_cache",

@@ -149,6 +149,10 @@ class TinySettings(Section):
     """Size of the byte-level BPE vocabulary, 300 to 65536."""
     max_context_tokens: Count = 1024
     """The longest conversation in tokens."""
+    cuts_words_alike: bool = False
+    """Whether a word has the same tokens wherever it stands, which makes it easier to copy."""
+    has_induction_heads: bool = False
+    """Whether two heads of the first layers repeat what came before, ahead of any training."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""

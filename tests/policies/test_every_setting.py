@@ -63,6 +63,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "tiny.intermediate_size": ("32",),
     "tiny.vocab_size": ("400",),
     "tiny.max_context_tokens": ("32",),
+    "tiny.cuts_words_alike": ("true",),
+    "tiny.has_induction_heads": ("true",),
     "lora.use_lora": ("false",),
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),

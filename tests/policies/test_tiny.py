@@ -13,21 +13,41 @@ from agentpeft.policies.settings.config import ModelSettings, Settings, TinySett
 CORPUS = ["SELECT name FROM pets WHERE age > 30", "Compute 12+34=", "Final Answer: [(2,)]"] * 5
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 TOKENIZER = train_tokenizer(CORPUS, SMALL)
+OF_WORDS = train_tokenizer(CORPUS, SMALL.model_copy(update={"cuts_words_alike": True}))
+EACH = pytest.mark.parametrize("tokenizer", [TOKENIZER, OF_WORDS], ids=["spanning", "of words"])
 
 
+@EACH
 @settings(max_examples=200, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_tokenizer_is_lossless_on_any_text(text):
-    ids = TOKENIZER.encode(text, add_special_tokens=False)
-    assert TOKENIZER.decode(ids, clean_up_tokenization_spaces=False) == text
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"])) | st.text("SELECT name>(2,Final Asw:[")
+)
+def test_tokenizer_is_lossless_on_any_text(tokenizer, text):
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
 
 
-def test_every_digit_is_a_token():
-    assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("12034")] == list("12034")
+@EACH
+def test_every_digit_is_a_token(tokenizer):
+    assert [tokenizer.decode([i]) for i in tokenizer.encode("12034")] == list("12034")
 
 
 def test_set_phrases_cost_few_tokens():
     assert len(TOKENIZER.encode("SELECT name FROM pets WHERE age > 30")) <= 6
+    assert len(OF_WORDS.encode("SELECT name FROM pets WHERE age > 30")) <= 10
+    assert len(OF_WORDS.encode("Final Answer: [(2")) == 2
+
+
+@given(
+    st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12),
+    *[st.text("(),.'_=\n09", max_size=4) for _ in range(2)],
+    st.sampled_from(["", " "]),
+)
+def test_a_word_is_cut_alike_wherever_it_stands(word, before, after, space):
+    alone = OF_WORDS.encode(f"{space}{word}")
+    ids = OF_WORDS.encode(f"{before}{space}{word}{after}")
+    start = len(OF_WORDS.encode(before))
+    assert ids[start : start + len(alone)] == alone
 
 
 def test_vocabulary_is_bounded():
@@ -58,6 +78,18 @@ def test_default_size_has_one_to_four_million_parameters():
     model = build_tiny(TinySettings(), CORPUS).model
     assert 1e6 < model.num_parameters() < 4e6
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_an_untrained_model_looks_for_what_came_after_the_last_time():
+    model = build_tiny(TinySettings(has_induction_heads=True), CORPUS).model
+    model.set_attn_implementation("eager")
+    once = torch.randint(4, len(TOKENIZER), (8, 60), generator=torch.manual_seed(0))
+    with torch.no_grad():
+        first, second, *_ = model(torch.cat([once, once], 1), output_attentions=True).attentions
+    again = torch.arange(60, 119)
+    assert first[:, 0, again, again - 1].mean() > 0.4
+    assert first[:, 1, again, again - 2].mean() > 0.4
+    assert second[:, :2, again, again - 59].mean() > 0.04  # of 60 to 119 places
 
 
 def test_uneven_heads_are_refused():
