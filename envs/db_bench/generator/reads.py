@@ -285,7 +285,8 @@ def _say_head(
 ) -> str:
     form = "groups" if groups else "totals" if "(" in outputs[0].sql else "rows"
     cols = enumerate_words([f"the {out.words}" for out in outputs])
-    if form == "rows" and len(outputs) == len(attempt.sample.fields):
+    names = [out.sql.removeprefix(attempt.prefix) for out in outputs]
+    if names == [field.name for field in attempt.sample.fields]:  # as who is asked gives them
         cols = "all columns"
     said = {"groups": "groups_where", "totals": "totals_where", "rows": "where"}[form]
     restriction = f" {attempt.say(said, c=where.words)}" if where.words else ""
