@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-_NUM_HEADS = 2
+_NUM_HEADS = 3
 _SHARPNESS = 24.0
 _MATCH = 0.8
 _GAIN = 0.2
@@ -17,21 +17,22 @@ _LONGEST = 250
 
 
 def start_induction_heads(model: LlamaForCausalLM) -> None:
-    """Gives two heads of each of the first two layers the weights of an induction circuit.
+    """Gives some heads of each of the first two layers the weights of an induction circuit.
 
-    Those of the first layer attend to the token before and to the one before that, and write which
-    they are. Those of the second look for the places where these two are the last one and the
-    present one, and write the token that is there: they repeat what came after the last time.
-    Random weights find this after hundreds of steps, these have it before the first; all are
-    trained on. A model of one layer or one head stays as it is.
+    Those of the first layer attend to the tokens one, two and three back, and write which they are.
+    Those of the second look for the places before which stand the tokens that are the last ones
+    now, and write the token that is there: they repeat what came after the last time. Random
+    weights find this after hundreds of steps, these have it before the first; all are trained on.
+    A model of one layer stays as it is.
 
     Sources: Olsson et al. 2022, "In-context Learning and Induction Heads"; Trockman and Kolter
     2023, "Mimetic Initialization of Self-Attention Layers".
     """
     config = model.config
     width, num_heads = config.hidden_size, config.num_attention_heads
-    if config.num_hidden_layers < 2 or num_heads < _NUM_HEADS:
+    if config.num_hidden_layers < 2:
         return
+    num_used = min(_NUM_HEADS, num_heads)
     head_width = width // num_heads
     frequencies = model.model.rotary_emb.inv_freq
     num_slow = max(1, int((frequencies * _LONGEST < 1).sum()))
@@ -48,17 +49,19 @@ def start_induction_heads(model: LlamaForCausalLM) -> None:
 
     with torch.no_grad():
         read = draw(head_width, width)
-        writes = [draw(width, head_width) for _ in range(_NUM_HEADS)]
+        writes = [draw(width, head_width) for _ in range(num_used)]
         for head, write in enumerate(writes):
             own = slice(head * head_width, (head + 1) * head_width)
             _look_back(first, own, head + 1, frequencies)
             first.v_proj.weight[own] = _GAIN * read
             first.o_proj.weight[:, own] = _GAIN * write
-        last, last_but_one = (write.T for write in writes)
-        for head in range(_NUM_HEADS):
+        seen = [write.T for write in writes]  # the token one back, two back and so on
+        for head in range(num_used):
             own = slice(head * head_width, (head + 1) * head_width)
-            mix, other_mix = (_MATCH * draw(len(channels), head_width) for _ in range(2))
-            query, key = mix @ read + other_mix @ last, mix @ last + other_mix @ last_but_one
+            query, key = torch.zeros(2, len(channels), width)
+            for asked, found in zip([read, *seen], seen, strict=False):
+                mix = _MATCH * draw(len(channels), head_width)
+                query, key = query + mix @ asked, key + mix @ found
             for projection, matched in ((second.q_proj, query), (second.k_proj, key)):
                 projection.weight[own] = 0.0
                 projection.weight[own.start + channels] = matched

@@ -152,7 +152,7 @@ class TinySettings(Section):
     cuts_words_alike: bool = False
     """Whether a word has the same tokens wherever it stands, which makes it easier to copy."""
     has_induction_heads: bool = False
-    """Whether two heads of the first layers repeat what came before, ahead of any training."""
+    """Whether heads of the first layers repeat what came before, ahead of any training."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""

@@ -1,4 +1,4 @@
-"""The quickstart's task with an env runner on vLLM, as a Ray actor."""
+"""Changes of DB-bench that are to be committed, with an env runner on vLLM as a Ray actor."""
 
 import json
 import subprocess
@@ -43,13 +43,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture
 def finished(vllm, tmp_path):
     """The last line of a run, and its folder."""
-    command = [sys.executable, str(ROOT / "launch" / "train.py"), "quickstart", *SMALLER]
+    command = [sys.executable, str(ROOT / "launch" / "train.py"), "db_bench_commit", *SMALLER]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), next(tmp_path.glob("outputs/quickstart/*"))
+    return json.loads(done.stdout.splitlines()[-1]), next(
+        tmp_path.glob("outputs/db_bench_commit/*")
+    )
 
 
-def test_the_quickstarts_policy_learns_to_commit_on_vllm(finished):
+def test_a_policy_learns_to_commit_on_vllm(finished):
     summary, folder = finished
     steps = [step for step in read_metrics(folder) if step.get("train/mismatch_mean") is not None]
     assert len(steps) == 6 and max(step["train/mismatch_mean"] for step in steps) < 1e-4
