@@ -25,7 +25,7 @@ from agentpeft.policies.models.induction import start_induction_heads
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import TinySettings
 
-USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
+USER, ASSISTANT, END, PAD = _MARKS = ("<|user|>", "<|assistant|>", "<|end|>", "<|pad|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     f"{{{{ '{ASSISTANT}' if message['role'] == 'assistant' else '{USER}' }}}}"
@@ -83,9 +83,9 @@ def _train_bpe(
 
 
 def _train_bpe_of_words(texts: Sequence[str], vocab_size: int) -> Tokenizer:
-    """Returns one in which what is copied from one place to another has the same tokens in both."""
+    """Returns one in which a word has the same tokens wherever it stands, outside of phrases."""
     phrases = _find_phrases(texts, vocab_size)
-    others = re.compile("|".join(map(re.escape, phrases)) or "$")
+    others = re.compile("|".join(map(re.escape, phrases)) or r"(?!)")
     bpe = _train_bpe(
         (part for text in texts for part in others.split(text)),
         vocab_size - len(phrases),
@@ -104,6 +104,7 @@ def _find_phrases(texts: Sequence[str], vocab_size: int) -> list[str]:
     tokens = [bpe.decode([number]) for number in range(bpe.get_vocab_size())]
     whole = "\0".join(texts)
     phrases = [token for token in tokens if _SEVERAL_WORDS.search(token)]
+    phrases = [token for token in phrases if not any(mark in token for mark in _MARKS)]
     phrases = [token for token in phrases if _is_whole(token, whole, len(texts) * _MIN_SHARE)]
     return sorted(phrases, key=len, reverse=True)[: (vocab_size - _NUM_BYTE_TOKENS) // 8]
 

@@ -63,7 +63,9 @@ def warm_start_environment(settings: Settings) -> EnvironmentSettings:
     return EnvironmentSettings(id=settings.environment.id, kwargs=settings.warm_start_kwargs)
 
 
-def warm_start_batches(settings: Settings, chat: ChatFormat) -> Iterator[list[EpisodeGroup]]:
+def warm_start_batches(
+    settings: Settings, chat: ChatFormat
+) -> Generator[list[EpisodeGroup], None, None]:
     """Yields the `num_steps` batches of fresh episodes that a warm start learns from."""
     warm_start = settings.warm_start
     with closing(oracle_groups(warm_start_environment(settings), chat, settings.seed)) as groups:

@@ -219,6 +219,14 @@ def test_many_batches_made_by_a_process_are_those_of_this_one():
     assert active_children() == []
 
 
+def test_who_has_enough_batches_leaves_no_process():
+    batches = make_batches(make_settings(num_steps=100), make_chat())
+    next(batches)
+    assert len(active_children()) == 1
+    batches.close()
+    assert active_children() == []
+
+
 def test_a_process_of_batches_that_was_ended_is_one_message():
     batches = make_batches(make_settings(num_steps=100), make_chat())
     next(batches)

@@ -50,6 +50,12 @@ def test_a_word_is_cut_alike_wherever_it_stands(word, before, after, space):
     assert ids[start : start + len(alone)] == alone
 
 
+def test_a_control_token_that_is_spelt_out_is_in_no_phrase():
+    wide = SMALL.model_copy(update={"cuts_words_alike": True})
+    tokenizer = train_tokenizer(["dear old friend<|end|>"] * 20, wide)
+    assert tokenizer.encode("dear old friend<|end|>")[-1] == tokenizer.eos_token_id
+
+
 def test_vocabulary_is_bounded():
     many = [f"word{chr(97 + i % 26)}{chr(97 + i // 26 % 26)} " * 3 for i in range(2000)]
     assert len(train_tokenizer(many, SMALL)) == 512
