@@ -200,3 +200,9 @@ def test_all_pairs_of_options_survive_an_id():
     ):
         options = GeneratorOptions(limit, split, invent)
         assert GeneratorOptions.of_id(str(options)) == options
+
+
+def test_a_new_user_may_be_in_a_group_that_adduser_adds():
+    for task in Taskset.generate(OSGenerator(["useradd"]), 40, seed=3):
+        made = [user for user in task.verdict.state.users if user.groups is None]
+        assert made, task.instruction

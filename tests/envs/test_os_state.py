@@ -119,6 +119,25 @@ def test_scripts_are_compared_without_comments_and_layout():
     assert find_difference(state, tree) is not None
 
 
+@pytest.mark.parametrize(
+    ("script", "is_right"),
+    [
+        ("echo 'eagle'\n", True),
+        ('#!/bin/sh\n"echo"  "eagle";\n', True),
+        ("'echo eagle'\n", False),
+        ("echo eagle#x\n", False),
+        ("echo eagle # x\n", False),
+        ("echo 'eagle\n", False),
+        ("echo $'eagle'\n", False),
+    ],
+)
+def test_words_of_a_script_are_its_words_however_quoted(script, is_right):
+    tree = Tree()
+    tree.contents["/srv/a.txt"] = script
+    state = State(files=(FileState("/srv/a.txt", content="echo eagle\n", match="script"),))
+    assert (find_difference(state, tree) is None) == is_right
+
+
 def test_a_file_far_longer_than_expected_is_read_in_part_only():
     tree = Tree()
     tree.contents["/srv/a.txt"] = "one\n" + "\n" * 10_000

@@ -160,7 +160,7 @@ def expected_state(initial: World, final: World) -> State:
     ]
     return State(
         files=(*files, *(FileState(path, "absent") for path in gone)),
-        users=tuple(_user_state(name, final) for name in final.people),
+        users=tuple(_user_state(name, final, name not in initial.people) for name in final.people),
         groups=tuple(
             GroupState(
                 name, team.gid, tuple(sorted(team.members)), tuple(sorted(team.administrators))
@@ -181,8 +181,9 @@ def _file_state(path: str, node: Node, before: Node | None) -> FileState:
     return FileState(path, **{**vars(node), **seen})
 
 
-def _user_state(name: str, world: World) -> UserState:
+def _user_state(name: str, world: World, is_new: bool) -> UserState:
+    """Of a new user the task's own groups say who is in them: `adduser` adds it to another too."""
     known = dict(vars(world.people[name]))
     days = dict(zip(AGING, known.pop("aging"), strict=True))
     teams = sorted(team for team in world.teams if name in world.teams[team].members)
-    return UserState(name, groups=tuple(teams), **known, **days)
+    return UserState(name, groups=None if is_new else tuple(teams), **known, **days)

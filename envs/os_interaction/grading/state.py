@@ -4,6 +4,7 @@ Everything is read from the frozen tree, from outside: no program of the episode
 not named here is not looked at.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -25,8 +26,9 @@ class FileState:
     """What a path must be; None is not looked at.
 
     `match` of the content: "text" is exact but for newlines at the end, "lines" is in any order,
-    "script" leaves out comments, blank lines, indentation and `;` at a line's end. `mode` has the
-    bits of 07777, `owner` and `group` are names, `mtime_s` is in seconds since 1970, within 1 s.
+    "script" leaves out comments, blank lines, indentation, quotes around words and `;` at a line's
+    end. `mode` has the bits of 07777, `owner` and `group` are names, `mtime_s` is in seconds since
+    1970, within 1 s.
     """
 
     path: str
@@ -181,9 +183,17 @@ def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) ->
             yield f"{what} of {wanted.path} must be {name}, is number {got}"
 
 
-def _script_lines(text: str) -> list[str]:
+def _script_lines(text: str) -> list[list[str]]:
     lines = (line.strip().rstrip(";").strip() for line in text.split("\n"))
-    return [" ".join(line.split()) for line in lines if line and not line.startswith("#")]
+    return [_shell_words(line) for line in lines if line and not line.startswith("#")]
+
+
+def _shell_words(line: str) -> list[str]:
+    """Returns the words of a command, however they are quoted."""
+    try:
+        return shlex.split(line)
+    except ValueError:  # an open quote
+        return line.split()
 
 
 _NORMAL_FORMS: dict[Match, Callable[[str], object]] = {
