@@ -29,6 +29,7 @@ SHORT = [
     "env_runners.max_new_tokens=8", "training.num_iterations=2", "training.num_groups=2",
     "training.group_size=2", "evaluation.num_tasks=4", "evaluation.interval=0",
     "training.num_warmup_iterations=0", "training.entropy_coeff=0.01",
+    "training.dynamic_sampling=false",
 ]  # fmt: skip
 """With an entropy bonus there is something to learn where all returns are equal."""
 SHIM = '#!/bin/sh\nexec {python} {words} "$@"\n'
