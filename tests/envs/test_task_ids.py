@@ -83,8 +83,9 @@ EXPECTED = {
     "db_bench, subquery_single": "6d3dee40246400f2",
     "db_bench, subquery_multiple": "75f8226e0358be72",
     "db_bench, subquery_nested": "b59363f60035b967",
-    "os": "211c2a0942ad722e",
-    "os, three for testing": "4798130c95766218",
+    # Asked as ever; of a new user only the task's own groups are graded now.
+    "os": "093e9f9e7944abd4",
+    "os, three for testing": "70e5e7cd77b20b5b",
     "os, invented": "97fae302881896fe",
     "arithmetic": "1431ad4b3c4f679e",
     "arithmetic, worked": "89df7199d3e0c66c",
