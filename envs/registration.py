@@ -37,3 +37,13 @@ def find_spec(env_id: str) -> EnvSpec:
         hint = did_you_mean(name, gymnasium.registry if "/" not in name else suite)
         raise SettingsError(f"unknown environment {name!r}{hint}")
     return gymnasium.registry[name]
+
+
+def find_own_module(env_id: str) -> str | None:
+    """Returns the module of an environment of this suite; None of one from elsewhere.
+
+    Raises: as `find_spec`.
+    """
+    entry_point = find_spec(env_id).entry_point
+    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else ""
+    return module if module.startswith("agentpeft.envs.") else None

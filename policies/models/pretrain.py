@@ -9,13 +9,7 @@ models, and all that was measured with them, would change. Nor is the optimizer 
 """
 
 import math
-import multiprocessing
-import os
-import signal
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,23 +20,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import AttentionInterface, PreTrainedModel
 
-from agentpeft.envs import EnvFault, SettingsError
-from agentpeft.envs.registration import find_spec
+from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
+from agentpeft.policies.models.batch_maker import make_batches
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.rollout.chat import ChatFormat, make_chat
-from agentpeft.policies.rollout.oracle import warm_start_batches
+from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.owned_process import owned_children
 
-_MANY_STEPS = 100
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
 IGNORED = -100  # cross entropy's own word for positions without a target
 _ATTENTION = "agentpeft_pretraining"
-Batch = list[EpisodeGroup]
 
 
 def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
@@ -74,75 +63,6 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
             break
     model.set_attn_implementation("sdpa")
     model.train(False)
-
-
-def make_batches(settings: Settings, chat: ChatFormat) -> Iterator[Batch]:
-    """Yields the batches; of many, the next one is made meanwhile: a third of the time otherwise.
-
-    Another process makes it, since a thread of this one waits for the interpreter. Raises: as
-    `oracle_groups`; EnvFault where that process was ended.
-    """
-    if settings.warm_start.num_steps < _MANY_STEPS or not _can_be_made_elsewhere(settings):
-        yield from warm_start_batches(settings, chat)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, _Maker.start, (settings, chat)) as pool:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        try:
-            with owned_children({}):
-                ahead = pool.submit(_Maker.make_next)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        try:
-            while (batch := ahead.result()) is not None:
-                ahead = pool.submit(_Maker.make_next)
-                yield batch
-        except BrokenProcessPool as error:
-            message = "the process that plays the warm start's episodes was ended"
-            raise EnvFault(message) from error
-        finally:
-            with suppress(BrokenProcessPool):
-                pool.submit(_Maker.close).result()
-
-
-def _can_be_made_elsewhere(settings: Settings) -> bool:
-    """Returns whether the environment is the suite's, and a process can be made that ends with us.
-
-    What a user has registered here is unknown elsewhere.
-    """
-    entry_point = find_spec(settings.environment.id).entry_point
-    if not isinstance(entry_point, str) or not entry_point.startswith("agentpeft.envs."):
-        return False
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):  # not Linux, or one without it
-        return False
-    return True
-
-
-class _Maker:
-    """The process that makes batches.
-
-    A signal to stop, which a terminal or `timeout` sends to all of a group, is for its owner alone.
-    """
-
-    batches: Generator[Batch, None, None]
-
-    @classmethod
-    def start(cls, settings: Settings, chat: ChatFormat) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not for its children
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        cls.batches = warm_start_batches(settings, chat)
-
-    @classmethod
-    def make_next(cls) -> Batch | None:
-        return next(cls.batches, None)
-
-    @classmethod
-    def close(cls) -> None:
-        """Closes the environment, wherever the last batch has left it."""
-        cls.batches.close()
 
 
 def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:

@@ -25,7 +25,7 @@ from agentpeft.policies.models.induction import start_induction_heads
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import TinySettings
 
-USER, ASSISTANT, END, PAD = _MARKS = ("<|user|>", "<|assistant|>", "<|end|>", "<|pad|>")
+PAD, USER, ASSISTANT, END = _MARKS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     f"{{{{ '{ASSISTANT}' if message['role'] == 'assistant' else '{USER}' }}}}"
@@ -33,12 +33,12 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     f"{{% if add_generation_prompt %}}{ASSISTANT}{{% endif %}}"
 )
-_WORDS = r" ?\p{L}+|\p{N}| ?[^\p{L}\p{N} ]+| +"
+_DIGITS = pre_tokenizers.Digits(individual_digits=True)
+_WORDS = pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\p{L}\p{N} ]+| +"), "isolated")
+"""A word with the space before it, a digit, or what lies between them."""
 _SEVERAL_WORDS = re.compile(r"^(?=.{12}).*\w\W*\s\W*\w.*(?<!\s)$", re.DOTALL)
 _MIN_SHARE = 0.05
 """A phrase is so often in the corpus, as a share of the number of its texts."""
-_NUM_BYTE_TOKENS = 260
-"""The bytes and the special tokens."""
 
 
 def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedTokenizerFast:
@@ -51,7 +51,7 @@ def train_tokenizer(corpus: Iterable[str], tiny: TinySettings) -> PreTrainedToke
     if tiny.cuts_words_alike:
         bpe = _train_bpe_of_words(list(corpus), tiny.vocab_size)
     else:
-        bpe = _train_bpe(corpus, tiny.vocab_size, pre_tokenizers.Digits(individual_digits=True))
+        bpe = _train_bpe(corpus, tiny.vocab_size, _DIGITS)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -74,7 +74,7 @@ def _train_bpe(
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PAD, USER, ASSISTANT, END],
+        special_tokens=_MARKS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -89,7 +89,7 @@ def _train_bpe_of_words(texts: Sequence[str], vocab_size: int) -> Tokenizer:
     bpe = _train_bpe(
         (part for text in texts for part in others.split(text)),
         vocab_size - len(phrases),
-        pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+        _WORDS,
     )
     bpe.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     return bpe
@@ -100,13 +100,13 @@ def _find_phrases(texts: Sequence[str], vocab_size: int) -> list[str]:
 
     Each begins and ends with whole words in all of its places.
     """
-    bpe = _train_bpe(texts, vocab_size, pre_tokenizers.Digits(individual_digits=True))
+    bpe = _train_bpe(texts, vocab_size, _DIGITS)
     tokens = [bpe.decode([number]) for number in range(bpe.get_vocab_size())]
     whole = "\0".join(texts)
     phrases = [token for token in tokens if _SEVERAL_WORDS.search(token)]
     phrases = [token for token in phrases if not any(mark in token for mark in _MARKS)]
     phrases = [token for token in phrases if _is_whole(token, whole, len(texts) * _MIN_SHARE)]
-    return sorted(phrases, key=len, reverse=True)[: (vocab_size - _NUM_BYTE_TOKENS) // 8]
+    return sorted(phrases, key=len, reverse=True)[: (vocab_size - 256 - len(_MARKS)) // 8]
 
 
 def _is_whole(token: str, whole: str, min_count: float) -> bool:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import agentpeft.envs
 from agentpeft.envs import SettingsError
-from agentpeft.envs.registration import find_spec
+from agentpeft.envs.registration import find_own_module
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
 _SOURCES = (
     "learning/schedules",
+    "models/batch_maker",
     "models/induction",
     "models/pretrain",
     "models/tiny",
@@ -92,10 +93,8 @@ def compute_key(settings: Settings) -> str:
 
 def _environment_folder(env_id: str, suite: Path) -> Path:
     """Returns the folder of a suite's environment; the suite's own for one from elsewhere."""
-    entry_point = find_spec(env_id).entry_point
-    module = entry_point if isinstance(entry_point, str) else ""
-    parts = module.partition(":")[0].split(".")
-    return suite / parts[2] if parts[:2] == ["agentpeft", "envs"] and len(parts) > 3 else suite
+    parts = (find_own_module(env_id) or "").split(".")
+    return suite / parts[2] if len(parts) > 3 else suite
 
 
 def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:

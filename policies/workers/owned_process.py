@@ -40,6 +40,15 @@ def owned_children(variables: Mapping[str, str], cores: Collection[int] = ()) ->
         os.environ.update(environment)
 
 
+def can_own_children() -> bool:
+    """Returns whether this system tells a process of another one's end."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # not Linux, or one without it
+        return False
+    return True
+
+
 def end_with(parent: int) -> None:
     """Ends this process once its parent is gone (a zombie is); at once if that has happened."""
     try:

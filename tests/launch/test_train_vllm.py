@@ -46,9 +46,8 @@ def finished(vllm, tmp_path):
     command = [sys.executable, str(ROOT / "launch" / "train.py"), "db_bench_commit", *SMALLER]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), next(
-        tmp_path.glob("outputs/db_bench_commit/*")
-    )
+    (folder,) = tmp_path.glob("outputs/db_bench_commit/*")
+    return json.loads(done.stdout.splitlines()[-1]), folder
 
 
 def test_a_policy_learns_to_commit_on_vllm(finished):

@@ -8,8 +8,9 @@ import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
+from agentpeft.policies.models.batch_maker import make_batches
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.pretrain import _attend, _backward, make_batches
+from agentpeft.policies.models.pretrain import _attend, _backward
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat

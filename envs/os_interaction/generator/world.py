@@ -185,5 +185,7 @@ def _user_state(name: str, world: World, is_new: bool) -> UserState:
     """Of a new user the task's own groups say who is in them: `adduser` adds it to another too."""
     known = dict(vars(world.people[name]))
     days = dict(zip(AGING, known.pop("aging"), strict=True))
-    teams = sorted(team for team in world.teams if name in world.teams[team].members)
-    return UserState(name, groups=None if is_new else tuple(teams), **known, **days)
+    teams = None
+    if not is_new:
+        teams = tuple(sorted(t for t in world.teams if name in world.teams[t].members))
+    return UserState(name, groups=teams, **known, **days)
