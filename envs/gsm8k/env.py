@@ -5,12 +5,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Unpack
 
-from agentpeft.envs.core.errors import SettingsError, check_choice, check_path
+from agentpeft.envs.core.errors import SettingsError, check_choice, check_path, check_share
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
-from agentpeft.envs.gsm8k.word_problems import WordProblems
+from agentpeft.envs.gsm8k.word_problems import WordProblems, write_with_lapses
 from agentpeft.envs.tasks.taskset import TaskSource
 
 
@@ -43,6 +43,8 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         split: "train" or "test": of a folder or the hub, where None is "train"; or of the
             templates, whose numbers of one never come in the other, where None is all.
         prompt: "full" or "compact".
+        oracle_lapses: share of the templates' steps in which the oracle adds, whatever the question
+            asks for (`write_with_lapses`): for a warm start that leaves the meaning of words to RL.
         options: `EpisodeOptions`; one turn by default.
 
     Source:
@@ -57,21 +59,28 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         data: str | Path | None = None,
         split: str | None = None,
         prompt: PromptStyle = "full",
+        oracle_lapses: float = 0.0,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError."""
         check_choice("prompt", prompt, ("full", "compact"))
         check_path("data", data, "a path, 'hub'")
         check_path("split", split, "a name")
+        check_share("oracle_lapses", oracle_lapses)
+        if oracle_lapses and data is not None:
+            raise SettingsError("oracle_lapses is for the templates' problems, so without data")
         source: TaskSource[GSM8KTask] = (
             WordProblems(split) if data is None else load_gsm8k(data, split)
         )
         super().__init__(source, options)
         self.prompt_style: PromptStyle = prompt
+        self.oracle_lapses = oracle_lapses
         self._gold = Fraction(0)
 
     def oracle_actions(self, task: GSM8KTask) -> Sequence[str]:
-        """Returns the solution, which ends in `#### N`."""
+        """Returns the solution, which ends in `#### N`; see `oracle_lapses`."""
+        if self.oracle_lapses:
+            return [write_with_lapses(task, self.oracle_lapses)]
         return [task.solution]
 
     def _begin(self, task: GSM8KTask) -> str:

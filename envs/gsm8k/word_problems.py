@@ -7,9 +7,10 @@ becomes "That is 3 * 4 = <<3*4=12>>12 eggs.", as GSM8K writes it. The last step'
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import TypeAlias, TypedDict, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "*": operator.mul,
     "/": operator.floordiv,
 }
+_SYMBOL = re.compile("[-+*/]")
 _NUM_SEEDS = 2**32
 _Words: TypeAlias = dict[str, str | int]
 
@@ -86,6 +88,22 @@ class WordProblems:
         return _make(name, int(seed), _pick_words(name, int(seed)))
 
 
+def write_with_lapses(task: GSM8KTask, share: float) -> str:
+    """Returns the solution of a task of `WordProblems`, in which a step lapses with that share.
+
+    A step that lapses adds its numbers, as most steps do, whatever the question asks for, and the
+    steps after it go on with what it gives. A model that imitates such solutions learns to
+    calculate, and with which numbers; what the words mean it knows only weakly.
+    """
+    rng = Random(f"lapses/{task.task_id}")
+    name, _, seed = task.task_id.partition(":")
+    steps = [
+        (_SYMBOL.sub("+", assignment) if rng.random() < share else assignment, sentence)
+        for assignment, sentence in load_templates()["templates"][name]["steps"]
+    ]
+    return _make(name, int(seed), _pick_words(name, int(seed)), steps).solution
+
+
 def _pick_words(name: str, seed: int) -> _Words:
     """Returns a template's random names, item and numbers."""
     library = load_templates()
@@ -106,13 +124,16 @@ def _split_of(name: str, words: _Words) -> Split:
     return split_of(f"{name}:{','.join(numbers)}")
 
 
-def _make(name: str, seed: int, words: _Words) -> GSM8KTask:
+def _make(
+    name: str, seed: int, words: _Words, steps: Sequence[tuple[str, str]] | None = None
+) -> GSM8KTask:
+    """Returns a task; its solution has other steps than the template's own where some are given."""
     template = load_templates()["templates"][name]
     for assignment in template["let"]:
         _compute(assignment, words)
     question = template["question"].format(**words)
     lines, value = [], 0
-    for assignment, sentence in template["steps"]:
+    for assignment, sentence in steps or template["steps"]:
         key, sum_text, value = _compute(assignment, words)
         shown = f"{sum_text} = <<{sum_text.replace(' ', '')}={value}>>{value}"
         lines.append(sentence.format(**{**words, key: shown}))

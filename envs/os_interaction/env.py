@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Unpack, get_args
 
 from agentpeft.envs.core.errors import (
@@ -31,6 +32,7 @@ from agentpeft.envs.os_interaction.grading.grader import (
     set_up,
     share_of_checks,
 )
+from agentpeft.envs.os_interaction.lapses import write_with_lapses
 from agentpeft.envs.os_interaction.loaders import load_tasks
 from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
@@ -40,7 +42,7 @@ from agentpeft.envs.os_interaction.sandboxes import (
     SandboxLimits,
     make_sandbox,
 )
-from agentpeft.envs.os_interaction.tasks import OSTask
+from agentpeft.envs.os_interaction.tasks import OSTask, Script
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.taskset import Taskset, TaskSource
@@ -88,6 +90,9 @@ class OSInteractionEnv(TextEnv[OSTask]):
     * `command_timeout_s`: of one command.
     * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
       of its reward, times the share of the checks that it made right (`share_of_checks`).
+    * `oracle_lapses` (0.0): share of its commands' choices in which the oracle writes the commonest
+      one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves the
+      meaning of words to RL. It answers what these commands print.
     * `max_turns` (5), `invalid_ends`, `timeout_ends` (False), `reward`, …: see `EpisodeConfig`.
 
     ## Source
@@ -121,6 +126,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         prompt: PromptStyle = "full",
         command_timeout_s: float = 20.0,
         partial_credit: float = 0.0,
+        oracle_lapses: float = 0.0,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file). The sandbox is made at the first reset."""
@@ -140,6 +146,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         check_path("runtime", runtime, "a name")
         check_duration("command_timeout_s", command_timeout_s)
         check_share("partial_credit", partial_credit)
+        check_share("oracle_lapses", oracle_lapses)
         deadline_s = self.config.episode_timeout_s
         if deadline_s is not None and command_timeout_s > deadline_s:
             raise SettingsError(
@@ -149,6 +156,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
         self.prompt_style = prompt
         self.command_timeout_s = command_timeout_s
         self.partial_credit = partial_credit
+        self.oracle_lapses = oracle_lapses
         self._sandbox_settings = (sandbox, _to_limits(limits), image, runtime)
         self._sandbox: Sandbox | None = None
         self._gold_sandbox: Sandbox | None = None
@@ -166,7 +174,9 @@ class OSInteractionEnv(TextEnv[OSTask]):
         """Returns the gold commands (where the task has some) and the end, with its answer.
 
         An answer that the task does not state is what the gold script prints in a sandbox.
+        See `oracle_lapses`.
         """
+        task = self._as_taken(task)
         commands = [] if task.gold is None else [command_action(task.gold.to_command())]
         if not task.wants_answer:
             return [*commands, finish_action(None)]
@@ -174,6 +184,18 @@ class OSInteractionEnv(TextEnv[OSTask]):
         if expected is not None and expected.kind != "regex":
             return [*commands, finish_action(expected.value.replace("\n", " "))]
         return [*commands, finish_action(gold_output(task, self._second_sandbox()))]
+
+    def _as_taken(self, task: OSTask) -> OSTask:
+        """Returns the task as the oracle takes it: see `oracle_lapses`."""
+        if task.gold is None or task.gold.language != "bash" or self.oracle_lapses == 0:
+            return task
+        rng = Random(f"lapses/{task.task_id}")
+        gold = Script(write_with_lapses(task.gold.source, self.oracle_lapses, rng))
+        taken, expected = replace(task, gold=gold), task.verdict.answer
+        if gold == task.gold or expected is None:
+            return taken
+        printed = replace(expected, value=gold_output(taken, self._second_sandbox()))
+        return replace(taken, verdict=replace(task.verdict, answer=printed))
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the episode; a copy makes sandboxes of its own."""

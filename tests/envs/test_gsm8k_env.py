@@ -2,15 +2,18 @@
 
 import itertools
 import json
+import operator
+import re
 
 import gymnasium
 import numpy as np
 import pytest
 
-from agentpeft.envs import Outcome, Taskset, check_text_env
+from agentpeft.envs import Outcome, SettingsError, Taskset, check_text_env
 
 ENV_ID = "AgentPEFT/GSM8K-v0"
 TASK = "trays:7"
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 @pytest.mark.parametrize(
@@ -114,3 +117,28 @@ def test_specs_survive_json():
     env = gymnasium.make(ENV_ID, prompt="compact", max_turns=2)
     spec = gymnasium.envs.registration.EnvSpec.from_json(json.loads(json.dumps(env.spec.to_json())))
     assert gymnasium.make(spec).reset(seed=4)[0] == env.reset(seed=4)[0]
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_the_oracle_adds_in_its_share_of_the_steps_and_calculates_rightly(share):
+    env = gymnasium.make(ENV_ID, oracle_lapses=share).unwrapped
+    num_steps = num_sums = 0
+    for task in Taskset.generate(env.task_source, 500, seed=7):
+        [text] = env.oracle_actions(task)
+        *lines, end = text.split("\n")
+        sums = [re.search(r"<<(-?\d+)([-+*/])(\d+)=(-?\d+)>>\4", line).groups() for line in lines]
+        for left, symbol, right, value in sums:
+            assert OPERATORS[symbol](int(left), int(right)) == int(value)
+        assert end == f"#### {sums[-1][-1]}"
+        gold = re.findall(r"<<\d+([-+*/])", task.solution)
+        written = [own for (_, own, _, _), right in zip(sums, gold, strict=True) if right != "+"]
+        num_steps += len(written)
+        num_sums += written.count("+")
+    assert num_sums / num_steps == pytest.approx(share, abs=0.05)
+
+
+def test_lapses_are_of_the_templates_alone(shared_data):
+    with pytest.raises(SettingsError, match="without data"):
+        gymnasium.make(
+            ENV_ID, data=str(shared_data / "gsm8k" / "train_300.jsonl"), oracle_lapses=0.5
+        )

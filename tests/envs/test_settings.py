@@ -163,7 +163,7 @@ def test_a_setting_works_or_one_line_says_why(env_id, name, make):
             assert label in accepted, f"{name}={label} is accepted"
 
 
-@pytest.mark.parametrize("label", set(VALUES) - {"1", "5"})
+@pytest.mark.parametrize("label", sorted(set(VALUES) - {"1", "5"}))
 def test_a_vector_refuses_what_is_no_number_of_environments_or_threads(label):
     for name in ("num_envs", "num_threads"):
         if (name, label) != ("num_threads", "None"):
@@ -182,7 +182,9 @@ def test_only_a_task_source_is_taken_for_one(label):
     env.task_source = Taskset([before.get("addition:1+2:plain")])
 
 
-@pytest.mark.parametrize("label", set(VALUES) - {"0", "1", "5", "-1", "0.5", "1e300", "True"})
+@pytest.mark.parametrize(
+    "label", sorted(set(VALUES) - {"0", "1", "5", "-1", "0.5", "1e300", "True"})
+)
 def test_a_reward_that_is_no_finite_number_is_a_fault_that_names_its_place(label):
     env = gymnasium.make(
         "AgentPEFT/Arithmetic-v0",

@@ -55,7 +55,7 @@ def test_gae_is_what_one_computes_by_hand(rewards, values, gamma, lambda_, expec
     assert got.tolist() == pytest.approx(list(expected), abs=1e-6)
 
 
-@pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.ONGOING})
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.ONGOING}))
 def test_after_any_end_limits_too_nothing_is_to_come(outcome):
     played = [two_turns(0.0, 1.0, outcome)]
     (sample,) = make_critic_samples(played, [(0.5, 0.25)], gamma=0.9, lambda_=0.8)

@@ -249,6 +249,7 @@ def _unmount_if_there(*names: str) -> None:
 def main() -> None:
     """Enters the namespaces with the parent's help, and serves until standard input ends."""
     config = json.loads(sys.stdin.readline())
+    config["cgroups"] = list(map(_renumber, config.get("cgroups", ())))
     try:
         if config["first_owner"]:
             kernel.let_own_namespaces(config["first_owner"] + os.getpid())
@@ -277,6 +278,13 @@ def main() -> None:
     layers = f"/proc/self/fd/{folder}"
     _tell("ready")
     _supervise(config, f"{layers}/root", f"{layers}/guard")
+
+
+def _renumber(descriptor: int) -> int:
+    """Returns a descriptor's copy with a low number: the parent's may be `_NAMESPACE`."""
+    copy = os.dup(descriptor)
+    os.close(descriptor)
+    return copy
 
 
 def _make_inner_namespace(num_processes: int) -> None:
@@ -321,9 +329,13 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
         worker = os.fork()
         if not worker:
             kernel.adopt_orphans()
-            for descriptor in config["cgroups"]:
-                os.write(descriptor, b"0")
-                os.close(descriptor)
+            try:
+                for descriptor in config["cgroups"]:
+                    os.write(descriptor, b"0")
+                    os.close(descriptor)
+            except OSError as error:
+                _tell(f"a sandbox cannot enter its control groups: {error}")
+                os._exit(0)
             _Server(config, image, guard).serve()
             os._exit(0)
         if not os.waitpid(worker, 0)[1]:
