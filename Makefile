@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
+.PHONY: help quickstart test test-slow test-commands test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,6 +17,8 @@ TRL := .venv-trl
 PYTEST_ARGS ?=
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
+ALONE := $(wildcard tests/launch/test_*vllm*.py) tests/launch/test_train_learners.py
+COMMANDS := $(filter-out $(SANDBOXES) $(ALONE),$(wildcard tests/test_*.py tests/launch/test_*.py tests/envs/test_*.py))
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -27,8 +29,11 @@ quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints succe
 test: $(DEV) $(VLLM) ## Runs what each commit must pass, in ten minutes (PYTEST_ARGS="-k vector" runs some of it)
 	.ci/with_servers $(BIN)/python -m pytest -q -ra -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(DEV) $(VLLM) ## Runs the tests that are marked slow, apart from those of sandboxes
-	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow $(SANDBOXES:%=--ignore=%) $(PYTEST_ARGS)
+test-slow: $(DEV) $(VLLM) ## Runs the slow tests of training, one at a time
+	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow $(SANDBOXES:%=--ignore=%) $(COMMANDS:%=--ignore=%) $(PYTEST_ARGS)
+
+test-commands: $(DEV) ## Runs the slow tests of commands, documentation and environments, two at once
+	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(COMMANDS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, two at once: they mostly wait
 	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(SANDBOXES) $(PYTEST_ARGS)
@@ -39,7 +44,7 @@ test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, ful
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
 	.ci/with_servers $(BIN)/python -m pytest -q -ra tests/attacks $(PYTEST_ARGS)
 
-test-rest: test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
+test-rest: test-slow test-commands test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
 
 test-all: test test-rest ## Runs everything
 
