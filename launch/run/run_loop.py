@@ -13,6 +13,7 @@ from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.best_checkpoint import read_best
 from agentpeft.policies.checkpoints import checkpoint_path
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class RunLoop:
             metrics |= self._evaluate()
         self._write(metrics)
         interval = settings.output.checkpoint_interval
-        if self._signals.is_stopping or (interval and step % interval == 0):
+        is_due = bool(interval) and step % interval == 0
+        if self._signals.is_stopping or is_due or self._algorithm.is_best:
             self._save()
         self._signals.check()
 
@@ -102,11 +104,13 @@ class RunLoop:
         lines = read_metrics(self._run_dir)
         seconds = {part: sum(line.get(f"time/{part}_s") or 0.0 for line in lines) for part in PARTS}
         seconds["total"] = time.monotonic() - self._start_s
-        checkpoint = checkpoint_path(self._run_dir / "checkpoints", self._algorithm.iteration)
+        folder = self._run_dir / "checkpoints"
+        adapter = checkpoint_path(folder, self._algorithm.iteration) / "adapter"
         return {
             "before": _evaluated(before),
             "after": _evaluated(after),
-            "adapter": shown(checkpoint / "adapter"),
+            "adapter": shown(adapter),
+            "best": _describe_best(folder),
             "seconds": {part: round(value, 3) for part, value in seconds.items()},
         }
 
@@ -115,6 +119,14 @@ def _evaluated(metrics: Metrics) -> dict[str, float | None]:
     """Returns the overall figures of an evaluation; a success rate of None was not measured."""
     found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
     return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
+
+
+def _describe_best(folder: Path) -> dict[str, Any] | None:
+    best = read_best(folder)
+    if best is None:
+        return None
+    adapter = shown(folder / best.checkpoint / "adapter")
+    return {"adapter": adapter, "success_rate": best.success_rate}
 
 
 def _make_tiny(run: Start) -> None:

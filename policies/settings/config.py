@@ -763,7 +763,9 @@ class OutputSettings(Section):
     and when stopped, so that a killed run is lost.
     """
     num_checkpoints_kept: Count = 2
-    """Number of checkpoints that are kept, the newest."""
+    """Number of checkpoints that are kept, the newest. Besides them the one with the most success
+    in an evaluation is kept, as [`checkpoints/best`](how_it_works.md#the-best-checkpoint).
+    """
     tensorboard: bool = True
     """Writes TensorBoard's event files to `logs/`."""
     wandb: Literal["off", "online", "offline"] = "off"
