@@ -54,6 +54,9 @@ def train(
     words: SettingsWords = None,
     *,
     dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
+    fast_dev_run: Annotated[
+        bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
+    ] = False,
     resume: Annotated[Path | None, _start(metavar="DIR", help="Go on with a run.")] = None,
     resume_from: Annotated[
         Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")
@@ -62,6 +65,8 @@ def train(
 ) -> int:
     """Trains as the settings say, or goes on with a run, and prints the summary."""
     start = _read_start(words, resume, resume_from)
+    if fast_dev_run:
+        start = _shorten(start)
     if dry_run:
         _show(start.settings)
         return 0
@@ -70,6 +75,8 @@ def train(
     try:
         with reserved_stdout() as output:
             summary = _train(start, address, output)
+            if fast_dev_run:
+                summary["report"] = _write_report(summary)
             print(json.dumps(summary), file=output, flush=True)
     except Stopped as stop:
         return stop.exit_status
@@ -91,6 +98,23 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
             )
         settings.append(f"model.adapter={json.dumps(str(resume_from.absolute()))}")
     return read_start(configs, settings)
+
+
+def _shorten(start: Start) -> Start:
+    """Returns a run of seconds, in a folder apart from those of real runs."""
+    from agentpeft.launch.run.fast_dev_run import shorten
+
+    if start.run_dir is not None:
+        raise SettingsError("--fast-dev-run begins a run of its own: leave out --resume")
+    name = f"{start.settings.experiment}-fast-dev-run"
+    return Start(shorten(start.settings).model_copy(update={"experiment": name}))
+
+
+def _write_report(summary: dict[str, object]) -> str:
+    from agentpeft.launch.report import write_report
+
+    run_dir = Path(str(summary["adapter"])).parents[2]
+    return str(write_report([run_dir])["report"])
 
 
 def _show(settings: Settings) -> None:
