@@ -6,10 +6,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from agentpeft.policies.best_checkpoint import name_best, read_best
+from agentpeft.policies.callbacks import Callbacks, call_back, check_numbers, load_callbacks
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
@@ -68,13 +70,16 @@ class Algorithm:
         *,
         env_runner_class: type[EnvRunnerActor] = EnvRunnerActor,
         learner_class: type[LearnerActor] = LearnerActor,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
         The run's folder is made here and never again: a run whose folder is deleted ends with an
         error. The classes are for actors that do more, or fail as a test wants them to.
+        `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
+        self._callbacks = callbacks or load_callbacks(settings.callbacks)
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
@@ -120,7 +125,11 @@ class Algorithm:
         self.iteration += 1
         self._history.add_iteration(self.iteration, metrics)
         faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
-        return {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+        metrics = {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+        with self._stopping_on_error():
+            call_back(self._callbacks.on_iteration_end, self, metrics)
+            check_numbers(metrics)
+        return metrics
 
     def _start(self) -> None:
         self._curriculum = Curriculum(self.settings)
@@ -279,6 +288,7 @@ class Algorithm:
             self._checkpoint, self._saved_iteration = target, self.iteration
             self._name_best()
             prune_checkpoints(own, self.settings.output.num_checkpoints_kept)
+        call_back(self._callbacks.on_checkpoint, self, target)
         return target
 
     def restore_from_path(self, path: str | Path) -> None:
@@ -363,6 +373,9 @@ class Algorithm:
             if name == "train":
                 tokens = self._learners.call(LearnerActor.read_token_records)
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
+        on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
+        for record in report.records:
+            call_back(on_end, self, record)
 
     def _warm_start(self, settings: Settings) -> Settings:
         """Returns the settings, with the warm-started adapter as their model if one is asked for.

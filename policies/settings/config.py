@@ -789,6 +789,10 @@ class Settings(Section):
     """0 samples and learns in turn. n samples up to n updates ahead and drops what is older
     (counted in `sample/num_stale_groups`); needs a runner process.
     """
+    callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
+    none.
+    """
     environment: EnvironmentSettings = EnvironmentSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     model: ModelSettings = ModelSettings()
