@@ -131,6 +131,11 @@ class Algorithm:
             check_numbers(metrics)
         return metrics
 
+    @property
+    def position(self) -> int:
+        """How many tasks of the stream have been taken."""
+        return self._curriculum.position
+
     def _start(self) -> None:
         self._curriculum = Curriculum(self.settings)
         self._running.callback(self._curriculum.close)

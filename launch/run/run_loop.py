@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentpeft.launch.reporting.alarms import AlarmLog
+from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
@@ -45,6 +46,7 @@ class RunLoop:
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
         self._alarms = AlarmLog(earlier)
+        self._schedule = CheckpointSchedule(self._settings, algorithm.position)
 
     def run(self) -> dict[str, Any]:
         """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
@@ -78,8 +80,7 @@ class RunLoop:
         if interval and step % interval == 0 and not is_last:
             metrics |= self._evaluate()
         self._write(metrics)
-        interval = settings.output.checkpoint_interval
-        is_due = bool(interval) and step % interval == 0
+        is_due = self._schedule.is_due(step, self._algorithm.position)
         if self._signals.is_stopping or is_due or self._algorithm.is_best:
             self._save()
         self._signals.check()

@@ -758,9 +758,10 @@ class OutputSettings(Section):
 
     dir: str = "outputs"
     """A run writes below `dir`/experiment/timestamp."""
-    checkpoint_interval: CountOrZero = 10
+    checkpoint_interval: CountOrZero | Literal["epoch"] = 10
     """Saves after every so many iterations, at the end and when stopped. 0: only at the end
-    and when stopped, so that a killed run is lost.
+    and when stopped, so that a killed run is lost. `epoch`: whenever all tasks of a task file
+    have been taken once more.
     """
     num_checkpoints_kept: Count = 2
     """Number of checkpoints that are kept, the newest. Besides them the one with the most success
@@ -772,6 +773,18 @@ class OutputSettings(Section):
     """Logs to Weights & Biases (`pip install wandb`)."""
     episodes: bool = True
     """Writes every episode with its messages to `sessions/`."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
+        if self.checkpoint_interval == "epoch" and (
+            has_stages or run.curriculum.sampling != "uniform"
+        ):
+            yield (
+                "output.checkpoint_interval 'epoch' needs one set of tasks that is gone through: "
+                "it goes with no curriculum.stages, adaptive difficulty or curriculum.sampling "
+                "'frontier'; give a number"
+            )
 
 
 class Settings(Section):
