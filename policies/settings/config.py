@@ -770,7 +770,7 @@ class OutputSettings(Section):
     tensorboard: bool = True
     """Writes TensorBoard's event files to `logs/`."""
     wandb: Literal["off", "online", "offline"] = "off"
-    """Logs to Weights & Biases (`pip install wandb`)."""
+    """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`); a resumed run goes on there."""
     episodes: bool = True
     """Writes every episode with its messages to `sessions/`."""
 
