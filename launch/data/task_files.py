@@ -42,6 +42,9 @@ def with_task_files(settings: Settings) -> Settings:
 
 def _locate(own: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
     """Returns keyword arguments with their task file's absolute path; it is made if missing."""
+    if isinstance(own.get("data"), dict):  # a file and an index, neither of which is made
+        paths = {key: str(Path(path).expanduser().absolute()) for key, path in own["data"].items()}
+        return {**own, "data": paths}
     path = _task_path(own)
     if path is None:
         return own
