@@ -137,6 +137,8 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
         with signals.handle():
             with signals.immediately():
                 settings = _prepare(start.settings, address)
+                if run_dir is None:
+                    _read_chats(settings)
                 run_dir = run_dir or make_run_dir(settings)
             start = Start(settings, run_dir, start.checkpoint)
             with lock_run(run_dir), log_to(run_dir):
@@ -164,6 +166,15 @@ def _prepare(settings: Settings, address: str | None) -> Settings:
     settings = with_task_files(settings)
     try_environments(settings)
     return settings
+
+
+def _read_chats(settings: Settings) -> None:
+    """Raises: DataError where a file of chats holds none."""
+    from agentpeft.policies.rollout.chat_rows import read_chats
+
+    for chats in (settings.warm_start.chats, settings.training.chats):
+        if chats is not None:
+            read_chats(chats)
 
 
 def _how_to_go_on(run_dir: Path | None) -> str:

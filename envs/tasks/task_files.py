@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from agentpeft.envs.core.errors import DataError, SettingsError, check_path, did_you_mean, shown
+from agentpeft.envs.core.errors import DataError, SettingsError, check_choice, check_path, shown
 from agentpeft.envs.tasks.taskset import Taskset, TaskT
 
 TaskData: TypeAlias = str | Path | Mapping[str, str | Path]
@@ -18,11 +18,10 @@ _KEYS = ("tasks", "index")
 def check_data(data: TaskData | None) -> None:
     """Raises: SettingsError if a `data` setting is neither a path, nor both, nor None."""
     if not isinstance(data, Mapping):
-        check_path("data", data, "a path, or {'tasks': path, 'index': path}")
+        check_path("data", data)
         return
     for key in data:
-        if key not in _KEYS:
-            raise SettingsError(f"data has an unknown key {shown(key)}{did_you_mean(key, _KEYS)}")
+        check_choice("key of data", key, _KEYS)
     for key in _KEYS:
         if data.get(key) is None:
             raise SettingsError(f"data needs a path under {key!r}, got {shown(dict(data))}")

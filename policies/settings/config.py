@@ -230,6 +230,10 @@ class WarmStartSettings(Section):
     """
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Override `environment.kwargs`, for easier tasks to learn from."""
+    chats: str | None = Field(default=None, min_length=1)
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from. None: the
+    oracle's episodes.
+    """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -238,6 +242,8 @@ class WarmStartSettings(Section):
                 f"warm_start.target_success {self.target_success} is for the tiny model's base "
                 f"weights, not for {run.model.name!r}"
             )
+        if self.chats is not None and self.num_steps == 0:
+            yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
 
 
 class EnvRunnerSettings(Section):
@@ -440,6 +446,10 @@ class TrainingSettings(Section):
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
     """
+    chats: str | None = Field(default=None, min_length=1)
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) that algorithm `sft`
+    learns from. None: the oracle's episodes.
+    """
     shuffle_rewards: bool = False
     """A control: deals each update's rewards out among its episodes at random, so that they
     teach nothing.
@@ -465,6 +475,11 @@ class TrainingSettings(Section):
             yield (
                 f"training.max_resampled_groups {self.max_resampled_groups} has no effect without "
                 "training.dynamic_sampling = true"
+            )
+        if self.chats is not None and run.is_rl:
+            yield (
+                f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
+                "leave them out, or begin with them (warm_start.chats)"
             )
         if self.num_minibatches > self.num_groups:
             yield (

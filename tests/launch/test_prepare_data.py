@@ -134,7 +134,11 @@ def test_an_environment_plays_the_tasks_of_an_index(env_id, tmp_path, capsys):
     ("data", "content", "message"),
     [
         ({"index": "i.json"}, "{}", "data needs a path under 'tasks'"),
-        ({"tasks": "t.json", "idx": "i.json"}, "{}", "unknown key 'idx'; did you mean 'index'"),
+        (
+            {"tasks": "t.json", "idx": "i.json"},
+            "{}",
+            "unknown key of data 'idx'",
+        ),
         ({"tasks": "t.json", "index": 3}, "{}", "data.index must be a path"),
         ({"tasks": "t.json", "index": "i.json"}, '{"insert": ["99"]}', "no task '99' in t.json"),
         ({"tasks": "t.json", "index": "i.json"}, "{}", "i.json: no index"),
