@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import naming_file, write_file
+from agentpeft.launch.run.pace import LEFT
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -122,9 +123,9 @@ class LineConsole:
         self._output = output
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Prints the console's fields, and the success rate where it was measured."""
+        """Prints the console's fields, success where it was measured, and the time left."""
         line: dict[str, float | None] = {"step": step}
-        names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate"}
+        names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate", "left_s": LEFT}
         line |= {f: _finite(metrics[name]) for f, name in names.items() if name in metrics}
         print(json.dumps(line), file=self._output, flush=True)
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO, TypeAlias
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
+from agentpeft.launch.run.pace import Pace, compute_cost
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
@@ -52,6 +53,7 @@ class RunLoop:
         """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
         before = after = self._before()
         num_iterations = self._settings.training.num_iterations
+        self._pace = Pace(num_iterations)
         while self._algorithm.iteration < num_iterations:
             self._iterate(is_last=self._algorithm.iteration + 1 >= num_iterations)
         self._save()
@@ -79,7 +81,7 @@ class RunLoop:
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:
             metrics |= self._evaluate()
-        self._write(metrics)
+        self._write(metrics | self._pace.end_iteration(step))
         is_due = self._schedule.is_due(step, self._algorithm.position)
         if self._signals.is_stopping or is_due or self._algorithm.is_best:
             self._save()
@@ -113,6 +115,7 @@ class RunLoop:
             "adapter": shown(adapter),
             "best": _describe_best(folder),
             "seconds": {part: round(value, 3) for part, value in seconds.items()},
+            "per_success": compute_cost(lines),
         }
 
 

@@ -219,6 +219,9 @@ def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
     assert last["adapter"].startswith("outputs/tiny/")
     assert (tmp_path / last["adapter"] / "adapter_config.json").is_file()
     assert {"sample", "learn", "broadcast", "total"} <= set(last["seconds"])
+    left = [line.get("left_s") for line in lines[:-1]]
+    assert left[0] is left[-1] is None and left[4] == 0 < left[3] and left[1] > 0
+    assert set(last["per_success"]) == {"seconds", "tokens"}
 
 
 def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):
