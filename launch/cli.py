@@ -26,12 +26,20 @@ COMMANDS = {
     "evaluate": "Plays held-out tasks: models, adapters, endpoints, baselines.",
     "merge": "Makes one model of an adapter and its base, and checks it.",
     "why": "Explains how a run went, and which setting to turn.",
+    "diff": "Compares two runs: settings, curves, and where they part.",
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
     "doctor": "Says what works on this machine, and what to do about the rest.",
     "prepare-data": "Generates, downloads, converts and validates task files.",
 }
-"""By name: the module `launch/<name>.py` has `main`, its `CommandLine`."""
+"""By name: a module of `launch/` (or of `launch/reporting/`) has `main`, its `CommandLine`."""
+_REPORTING = {"diff"}
+
+
+def module_of(name: str) -> str:
+    """Returns the module of a command."""
+    folder = "reporting." if name in _REPORTING else ""
+    return f"agentpeft.launch.{folder}{name.replace('-', '_')}"
 
 
 class _Commands(TyperGroup):
@@ -41,7 +49,7 @@ class _Commands(TyperGroup):
         """Returns a command's name, the command, and the words that are left for it."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            module = import_module(f"agentpeft.launch.{name.replace('-', '_')}")
+            module = import_module(module_of(name))
             command = get_command(module.main)
         return name, command, rest
 

@@ -80,9 +80,9 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     from agentpeft.launch.evaluating.players import Methods
 
     configs, overrides = split_settings(words)
-    if (Path(configs[0]) / CONFIG_FILE).is_file():
+    if run_dir := _find_run(Path(configs[0])):
         adapter = adapter or [configs[0]]
-        configs[0] = str(Path(configs[0]) / CONFIG_FILE)
+        configs[0] = str(run_dir / CONFIG_FILE)
     settings = with_task_files(read_start(configs, overrides).settings)
     policies: list[Any] = [each.value for each in policy or []]
     contestants = contest.find_contestants(
@@ -95,6 +95,13 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     summary = contest.evaluate(settings, contestants, methods, folder)
     print(json.dumps({"output": shown(folder), **summary}))
     return 0
+
+
+def _find_run(path: Path) -> Path | None:
+    """Returns the run's folder where `path` is one, or a checkpoint in one (`checkpoints/best`)."""
+    checkpoints = path.resolve().parent
+    folders = [path, *([checkpoints.parent] if checkpoints.name == "checkpoints" else [])]
+    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
 
 if __name__ == "__main__":

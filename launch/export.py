@@ -7,7 +7,9 @@ python launch/export.py outputs/quickstart/20260101-120000 --format sft --from-i
 
 preference: what two episodes of a group have in common (`prompt`), then the first action in which
 they differ, of the one with the higher return (`chosen`) and of the other (`rejected`). sft: an
-action of an episode that succeeded (`completion`) after what came before (`prompt`). No row twice.
+action of an episode that succeeded (`completion`) after what came before (`prompt`). unpaired: an
+action of any episode with a `label`, whether it succeeded, for KTO; an action that both successes
+and failures took after the same prompt is left out. No row twice.
 The last line on standard output is JSON: the file and its number of rows.
 
 Exit status: 0 done; 1 nothing could be written; 2 wrong input, or no rows.
@@ -37,7 +39,7 @@ main = CommandLine()
 def export(
     run: Annotated[Path, Argument(help="A run's folder.")],
     *,
-    rows: Annotated[Literal["preference", "sft"], Option("--format")] = "preference",
+    rows: Annotated[Literal["preference", "sft", "unpaired"], Option("--format")] = "preference",
     output: Annotated[Path | None, Option(show_default="FORMAT.jsonl")] = None,
     from_iteration: Annotated[int, Option(help="Leave out what was earlier.")] = 0,
 ) -> int:
@@ -45,7 +47,7 @@ def export(
     data = read_run(run)
     path = data.path / "sessions" / "train.jsonl"
     episodes = (row for row in read_rows(path) if row["iteration"] >= from_iteration)
-    to_rows = {"preference": to_preferences, "sft": to_sft_rows}[rows]
+    to_rows = {"preference": to_preferences, "sft": to_sft_rows, "unpaired": to_unpaired_rows}[rows]
     columns = _template_columns(data)
     lines = list(dict.fromkeys(json.dumps({**row, **columns}) for row in to_rows(episodes)))
     if not lines:
@@ -72,9 +74,27 @@ def to_sft_rows(episodes: Iterable[Row]) -> Iterator[Row]:
     """Yields a row for each action of the episodes that succeeded."""
     for episode in episodes:
         if episode["outcome"] == Outcome.SUCCESS:
-            messages = _to_messages(episode["messages"])
-            actions = (i for i, message in enumerate(messages) if message["role"] == "assistant")
-            yield from ({"prompt": messages[:i], "completion": [messages[i]]} for i in actions)
+            yield from _split_actions(episode)
+
+
+def to_unpaired_rows(episodes: Iterable[Row]) -> Iterator[Row]:
+    """Yields each action once, with whether its episode succeeded; none that did both."""
+    labels: dict[str, set[bool]] = {}
+    for episode in episodes:
+        is_success = episode["outcome"] == Outcome.SUCCESS
+        for row in _split_actions(episode):
+            labels.setdefault(json.dumps(row), set()).add(is_success)
+    for text, seen in labels.items():
+        if len(seen) == 1:
+            yield {**json.loads(text), "label": seen.pop()}
+
+
+def _split_actions(episode: Row) -> Iterator[Row]:
+    """Yields each action of an episode after all that came before it."""
+    messages = _to_messages(episode["messages"])
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            yield {"prompt": messages[:index], "completion": [message]}
 
 
 def _template_columns(run: RunData) -> Row:

@@ -91,13 +91,16 @@ def generate(  # noqa: PLR0913 (options, by keyword only)
 
 
 @main.add(cls=_WithSkills)
-def single_skill(
+def single_skill(  # noqa: PLR0913 (options, by keyword only)
     path: InputFile,
     *,
     output: OutputFile = Path("single_skill_tasks.json"),
     scripts: Scripts = None,
     skills: Skills = None,
     min_tasks: Annotated[int, Option(help="A skill needs this many.")] = 1,
+    exactly: Annotated[
+        bool, Option("--exactly", help="Tasks with one skill, not those that have others too.")
+    ] = False,
     index: Annotated[bool, Option("--index", help="Write task ids by skill instead.")] = False,
 ) -> int:
     """Keeps the tasks of the skills that have enough of them, or lists their ids by skill."""
@@ -105,7 +108,11 @@ def single_skill(
     family = family_of_file(path)
     tasks = family.load(path, scripts)
     by_skill = {
-        skill: [task.task_id for task in tasks if skill in task.skills]
+        skill: [
+            task.task_id
+            for task in tasks
+            if (set(task.skills) == {skill} if exactly else skill in task.skills)
+        ]
         for skill in family.check_skills(skills or family.skills)
     }
     enough = {skill: ids for skill, ids in by_skill.items() if len(ids) >= min_tasks}

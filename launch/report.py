@@ -47,7 +47,21 @@ def report(
     png: Annotated[Path | None, Option(help="Write the plots as PNG into this folder.")] = None,
     smoothing: Annotated[float, Option(help="Of the curves, in [0, 1); 0 is none.")] = 0.8,
 ) -> int:
-    """Writes the page and the plots. Raises: DataError, SettingsError, OSError."""
+    """Writes the page, and prints where. Raises: DataError, SettingsError, OSError."""
+    print(json.dumps(write_report(runs, output, png, smoothing)))
+    return 0
+
+
+def write_report(
+    runs: Sequence[Path],
+    output: Path | None = None,
+    png: Path | None = None,
+    smoothing: float = 0.8,
+) -> Row:
+    """Writes the page and the plots; returns their paths, and the page's size in bytes.
+
+    Raises: DataError, SettingsError, OSError.
+    """
     if not 0 <= smoothing < 1:
         raise SettingsError(f"--smoothing must be in [0, 1), got {smoothing}")
     data = [read_run(path) for path in runs]
@@ -59,9 +73,11 @@ def report(
     for path, figure in zip(plots, figures.values(), strict=False):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, to_image(figure, "png"))
-    size = output.stat().st_size
-    print(json.dumps({"report": str(output), "bytes": size, "plots": [*map(str, plots)]}))
-    return 0
+    return {
+        "report": str(output),
+        "bytes": output.stat().st_size,
+        "plots": [*map(str, plots)],
+    }
 
 
 def render(runs: Sequence[RunData], images: Mapping[str, str]) -> str:

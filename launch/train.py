@@ -54,6 +54,9 @@ def train(
     words: SettingsWords = None,
     *,
     dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
+    fast_dev_run: Annotated[
+        bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
+    ] = False,
     resume: Annotated[Path | None, _start(metavar="DIR", help="Go on with a run.")] = None,
     resume_from: Annotated[
         Path | None, _start(metavar="ADAPTER", help="Start from an adapter's weights alone.")
@@ -62,6 +65,8 @@ def train(
 ) -> int:
     """Trains as the settings say, or goes on with a run, and prints the summary."""
     start = _read_start(words, resume, resume_from)
+    if fast_dev_run:
+        start = _shorten(start)
     if dry_run:
         _show(start.settings)
         return 0
@@ -70,6 +75,8 @@ def train(
     try:
         with reserved_stdout() as output:
             summary = _train(start, address, output)
+            if fast_dev_run:
+                summary["report"] = _write_report(summary)
             print(json.dumps(summary), file=output, flush=True)
     except Stopped as stop:
         return stop.exit_status
@@ -93,6 +100,23 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
     return read_start(configs, settings)
 
 
+def _shorten(start: Start) -> Start:
+    """Returns a run of seconds, in a folder apart from those of real runs."""
+    from agentpeft.launch.run.fast_dev_run import shorten
+
+    if start.run_dir is not None:
+        raise SettingsError("--fast-dev-run begins a run of its own: leave out --resume")
+    name = f"{start.settings.experiment}-fast-dev-run"
+    return Start(shorten(start.settings).model_copy(update={"experiment": name}))
+
+
+def _write_report(summary: dict[str, object]) -> str:
+    from agentpeft.launch.report import write_report
+
+    run_dir = Path(str(summary["adapter"])).parents[2]
+    return str(write_report([run_dir])["report"])
+
+
 def _show(settings: Settings) -> None:
     """Prints the settings as TOML, with the memory they need in its comments."""
     from agentpeft.launch.run.resources import describe_memory
@@ -113,6 +137,8 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
         with signals.handle():
             with signals.immediately():
                 settings = _prepare(start.settings, address)
+                if run_dir is None:
+                    _read_chats(settings)
                 run_dir = run_dir or make_run_dir(settings)
             start = Start(settings, run_dir, start.checkpoint)
             with lock_run(run_dir), log_to(run_dir):
@@ -128,7 +154,9 @@ def _prepare(settings: Settings, address: str | None) -> Settings:
     """Returns the settings with their task files, once a look finds nothing in the way of a run."""
     from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.data.task_files import with_task_files
+    from agentpeft.policies.callbacks import load_callbacks
 
+    load_callbacks(settings.callbacks)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
@@ -138,6 +166,15 @@ def _prepare(settings: Settings, address: str | None) -> Settings:
     settings = with_task_files(settings)
     try_environments(settings)
     return settings
+
+
+def _read_chats(settings: Settings) -> None:
+    """Raises: DataError where a file of chats holds none."""
+    from agentpeft.policies.rollout.chat_rows import read_chats
+
+    for chats in (settings.warm_start.chats, settings.training.chats):
+        if chats is not None:
+            read_chats(chats)
 
 
 def _how_to_go_on(run_dir: Path | None) -> str:

@@ -6,9 +6,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+from agentpeft.policies.best_checkpoint import name_best, read_best
+from agentpeft.policies.callbacks import Callbacks, call_back, check_numbers, load_callbacks
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
@@ -35,12 +38,12 @@ from agentpeft.policies.evaluation import compute_skill_metrics, compute_success
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
+from agentpeft.policies.run_history import STATS_FILE, RunHistory
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup, PendingSamples
 
 logger = logging.getLogger(__name__)
-_STATS = "training_stats.json"
 _FAULTS = (
     "num_failed_deliveries",
     "num_env_runner_restarts",
@@ -67,21 +70,25 @@ class Algorithm:
         *,
         env_runner_class: type[EnvRunnerActor] = EnvRunnerActor,
         learner_class: type[LearnerActor] = LearnerActor,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
         The run's folder is made here and never again: a run whose folder is deleted ends with an
         error. The classes are for actors that do more, or fail as a test wants them to.
+        `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
+        self._callbacks = callbacks or load_callbacks(settings.callbacks)
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
         self.iteration = self._num_episodes = self._version = 0
-        self._seen = SeenTasks()
+        self._seen, self._history = SeenTasks(), RunHistory()
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._checkpoint: Path | None = None
+        self._saved_iteration: int | None = None  # of the newest checkpoint in the run's folder
         self._first_logs: dict[str, int] = {}
         self._running = ExitStack()
         with self._stopping_on_error():
@@ -116,8 +123,18 @@ class Algorithm:
                 except WorkerLostError as error:
                     self._replace_learner(error)
         self.iteration += 1
+        self._history.add_iteration(self.iteration, metrics)
         faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
-        return {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+        metrics = {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+        with self._stopping_on_error():
+            call_back(self._callbacks.on_iteration_end, self, metrics)
+            check_numbers(metrics)
+        return metrics
+
+    @property
+    def position(self) -> int:
+        """How many tasks of the stream have been taken."""
+        return self._curriculum.position
 
     def _start(self) -> None:
         self._curriculum = Curriculum(self.settings)
@@ -147,7 +164,7 @@ class Algorithm:
             self.restore_from_path(self._checkpoint)
             return
         self.iteration = self._num_episodes = 0
-        self._seen = SeenTasks()
+        self._seen, self._history = SeenTasks(), RunHistory()
         cut_logs(self.run_dir, self._first_logs)
 
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
@@ -238,20 +255,30 @@ class Algorithm:
         metrics["num_seen_tasks"] = float(self._seen.count(report.task_hashes.values()))
         if report.num_slow_episodes:
             metrics["num_slow_episodes"] = float(report.num_slow_episodes)
+        self._history.add_evaluation(self.iteration, metrics)
+        self._name_best()
         return metrics
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the present policy was evaluated, and did better than the best checkpoint."""
+        rate = self._history.success_rate_at(self.iteration)
+        best = read_best(self.run_dir / "checkpoints")
+        return rate is not None and (best is None or rate > best.success_rate)
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint, whole or not at all, and returns its path.
 
-        `path` None: the run's own folder, which keeps only the newest. Raises: CheckpointError.
+        `path` None: the run's own folder, which keeps the newest and, as `checkpoints/best`, the
+        best by evaluation. Raises: CheckpointError.
         """
         own = self.run_dir / "checkpoints"
         target = checkpoint_path(own, self.iteration) if path is None else Path(path)
         if path is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
-        stats = {"iteration": self.iteration, "num_episodes": self._num_episodes}
         state = {
-            **stats,
+            "iteration": self.iteration,
+            "num_episodes": self._num_episodes,
             "position": self._curriculum.position,
             "curriculum": self._curriculum.state_dict(),
             "settings": self.settings.model_dump(mode="json"),
@@ -259,12 +286,14 @@ class Algorithm:
         }
         files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
-        for name, content in ((STATE_FILE, state), (_STATS, stats)):
-            files[name] = json.dumps(content, indent=1).encode()
+        files[STATE_FILE] = json.dumps(state, indent=1).encode()
+        files[STATS_FILE] = self._history.to_bytes(self.iteration, self._num_episodes)
         write_checkpoint(target, files)
         if path is None:
-            self._checkpoint = target
+            self._checkpoint, self._saved_iteration = target, self.iteration
+            self._name_best()
             prune_checkpoints(own, self.settings.output.num_checkpoints_kept)
+        call_back(self._callbacks.on_checkpoint, self, target)
         return target
 
     def restore_from_path(self, path: str | Path) -> None:
@@ -275,6 +304,8 @@ class Algorithm:
         differ; nothing has changed then.
         """
         source = Path(path)
+        if source.is_symlink():  # `checkpoints/best`, whose own name says nothing of its age
+            source = source.resolve()
         files = read_checkpoint(source)
         state = read_state(files)
         is_own = source.resolve().is_relative_to(self.run_dir.resolve())
@@ -288,10 +319,11 @@ class Algorithm:
                     f"this run {own[section]}"
                 )
         self._curriculum.check_fits(state.get("curriculum"))
+        history = RunHistory(files.get(STATS_FILE))
         seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
             self._learners.call_all(LearnerActor.restore, files)
-            self._seen = seen
+            self._seen, self._history = seen, history
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._rounds.clear()
@@ -300,6 +332,16 @@ class Algorithm:
         if is_own:
             set_aside_newer(source)
             cut_logs(self.run_dir, state["logs"])
+            self._saved_iteration = self.iteration
+            self._name_best()  # the run may have ended before it could
+
+    def _name_best(self) -> None:
+        """Names the checkpoint of this iteration the best, once it is saved and evaluated so."""
+        rate = self._history.success_rate_at(self.iteration)
+        folder = self.run_dir / "checkpoints"
+        if rate is not None and self._saved_iteration == self.iteration and self.is_best:
+            name_best(checkpoint_path(folder, self.iteration), rate)
+            prune_checkpoints(folder, self.settings.output.num_checkpoints_kept)
 
     def _check_world(self, report: SampleReport) -> None:
         """Raises: TrainingError if more groups failed in their environment than is allowed."""
@@ -336,6 +378,9 @@ class Algorithm:
             if name == "train":
                 tokens = self._learners.call(LearnerActor.read_token_records)
                 append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
+        on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
+        for record in report.records:
+            call_back(on_end, self, record)
 
     def _warm_start(self, settings: Settings) -> Settings:
         """Returns the settings, with the warm-started adapter as their model if one is asked for.

@@ -18,6 +18,7 @@ from typing import Any
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
+from agentpeft.policies.best_checkpoint import forget_lost_best, read_best
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
 from agentpeft.policies.settings.config import Settings, merge_settings
@@ -164,8 +165,14 @@ def latest_checkpoint(folder: Path) -> Path:
 
 
 def prune_checkpoints(folder: Path, num_kept: int) -> None:
-    """Deletes all but the newest checkpoints, and what killed writers left behind."""
-    for path in (*list_checkpoints(folder)[:-num_kept], *folder.glob(".new-checkpoint-*")):
+    """Deletes all but the newest checkpoints and the best, and what killed writers left behind."""
+    best = read_best(folder)
+    old = [
+        path
+        for path in list_checkpoints(folder)[:-num_kept]
+        if best is None or path.name != best.checkpoint
+    ]
+    for path in (*old, *folder.glob(".new-checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -183,6 +190,7 @@ def set_aside_newer(checkpoint: Path) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
+    forget_lost_best(checkpoint.parent)
 
 
 def append_episodes(

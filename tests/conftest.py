@@ -67,6 +67,12 @@ def chromium() -> str:
     return path
 
 
+@pytest.fixture(scope="session")
+def wandb() -> None:
+    """The package of Weights & Biases."""
+    _require(find_spec("wandb"), "no wandb (pip install wandb)")
+
+
 @pytest.fixture(scope="module")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A module's own AGENTPEFT_CACHE, which the processes that it starts inherit."""

@@ -10,7 +10,7 @@ from docs_blocks import ROOT, split_commands
 from ray.scripts.scripts import cli as ray_cli
 from typer.main import get_command
 
-from agentpeft.launch.cli import COMMANDS
+from agentpeft.launch.cli import COMMANDS, module_of
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
@@ -50,7 +50,7 @@ def _python(words: list[str]) -> str:
 def _own(name: str, words: list[str]) -> str:
     if name not in COMMANDS:
         return f"agentpeft has no command {name}"
-    module = import_module(f"agentpeft.launch.{name.replace('-', '_')}")
+    module = import_module(module_of(name))
     return _unknown(words, _options(get_command(module.main)))
 
 

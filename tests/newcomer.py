@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
@@ -17,21 +17,14 @@ import pyarrow.parquet
 from docs_blocks import ROOT
 
 from agentpeft.launch import prepare_data
+from agentpeft.launch.run.fast_dev_run import shorten
 from agentpeft.launch.run.run_folder import read_start
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 RUN = "outputs/quickstart/20260101-120000"
 """The run that the pages speak of."""
 QUICKSTART = "make quickstart\n"
 """The README's block that everything here begins with."""
-SHORT = [
-    "tiny.hidden_size=32", "tiny.num_layers=1", "tiny.intermediate_size=32",
-    "warm_start.num_steps=2", "warm_start.target_success=", "warm_start.batch_size=2",
-    "env_runners.max_new_tokens=8", "training.num_iterations=2", "training.num_groups=2",
-    "training.group_size=2", "evaluation.num_tasks=4", "evaluation.interval=0",
-    "training.num_warmup_iterations=0", "training.entropy_coeff=0.01",
-    "training.dynamic_sampling=false",
-]  # fmt: skip
-"""With an entropy bonus there is something to learn where all returns are equal."""
 SHIM = '#!/bin/sh\nexec {python} {words} "$@"\n'
 COMMANDS = {
     "bin/python": "",
@@ -39,6 +32,16 @@ COMMANDS = {
     "bin/ray": "-P -m ray.scripts.scripts",
     ".venv/bin/python": "",
 }
+
+
+def short_settings(config: str, overrides: Sequence[str] = ()) -> Settings:
+    """Returns a config's settings as `--fast-dev-run` has them, with a checkpoint at the end alone.
+
+    The pages speak of that one.
+    """
+    settings = shorten(read_start([config], overrides).settings)
+    ends = ["evaluation.interval=0", "output.checkpoint_interval=10"]
+    return Settings(**with_overrides(settings.model_dump(), ends))
 
 
 class Newcomer:
@@ -71,7 +74,7 @@ class Newcomer:
             (self.tree / ".venv" / stamp).touch()  # `make` has installed all
         for path in (self.tree / "launch/configs").glob("*.toml"):
             if "[model]" not in path.read_text("utf-8"):
-                path.write_text(read_start([str(path)], SHORT).settings.to_toml(), "utf-8")
+                path.write_text(short_settings(str(path)).to_toml(), "utf-8")
 
     def run(
         self, script: str, changes: Mapping[str, str] | None = None
@@ -128,7 +131,7 @@ class Newcomer:
 
     def _write_files(self) -> None:
         plain = ["environment.kwargs=", "warm_start.env_kwargs=", "evaluation.env_kwargs="]
-        settings = read_start(["arithmetic_add"], [*SHORT, *plain]).settings.to_toml()
+        settings = short_settings("arithmetic_add", plain).to_toml()
         for name in ("my_settings.toml", "my.toml"):
             (self.tree / name).write_text(settings, "utf-8")
         tasks = str(self.home / "tasks.json")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any, Unpack, get_args
 
@@ -14,7 +13,6 @@ from agentpeft.envs.core.errors import (
     check_choice,
     check_count,
     check_flag,
-    check_path,
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
@@ -36,6 +34,7 @@ from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.tasks.skill_generator import choose_tasks
 from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
 from agentpeft.envs.tasks.taskset import TaskSource
 
 _MAX_GOLD_ROWS = 10_000
@@ -67,7 +66,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     gold statement makes, and an answer was given.
 
     ## Arguments
-    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSONL);
+    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSONL),
+      or `{"tasks": file, "index": file}` for the tasks that an index lists;
       None generates tasks without end.
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
@@ -103,7 +103,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
         *,
-        data: str | Path | None = None,
+        data: TaskData | None = None,
         task_source: TaskSource[DBBenchTask] | None = None,
         skills: Sequence[str] | None = None,
         skill_mode: str = "single",
@@ -131,8 +131,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             max_phrasings, split, invent, max_columns, max_rows, max_text_chars
         )
         if task_source is None:
-            check_path("data", data)
-            load = None if data is None else partial(load_tasks, data)
+            check_data(data)
+            load = None if data is None else partial(load_data, data, load_tasks)
             task_source = choose_tasks(
                 DBBenchGenerator, load, skills, skill_mode, num_skills, generated
             )

@@ -45,6 +45,7 @@ from agentpeft.envs.os_interaction.sandboxes import (
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks
 from agentpeft.envs.tasks.splits import Split
+from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
 from agentpeft.envs.tasks.taskset import Taskset, TaskSource
 
 
@@ -75,7 +76,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
     says and an answer be the right one; both count only where the agent has finished.
 
     ## Arguments
-    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSON);
+    * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSON),
+      or `{"tasks": file, "index": file}` for the tasks that an index lists;
       None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
     * `live_checks`: whether the file's check scripts see the episode's processes; None: those whose
       text looks at processes or sleeps.
@@ -109,7 +111,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
         *,
-        data: str | Path | None = None,
+        data: TaskData | None = None,
         scripts: str | Path | None = None,
         live_checks: bool | None = None,
         task_source: TaskSource[OSTask] | None = None,
@@ -271,15 +273,16 @@ class OSInteractionEnv(TextEnv[OSTask]):
 
 
 def _loader(
-    data: str | Path | None, scripts: str | Path | None, live_checks: bool | None
+    data: TaskData | None, scripts: str | Path | None, live_checks: bool | None
 ) -> Callable[[], Taskset[OSTask]] | None:
     """Returns what loads a file's tasks; None without a file. Raises: SettingsError."""
     if live_checks is not None and not isinstance(live_checks, bool):
         raise SettingsError(f"live_checks must be True, False or None, got {shown(live_checks)}")
-    check_path("data", data)
+    check_data(data)
     check_path("scripts", scripts)
     if data is not None:
-        return partial(load_tasks, data, scripts, live_checks)
+        load = partial(load_tasks, scripts=scripts, live_checks=live_checks)
+        return partial(load_data, data, load)
     if scripts is not None:
         raise SettingsError(f"scripts={shown(str(scripts))} are for the tasks of a file; give data")
     if live_checks is not None:

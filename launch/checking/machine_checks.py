@@ -317,12 +317,14 @@ def try_environments(settings: Settings) -> None:
     """
     from agentpeft.policies.curriculum import check_frontier
     from agentpeft.policies.rollout.env_pool import EnvPool
-    from agentpeft.policies.rollout.stages import open_stages
+    from agentpeft.policies.rollout.stages import count_epoch_tasks, open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as opened:
         stages = [opened.enter_context(closing(stage)) for stage in open_stages(settings)]
         check_frontier(settings, stages)
+        if settings.output.checkpoint_interval == "epoch":
+            count_epoch_tasks(settings, stages[0])
     EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
 
 

@@ -24,7 +24,7 @@ curriculum's stages with the numbers that follow.
 
 
 def with_task_files(settings: Settings) -> Settings:
-    """Returns the settings with absolute paths of task files, all of which are there.
+    """Returns the settings with absolute paths of chats, and of task files, which are all there.
 
     Raises: SettingsError where one cannot be made.
     """
@@ -34,6 +34,11 @@ def with_task_files(settings: Settings) -> Settings:
         key = "kwargs" if name == "environment" else "env_kwargs"
         located = _locate(dict(section)[key], settings, seed)
         changed[name] = section.model_copy(update={key: located})
+    for name in ("warm_start", "training"):
+        section = changed.get(name, dict(settings)[name])
+        if section.chats is not None:
+            chats = str(Path(section.chats).expanduser().absolute())
+            changed[name] = section.model_copy(update={"chats": chats})
     stages = enumerate(settings.curriculum.stages, len(_SEEDS))
     located_stages = tuple(_locate(stage, settings, seed) for seed, stage in stages)
     changed["curriculum"] = settings.curriculum.model_copy(update={"stages": located_stages})
@@ -42,6 +47,9 @@ def with_task_files(settings: Settings) -> Settings:
 
 def _locate(own: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
     """Returns keyword arguments with their task file's absolute path; it is made if missing."""
+    if isinstance(own.get("data"), dict):  # a file and an index, neither of which is made
+        paths = {key: str(Path(path).expanduser().absolute()) for key, path in own["data"].items()}
+        return {**own, "data": paths}
     path = _task_path(own)
     if path is None:
         return own

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Literal, Protocol, TextIO
+from uuid import uuid4
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import naming_file
+from agentpeft.envs.system.whole_files import naming_file, write_file
+from agentpeft.launch.run.pace import LEFT
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -75,21 +77,32 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """Sends metrics to Weights & Biases, or keeps them for `wandb sync` when offline."""
+    """Sends metrics to Weights & Biases, or keeps them for `wandb sync` when offline.
 
-    def __init__(self, settings: Settings, run_dir: Path) -> None:
-        """Raises: SettingsError where wandb is not installed."""
+    A resumed run goes on under the id that `logs/wandb.id` holds. wandb takes no step twice: of one
+    that is repeated after a return to an older checkpoint it keeps what came first.
+    """
+
+    def __init__(
+        self, settings: Settings, run_dir: Path, mode: Literal["online", "offline"]
+    ) -> None:
+        """Raises: SettingsError where wandb is not installed, OSError."""
         try:
             import wandb
         except ImportError:
             raise SettingsError(
-                f"output.wandb = {settings.output.wandb!r} needs wandb: pip install wandb"
+                f"output.wandb = {mode!r} needs wandb: pip install 'agentpeft[wandb]'"
             ) from None
+        path = run_dir / "logs" / "wandb.id"
+        if not path.is_file():
+            write_file(path, uuid4().hex[:12].encode())
         self._run = wandb.init(
             project=settings.experiment,
             name=run_dir.name,
             dir=str(run_dir / "logs"),
-            mode=settings.output.wandb,
+            id=path.read_text(encoding="utf-8"),
+            resume="allow" if mode == "online" else None,
+            mode=mode,
             config=settings.model_dump(),
         )
 
@@ -110,9 +123,9 @@ class LineConsole:
         self._output = output
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Prints the console's fields, and the success rate where it was measured."""
+        """Prints the console's fields, success where it was measured, and the time left."""
         line: dict[str, float | None] = {"step": step}
-        names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate"}
+        names = CONSOLE_FIELDS | {"success_rate": "eval/success_rate", "left_s": LEFT}
         line |= {f: _finite(metrics[name]) for f, name in names.items() if name in metrics}
         print(json.dumps(line), file=self._output, flush=True)
 
@@ -178,7 +191,7 @@ def open_writers(
         if settings.output.tensorboard:
             add(TensorBoardWriter(run_dir / "logs"))
         if settings.output.wandb != "off":
-            add(WandbWriter(settings, run_dir))
+            add(WandbWriter(settings, run_dir, settings.output.wandb))
         for writer in more:
             add(writer)
         if output.isatty():

@@ -52,7 +52,7 @@ MAY_CHANGE = (
     *("training.dynamic_sampling", "training.max_resampled_groups"),
     *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
-    *("output.tensorboard", "output.wandb", "output.episodes"),
+    *("output.tensorboard", "output.wandb", "output.episodes", "callbacks"),
 )
 """The settings that a run may go on with other values of; a dot at the end is a whole section.
 

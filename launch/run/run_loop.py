@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentpeft.launch.reporting.alarms import AlarmLog
+from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
+from agentpeft.launch.run.pace import Pace, compute_cost
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.best_checkpoint import read_best
 from agentpeft.policies.checkpoints import checkpoint_path
 
 logger = logging.getLogger(__name__)
@@ -44,11 +47,13 @@ class RunLoop:
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
         self._alarms = AlarmLog(earlier)
+        self._schedule = CheckpointSchedule(self._settings, algorithm.position)
 
     def run(self) -> dict[str, Any]:
         """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
         before = after = self._before()
         num_iterations = self._settings.training.num_iterations
+        self._pace = Pace(num_iterations)
         while self._algorithm.iteration < num_iterations:
             self._iterate(is_last=self._algorithm.iteration + 1 >= num_iterations)
         self._save()
@@ -76,9 +81,9 @@ class RunLoop:
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:
             metrics |= self._evaluate()
-        self._write(metrics)
-        interval = settings.output.checkpoint_interval
-        if self._signals.is_stopping or (interval and step % interval == 0):
+        self._write(metrics | self._pace.end_iteration(step))
+        is_due = self._schedule.is_due(step, self._algorithm.position)
+        if self._signals.is_stopping or is_due or self._algorithm.is_best:
             self._save()
         self._signals.check()
 
@@ -102,12 +107,15 @@ class RunLoop:
         lines = read_metrics(self._run_dir)
         seconds = {part: sum(line.get(f"time/{part}_s") or 0.0 for line in lines) for part in PARTS}
         seconds["total"] = time.monotonic() - self._start_s
-        checkpoint = checkpoint_path(self._run_dir / "checkpoints", self._algorithm.iteration)
+        folder = self._run_dir / "checkpoints"
+        adapter = checkpoint_path(folder, self._algorithm.iteration) / "adapter"
         return {
             "before": _evaluated(before),
             "after": _evaluated(after),
-            "adapter": shown(checkpoint / "adapter"),
+            "adapter": shown(adapter),
+            "best": _describe_best(folder),
             "seconds": {part: round(value, 3) for part, value in seconds.items()},
+            "per_success": compute_cost(lines),
         }
 
 
@@ -115,6 +123,14 @@ def _evaluated(metrics: Metrics) -> dict[str, float | None]:
     """Returns the overall figures of an evaluation; a success rate of None was not measured."""
     found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
     return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
+
+
+def _describe_best(folder: Path) -> dict[str, Any] | None:
+    best = read_best(folder)
+    if best is None:
+        return None
+    adapter = shown(folder / best.checkpoint / "adapter")
+    return {"adapter": adapter, "success_rate": best.success_rate}
 
 
 def _make_tiny(run: Start) -> None:

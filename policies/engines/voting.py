@@ -48,14 +48,14 @@ class ReplayChat(ChatFormat):
                 self._examples[self._num_seen % len(self._examples)].append(text)
                 self._num_seen += 1
 
-    def begin(self, prompt: str) -> Ids:
+    def begin(self, prompt: str, system: str | None = None) -> Ids:
         """Returns the first tokens of the prompt after the first group's examples."""
         title, now = "Earlier tasks that were solved:", "The present task:"
         texts = (
             "\n\n".join([title, *examples, now, prompt] if examples else [prompt])
             for examples in self._examples
         )
-        variants = tuple(map(self._chat.begin, texts))
+        variants = tuple(self._chat.begin(text, system) for text in texts)
         self.variants[variants[0].tobytes()] = variants
         return variants[0]
 

@@ -1,7 +1,7 @@
 """The tiny model, made once and then read from a cache by what it depends on.
 
-Task files that an environment reads are known by their paths alone: after a change of their
-content, delete the cache.
+Files of tasks and of chats are known by their paths alone: after a change of their content, delete
+the cache.
 """
 
 import hashlib
@@ -40,6 +40,7 @@ _SOURCES = (
     "models/tiny",
     "models/tiny_cache",
     "rollout/chat",
+    "rollout/chat_rows",
     "rollout/episodes",
     "rollout/oracle",
     "rollout/play",

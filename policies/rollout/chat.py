@@ -61,12 +61,17 @@ class ChatFormat:
         self.end_token_id: int = next(int(end) for end in ends if end is not None)
         """What a complete turn ends with."""
 
-    def begin(self, prompt: str) -> Ids:
-        """Returns a conversation's first tokens, up to where the first action begins."""
+    def begin(self, prompt: str, system: str | None = None) -> Ids:
+        """Returns a conversation's first tokens, up to where the first action begins.
+
+        `system` stands in place of the system prompt. Raises: SettingsError where the template
+        has no place for it.
+        """
+        system = system or self.system_prompt
         if not self._is_chat:
-            lines = [*filter(None, [self.system_prompt]), prompt, ""]
+            lines = [*filter(None, [system]), prompt, ""]
             return np.array(self.tokenizer("\n".join(lines))["input_ids"], np.int64)
-        return self._encode(self._render([_message("user", prompt)], asks=True))
+        return self._encode(self._render([_message("user", prompt)], asks=True, system=system))
 
     def extend(self, ids: Ids, observation: str) -> Ids:
         """Returns the tokens between `ids`, which end with what was sampled, and the next action.
@@ -111,17 +116,18 @@ class ChatFormat:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return np.array(ids, np.int64)
 
-    def _render(self, messages: Messages, asks: bool) -> str:
-        system = [_message("system", self.system_prompt)] if self.system_prompt else []
+    def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
+        system = system or self.system_prompt
+        before = [_message("system", system)] if system else []
         try:
             text = self.tokenizer.apply_chat_template(
-                [*system, *messages],
+                [*before, *messages],
                 tokenize=False,
                 add_generation_prompt=asks,
                 **self._model.chat_template_kwargs,
             )
         except TemplateError as error:
-            roles = "system, user and assistant" if system else "user and assistant"
+            roles = "system, user and assistant" if before else "user and assistant"
             raise SettingsError(
                 f"the chat template cannot render a conversation of {roles}: {error}; "
                 "set model.use_chat_template=false"
@@ -214,8 +220,9 @@ class TextChat(ChatFormat):
         self.end_token_id = ord(self.END)
         self.stop_token_ids = frozenset({self.end_token_id})
 
-    def begin(self, prompt: str) -> Ids:
-        """Returns the first turn."""
+    def begin(self, prompt: str, system: str | None = None) -> Ids:
+        """Returns the first turn; a system message would be a field of the request, not a turn."""
+        del system
         return self.encode_action(prompt)
 
     def decode(self, sampled: Ids) -> str:

@@ -56,6 +56,12 @@ class EnvPool:
         finite = Taskset, SingleSkillSource
         return self._tasks is not None and isinstance(self._tasks.stage.source, finite)
 
+    @property
+    def num_tasks(self) -> int | None:
+        """The number of tasks in a round, in which each comes once; None where there is no end."""
+        source = self._tasks.stage.source if self._tasks is not None else None
+        return len(source) if isinstance(source, Taskset) else None
+
     def task_at(self, position: int) -> Task:
         """Returns the task of a position; for an environment without tasks, its seed as one."""
         if self._tasks is None:

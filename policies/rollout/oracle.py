@@ -13,6 +13,7 @@ from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.chat_rows import chat_groups
 from agentpeft.policies.rollout.environment_calls import (
     call_environment,
     close_environments,
@@ -58,6 +59,22 @@ def oracle_groups(
             yield EpisodeGroup(position, task.task_id, task.skills, 0, played, content_hash(task))
 
 
+def imitated_groups(
+    environment: EnvironmentSettings,
+    chats: str | None,
+    chat: ChatFormat,
+    seed: int,
+    first: int = 0,
+) -> Generator[EpisodeGroup, None, None]:
+    """Yields what is imitated from position `first` on: a file's `chats`, else the oracle.
+
+    Raises: as `chat_groups` or `oracle_groups`.
+    """
+    if chats is not None:
+        return chat_groups(chats, chat, seed, first)
+    return oracle_groups(environment, chat, seed, first)
+
+
 def warm_start_environment(settings: Settings) -> EnvironmentSettings:
     """Returns the environment that the warm start learns from."""
     return EnvironmentSettings(id=settings.environment.id, kwargs=settings.warm_start_kwargs)
@@ -66,9 +83,10 @@ def warm_start_environment(settings: Settings) -> EnvironmentSettings:
 def warm_start_batches(
     settings: Settings, chat: ChatFormat
 ) -> Generator[list[EpisodeGroup], None, None]:
-    """Yields the `num_steps` batches of fresh episodes that a warm start learns from."""
+    """Yields the `num_steps` batches that a warm start learns from."""
     warm_start = settings.warm_start
-    with closing(oracle_groups(warm_start_environment(settings), chat, settings.seed)) as groups:
+    own = warm_start_environment(settings), warm_start.chats
+    with closing(imitated_groups(*own, chat, settings.seed)) as groups:
         for _ in range(warm_start.num_steps):
             yield list(islice(groups, warm_start.batch_size))
 

@@ -32,6 +32,16 @@ def open_stages(settings: Settings) -> list[EnvPool]:
     ]
 
 
+def count_epoch_tasks(settings: Settings, stage: EnvPool) -> int:
+    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if stage.num_tasks is None:
+        raise SettingsError(
+            f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
+            f"file), and those of {settings.environment.id!r} are drawn without end: give a number"
+        )
+    return stage.num_tasks
+
+
 def _levels(env_id: str, kwargs: dict[str, Any]) -> Sequence[TaskSource[Task]]:
     with closing(make_text_env(env_id, kwargs)) as env:
         levels = env.levels

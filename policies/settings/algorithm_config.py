@@ -11,6 +11,7 @@ from agentpeft.policies.settings.config import with_overrides as apply_overrides
 
 if TYPE_CHECKING:
     from agentpeft.policies.algorithm import Algorithm
+    from agentpeft.policies.callbacks import Callbacks
 
 
 class AlgorithmConfig:
@@ -28,6 +29,7 @@ class AlgorithmConfig:
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         """`values` are nested settings, as a TOML file has them."""
         self._values: dict[str, Any] = apply_overrides(values or {}, ())
+        self._callbacks: type[Callbacks] | None = None
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "AlgorithmConfig":
@@ -43,11 +45,21 @@ class AlgorithmConfig:
         return self
 
     def run(self, **settings: Any) -> "AlgorithmConfig":
-        """Sets `experiment`, `seed`, `deterministic`, `max_adapter_lag`."""
+        """Sets `experiment`, `seed`, `deterministic`, `max_adapter_lag`, `callbacks`."""
         for name in settings:
             if name not in setting_names():
                 raise unknown_setting(name)
         self._values.update(settings)
+        return self
+
+    def callbacks(self, callbacks: "type[Callbacks] | str") -> "AlgorithmConfig":
+        """Sets whose methods are called as the run goes on: a class, or `module:Class`.
+
+        A class itself is for `build_algo` alone; no file of settings can name it.
+        """
+        if isinstance(callbacks, str):
+            return self.run(callbacks=callbacks)
+        self._callbacks = callbacks
         return self
 
     def environment(self, env_id: str, **kwargs: Any) -> "AlgorithmConfig":
@@ -108,10 +120,12 @@ class AlgorithmConfig:
         The settings are written there, for the commands that take a run's folder.
         """
         from agentpeft.policies.algorithm import Algorithm
+        from agentpeft.policies.callbacks import make_callbacks
 
         settings = self.to_settings()
+        callbacks = None if self._callbacks is None else make_callbacks(self._callbacks)
         default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
         folder = default if run_dir is None else Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, settings)
-        return Algorithm(settings, folder)
+        return Algorithm(settings, folder, callbacks=callbacks)

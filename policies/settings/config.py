@@ -230,6 +230,10 @@ class WarmStartSettings(Section):
     """
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Override `environment.kwargs`, for easier tasks to learn from."""
+    chats: str | None = Field(default=None, min_length=1)
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from. None: the
+    oracle's episodes.
+    """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -238,6 +242,8 @@ class WarmStartSettings(Section):
                 f"warm_start.target_success {self.target_success} is for the tiny model's base "
                 f"weights, not for {run.model.name!r}"
             )
+        if self.chats is not None and self.num_steps == 0:
+            yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
 
 
 class EnvRunnerSettings(Section):
@@ -440,6 +446,10 @@ class TrainingSettings(Section):
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
     """
+    chats: str | None = Field(default=None, min_length=1)
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) that algorithm `sft`
+    learns from. None: the oracle's episodes.
+    """
     shuffle_rewards: bool = False
     """A control: deals each update's rewards out among its episodes at random, so that they
     teach nothing.
@@ -465,6 +475,11 @@ class TrainingSettings(Section):
             yield (
                 f"training.max_resampled_groups {self.max_resampled_groups} has no effect without "
                 "training.dynamic_sampling = true"
+            )
+        if self.chats is not None and run.is_rl:
+            yield (
+                f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
+                "leave them out, or begin with them (warm_start.chats)"
             )
         if self.num_minibatches > self.num_groups:
             yield (
@@ -758,18 +773,33 @@ class OutputSettings(Section):
 
     dir: str = "outputs"
     """A run writes below `dir`/experiment/timestamp."""
-    checkpoint_interval: CountOrZero = 10
+    checkpoint_interval: CountOrZero | Literal["epoch"] = 10
     """Saves after every so many iterations, at the end and when stopped. 0: only at the end
-    and when stopped, so that a killed run is lost.
+    and when stopped, so that a killed run is lost. `epoch`: whenever all tasks of a task file
+    have been taken once more.
     """
     num_checkpoints_kept: Count = 2
-    """Number of checkpoints that are kept, the newest."""
+    """Number of checkpoints that are kept, the newest. Besides them the one with the most success
+    in an evaluation is kept, as [`checkpoints/best`](how_it_works.md#the-best-checkpoint).
+    """
     tensorboard: bool = True
     """Writes TensorBoard's event files to `logs/`."""
     wandb: Literal["off", "online", "offline"] = "off"
-    """Logs to Weights & Biases (`pip install wandb`)."""
+    """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`); a resumed run goes on there."""
     episodes: bool = True
     """Writes every episode with its messages to `sessions/`."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
+        if self.checkpoint_interval == "epoch" and (
+            has_stages or run.curriculum.sampling != "uniform"
+        ):
+            yield (
+                "output.checkpoint_interval 'epoch' needs one set of tasks that is gone through: "
+                "it goes with no curriculum.stages, adaptive difficulty or curriculum.sampling "
+                "'frontier'; give a number"
+            )
 
 
 class Settings(Section):
@@ -786,6 +816,10 @@ class Settings(Section):
     max_adapter_lag: CountOrZero = 0
     """0 samples and learns in turn. n samples up to n updates ahead and drops what is older
     (counted in `sample/num_stale_groups`); needs a runner process.
+    """
+    callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
+    none.
     """
     environment: EnvironmentSettings = EnvironmentSettings()
     curriculum: CurriculumSettings = CurriculumSettings()

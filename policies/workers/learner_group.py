@@ -21,7 +21,7 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.rollout.chat import make_chat
-from agentpeft.policies.rollout.oracle import oracle_groups, warm_start_batches
+from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
 from agentpeft.policies.workers.ray_actors import node_address, resolve
@@ -68,13 +68,14 @@ class LearnerActor(Actor):
         return self.learner.update(groups)
 
     def imitate(self, first: int, num_groups: int) -> tuple[dict[str, float], tuple[int, ...]]:
-        """Learns from the oracle's episodes of the tasks from position `first` on.
+        """Learns from the oracle's episodes, or chats, from position `first` on.
 
-        Returns the update's metrics, and the hashes of the tasks.
+        Returns the update's metrics, and the hashes of the tasks; chats have none.
         """
         settings, peers = self.learner.settings, self.learner.peers
         chat = make_chat(self.learner.policy.base, settings)
-        played = oracle_groups(settings.environment, chat, settings.seed, first)
+        chats = settings.training.chats
+        played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
         groups = peers.of_first(lambda: list(islice(played, num_groups)))
         hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
         return self.learner.update(groups), hashes

@@ -38,7 +38,7 @@ def resume(whole, tmp_path, capsys):
         output, errors = capsys.readouterr()
         shutil.rmtree(run_dir)
         assert not (output and is_refused)
-        return status, errors.splitlines()[-1], errors
+        return status, "".join(errors.splitlines()[-1:]), errors
 
     return run
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from needed_blocks import run_block
 
-from agentpeft.launch.export import main, to_preferences, to_sft_rows
+from agentpeft.launch.export import main, to_preferences, to_sft_rows, to_unpaired_rows
 
 PROMPT, WRONG, HIGHER = ["user", "Guess."], ["assistant", "1"], ["user", "Higher."]
 
@@ -67,7 +67,20 @@ def test_supervised_rows_are_the_actions_of_successes():
     ]
 
 
-@pytest.mark.parametrize("kind", ["preference", "sft"])
+def test_unpaired_rows_are_the_actions_that_led_to_one_end_alone():
+    two, zero = ["assistant", "2"], ["assistant", "0"]
+    episodes = [
+        episode(0, 1.0, WRONG, HIGHER, two),
+        episode(1, 0.0, WRONG, HIGHER, zero),
+        episode(2, 0.0, WRONG, HIGHER, zero),
+    ]
+    assert list(to_unpaired_rows(episodes)) == [
+        {"prompt": said(PROMPT, WRONG, HIGHER), "completion": said(two), "label": True},
+        {"prompt": said(PROMPT, WRONG, HIGHER), "completion": said(zero), "label": False},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["preference", "sft", "unpaired"])
 def test_a_run_is_exported_without_repeated_rows(finished, tmp_path, capsys, kind):
     output = tmp_path / "rows.jsonl"
     assert main([str(finished), "--format", kind, "--output", str(output)]) == 0

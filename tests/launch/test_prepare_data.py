@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
+from agentpeft.envs import DataError, SettingsError
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.skills import SKILLS, detect_skills
 from agentpeft.launch.prepare_data import main
@@ -95,6 +100,58 @@ def test_single_skill_can_index(generated, tmp_path):
         skill: [task.task_id for task in tasks if skill in task.skills]
         for skill in ("insert", "limit_only")
     }
+
+
+def test_single_skill_exactly_leaves_out_tasks_with_further_skills(tmp_path):
+    path, output = tmp_path / "both.json", tmp_path / "exact.json"
+    two = ["--skill-mode", "all", "--num-skills", "2", "--num-tasks", "9", "--output", str(path)]
+    assert main(["generate", *two]) == 0
+    entries = json.loads(path.read_text("utf-8"))
+    entries["0"]["skill_list"] = ["insert"]
+    path.write_text(json.dumps(entries), "utf-8")
+    skills = sorted({skill for entry in entries.values() for skill in entry["skill_list"]})
+    command = ["single-skill", str(path), "--output", str(output), "--skills", *skills]
+    assert main(command) == 0 and len(load_tasks(output)) == 9
+    assert main([*command, "--exactly"]) == 0
+    assert [task.task_id for task in load_tasks(output)] == ["0"]
+
+
+@pytest.mark.parametrize("env_id", [DB_BENCH, OS])
+def test_an_environment_plays_the_tasks_of_an_index(env_id, tmp_path, capsys):
+    path, output = tmp_path / "all.json", tmp_path / "index.json"
+    skills = ["insert", "limit_only"] if env_id == DB_BENCH else ["chmod", "wc"]
+    words = ["--num-tasks", "8", "--skills", *skills, "--output", str(path)]
+    assert main(["generate", "--env", env_id, *words]) == 0
+    words = ["--index", "--skills", skills[0], "--output", str(output)]
+    assert main(["single-skill", str(path), *words]) == 0
+    index = json.loads(output.read_text("utf-8"))
+    with closing(gym.make(env_id, data={"tasks": path, "index": str(output)}).unwrapped) as env:
+        assert [task.task_id for task in env.task_source] == index[skills[0]]
+        assert 0 < len(env.task_source) < 8
+
+
+@pytest.mark.parametrize(
+    ("data", "content", "message"),
+    [
+        ({"index": "i.json"}, "{}", "data needs a path under 'tasks'"),
+        (
+            {"tasks": "t.json", "idx": "i.json"},
+            "{}",
+            "unknown key of data 'idx'",
+        ),
+        ({"tasks": "t.json", "index": 3}, "{}", "data.index must be a path"),
+        ({"tasks": "t.json", "index": "i.json"}, '{"insert": ["99"]}', "no task '99' in t.json"),
+        ({"tasks": "t.json", "index": "i.json"}, "{}", "i.json: no index"),
+        ({"tasks": "t.json", "index": "i.json"}, "{", "i.json: not JSON"),
+        ({"tasks": "t.json", "index": "none.json"}, "{}", "none.json: cannot be read"),
+    ],
+)
+def test_an_index_that_is_none_is_said(generated, tmp_path, monkeypatch, data, content, message):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(generated, "t.json")
+    Path("i.json").write_text(content)
+    with pytest.raises((DataError, SettingsError), match=re.escape(message)):
+        gym.make(DB_BENCH, data=data)
 
 
 def test_agentbench_converts_and_validates_but_for_named_tasks(shared_data, tmp_path, capsys):

@@ -169,9 +169,22 @@ def test_an_output_folder_that_cannot_be_written_is_said_before_the_run(config, 
     assert "output.dir: cannot write into" in line
 
 
-def test_wandb_that_is_not_installed_is_said(config, capsys):
+def test_wandb_that_is_not_installed_is_said(config, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
     assert main([config, "output.wandb=offline"]) == 2
-    assert "pip install wandb" in capsys.readouterr().err.splitlines()[-1]
+    assert "pip install 'agentpeft[wandb]'" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb):
+    """Offline, each process leaves a file of its own; both are of one run, one after the other."""
+    few = ("output.wandb=offline", "training.num_iterations=1")
+    assert start(config, *few).wait() == 0
+    run_dir = only_run(tmp_path)
+    assert start("--resume", str(run_dir), "training.num_iterations=2").wait() == 0
+    files = sorted(run_dir.glob("logs/wandb/offline-run-*/run-*.wandb"))
+    names = {path.stem.removeprefix("run-") for path in files}
+    assert len(files) == 2 and names == {(run_dir / "logs/wandb.id").read_text()}
+    assert b"train/policy_loss" in files[0].read_bytes()
 
 
 @pytest.mark.parametrize("env_id", ["AgentPEFT/DBBench-v0", "AgentPEFT/GSM8K-v0"])
@@ -206,6 +219,9 @@ def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
     assert last["adapter"].startswith("outputs/tiny/")
     assert (tmp_path / last["adapter"] / "adapter_config.json").is_file()
     assert {"sample", "learn", "broadcast", "total"} <= set(last["seconds"])
+    left = [line.get("left_s") for line in lines[:-1]]
+    assert left[0] is left[-1] is None and left[4] == 0 < left[3] and left[1] > 0
+    assert set(last["per_success"]) == {"seconds", "tokens"}
 
 
 def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):

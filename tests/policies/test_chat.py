@@ -105,3 +105,9 @@ def test_a_model_stops_where_its_own_generation_config_says(eos, more):
     before = make_chat(base, Settings()).stop_token_ids
     base.model.generation_config.eos_token_id = eos
     assert make_chat(base, Settings()).stop_token_ids == before | more
+
+
+def test_a_row_s_own_system_message_stands_in_place_of_the_settings():
+    chat = ChatFormat(make_tokenizer(CHATML), ModelSettings(system_prompt="Mine."))
+    own, other = (chat.decode(chat.begin("Go.", system)) for system in (None, "Theirs."))
+    assert "Mine." in own and "Theirs." in other and "Mine." not in other

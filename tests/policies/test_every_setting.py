@@ -168,6 +168,9 @@ ELSEWHERE = {
     "fault_tolerance.max_num_learner_restarts": "policies/test_killed_parts.py",
     "fault_tolerance.min_served_effect": "policies/test_injected_faults.py",
     "output.wandb": "launch/test_train.py",
+    "callbacks": "launch/test_callbacks.py",
+    "training.chats": "launch/test_chat_rows.py",
+    "warm_start.chats": "launch/test_chat_rows.py",
 }
 """What such a run does not show: the file of tests that does."""
 ONLY_READ = {"fault_tolerance.env_runner_restore_timeout_s", "learners.num_threads"}

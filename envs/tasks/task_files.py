@@ -1,0 +1,57 @@
+"""What a `data` setting may name: a task file, or one with an index of some of its tasks."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from agentpeft.envs.core.errors import DataError, SettingsError, check_choice, check_path, shown
+from agentpeft.envs.tasks.taskset import Taskset, TaskT
+
+TaskData: TypeAlias = str | Path | Mapping[str, str | Path]
+"""A path, or `{"tasks": path, "index": path}`: the second lists ids by skill, as
+`prepare_data single-skill --index` writes them.
+"""
+_KEYS = ("tasks", "index")
+
+
+def check_data(data: TaskData | None) -> None:
+    """Raises: SettingsError if a `data` setting is neither a path, nor both, nor None."""
+    if not isinstance(data, Mapping):
+        check_path("data", data)
+        return
+    for key in data:
+        check_choice("key of data", key, _KEYS)
+    for key in _KEYS:
+        if data.get(key) is None:
+            raise SettingsError(f"data needs a path under {key!r}, got {shown(dict(data))}")
+        check_path(f"data.{key}", data[key])
+
+
+def load_data(data: TaskData, load: Callable[[str | Path], Taskset[TaskT]]) -> Taskset[TaskT]:
+    """Returns a file's tasks, or those that an index lists, in the file's order.
+
+    `load` reads the file. Raises: DataError.
+    """
+    if not isinstance(data, Mapping):
+        return load(data)
+    tasks, wanted = load(data["tasks"]), _read_index(data["index"])
+    known = {task.task_id for task in tasks}
+    for task_id in sorted(wanted - known):
+        raise DataError(f"{data['index']}: no task {task_id!r} in {data['tasks']}")
+    return Taskset((task for task in tasks if task.task_id in wanted), tasks.name)
+
+
+def _read_index(path: str | Path) -> set[str]:
+    """Returns all ids of an index. Raises: DataError."""
+    try:
+        index = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    lists = list(index.values()) if isinstance(index, dict) else []
+    ids = {task_id for each in lists if isinstance(each, list) for task_id in each}
+    if not ids or not all(isinstance(each, list) for each in lists):
+        raise DataError(f"{path}: no index, which is an object with a list of task ids by skill")
+    return {str(task_id) for task_id in ids}

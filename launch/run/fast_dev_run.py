@@ -1,0 +1,58 @@
+"""A run of seconds that touches everything: sampling, a step, a delivery, evaluation, a checkpoint.
+
+It tells whether settings, environment and machine go together. What it learns is worth nothing.
+"""
+
+from agentpeft.policies.settings.config import Settings
+
+_NUM_ITERATIONS = 2
+_MAX_NEW_TOKENS = 8
+_HEAD_WIDTH = 8
+
+
+def shorten(settings: Settings) -> Settings:
+    """Returns settings of the same run, two iterations long and as small as it can be.
+
+    Nothing becomes larger. A model of yours stays as it is; the built-in one becomes tiny. An
+    entropy bonus makes the learner take its steps also where all episodes are equally wrong.
+    Raises: SettingsError.
+    """
+    training, learners = settings.training, settings.learners
+    warm_start, evaluation = settings.warm_start, settings.evaluation
+    num_groups = max(min(training.num_groups, 2), learners.num_learners)
+    values = settings.model_dump()
+    values["warm_start"] |= {
+        "num_steps": min(warm_start.num_steps, 2),
+        "batch_size": min(warm_start.batch_size, 2),
+        "target_success": None,
+    }
+    values["env_runners"] |= {
+        "max_new_tokens": min(settings.env_runners.max_new_tokens, _MAX_NEW_TOKENS)
+    }
+    values["training"] |= {
+        "num_iterations": min(training.num_iterations, _NUM_ITERATIONS),
+        "num_groups": num_groups,
+        "num_minibatches": min(training.num_minibatches, num_groups),
+        "num_warmup_iterations": 0,
+    }
+    if settings.is_rl:
+        values["training"] |= {
+            "group_size": min(training.group_size, 2),
+            "entropy_coeff": training.entropy_coeff or 0.01,
+            "dynamic_sampling": False,
+            "max_resampled_groups": 0,
+        }
+    values["evaluation"] |= {
+        "num_tasks": min(evaluation.num_tasks, 4),
+        "samples_per_task": min(evaluation.samples_per_task, 2),
+        "interval": min(evaluation.num_tasks, 1),
+    }
+    values["output"] |= {"checkpoint_interval": 1}
+    if settings.is_tiny:
+        width = settings.tiny.num_heads * _HEAD_WIDTH
+        values["tiny"] |= {
+            "hidden_size": min(settings.tiny.hidden_size, width),
+            "num_layers": 1,
+            "intermediate_size": min(settings.tiny.intermediate_size, width),
+        }
+    return Settings(**values)

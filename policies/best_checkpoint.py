@@ -1,0 +1,69 @@
+"""Which of a run's checkpoints is the best by evaluation, under a name of its own.
+
+`checkpoints/best.json` says which it is and what it was measured at. `checkpoints/best` is a link
+to it, for people and commands. Both are replaced in one stroke, the file first.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agentpeft.envs.system.whole_files import write_file
+from agentpeft.policies.errors import CheckpointError
+
+BEST = "best"
+_FILE = "best.json"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BestCheckpoint:
+    """The name of a checkpoint's folder, and its success rate on the evaluated tasks."""
+
+    checkpoint: str
+    success_rate: float
+
+
+def read_best(folder: Path) -> BestCheckpoint | None:
+    """Returns the best checkpoint in a folder; None where none was evaluated, or it is gone.
+
+    Raises: CheckpointError where the file that names it is damaged.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return None
+    try:
+        best = BestCheckpoint(**json.loads(path.read_bytes()))
+        is_there = (folder / best.checkpoint).is_dir()
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{str(path)!r} is damaged: {error}; delete it") from None
+    return best if is_there else None
+
+
+def name_best(checkpoint: Path, success_rate: float) -> None:
+    """Names a checkpoint the best of its folder. Raises: CheckpointError.
+
+    A file system without links goes without one: the file names the checkpoint all the same.
+    """
+    folder = checkpoint.parent
+    content = json.dumps(asdict(BestCheckpoint(checkpoint.name, success_rate))).encode()
+    try:
+        write_file(folder / _FILE, content)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {error.filename!r}: {error.strerror}") from error
+    new = folder / f".new-{BEST}"
+    try:
+        new.unlink(missing_ok=True)
+        new.symlink_to(checkpoint.name)
+        new.replace(folder / BEST)
+    except OSError as error:
+        logger.warning("%s: no link to %s (%s)", folder / BEST, checkpoint.name, error.strerror)
+
+
+def forget_lost_best(folder: Path) -> None:
+    """Takes the name away where the checkpoint that had it is gone. Raises: CheckpointError."""
+    if read_best(folder) is None:
+        (folder / _FILE).unlink(missing_ok=True)
+        if (folder / BEST).is_symlink():
+            (folder / BEST).unlink()

@@ -1,0 +1,100 @@
+"""`Callbacks`: your own code, called as a run goes on; RLlib's idea, with fewer moments."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVarTuple
+
+from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.core.user_code import describe_error, import_user_module
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.messages import EpisodeRecord
+
+if TYPE_CHECKING:
+    from agentpeft.policies.algorithm import Algorithm
+
+Ts = TypeVarTuple("Ts")
+
+
+class Callbacks:
+    """What is called, and when: subclass it and override what you need.
+
+    One object is made for a run, in the driver's process, where all calls come one after another.
+    What a method raises ends the run. A checkpoint holds nothing of the object.
+    """
+
+    def on_episode_end(
+        self, algorithm: "Algorithm", episode: EpisodeRecord, *, is_evaluation: bool
+    ) -> None:
+        """Takes each episode of a round, once the round has been learnt from, or evaluated.
+
+        `episode.messages` is empty where `output.episodes` is false. Algorithm `sft` plays none.
+        """
+
+    def on_iteration_end(self, algorithm: "Algorithm", metrics: dict[str, float]) -> None:
+        """Takes what `Algorithm.train` is about to return; numbers that are added are logged."""
+
+    def on_checkpoint(self, algorithm: "Algorithm", path: Path) -> None:
+        """Takes the folder of a checkpoint that has just been written."""
+
+
+HOOKS = [name for name in vars(Callbacks) if name.startswith("on_")]
+
+
+def call_back(hook: Callable[[*Ts], None], *args: *Ts) -> None:
+    """Calls a hook. Raises: TrainingError, in one line, where it raises anything."""
+    try:
+        hook(*args)
+    except Exception as error:
+        if not isinstance(error, TrainingError):
+            inner = hook.func if isinstance(hook, partial) else hook
+            name = getattr(inner, "__qualname__", repr(inner))
+            raise TrainingError(f"callback {name} raised {describe_error(error)}") from error
+        raise
+
+
+def check_numbers(metrics: Mapping[str, object]) -> None:
+    """Raises: TrainingError where `on_iteration_end` has left a metric that is no number."""
+    for name, value in metrics.items():
+        if not isinstance(value, float | int):
+            raise TrainingError(
+                f"callback on_iteration_end: metric {name!r} must be a number, got {value!r:.60}"
+            )
+
+
+def make_callbacks(kind: type[Callbacks]) -> Callbacks:
+    """Returns an object of a class of callbacks.
+
+    Raises: SettingsError if it is none, has a hook that nobody calls, or cannot be made.
+    """
+    name = getattr(kind, "__qualname__", repr(kind))
+    if not (isinstance(kind, type) and issubclass(kind, Callbacks)):
+        raise SettingsError(f"callbacks {name} is no subclass of agentpeft's Callbacks")
+    for hook in dir(kind):
+        if hook.startswith("on_") and hook not in HOOKS:
+            raise SettingsError(
+                f"callbacks {name}: nobody calls {hook!r}{did_you_mean(hook, HOOKS)}"
+            )
+    try:
+        return kind()
+    except Exception as error:
+        if not isinstance(error, SettingsError):
+            raise SettingsError(f"callbacks {name}: making it, {describe_error(error)}") from error
+        raise
+
+
+def load_callbacks(setting: str | None) -> Callbacks:
+    """Returns the object that the setting `module:Class` names; None is one that does nothing.
+
+    Raises: SettingsError.
+    """
+    if setting is None:
+        return Callbacks()
+    module_name, _, name = setting.partition(":")
+    try:
+        module = import_user_module(module_name)
+    except SettingsError as error:
+        raise SettingsError(f"callbacks {setting!r}: {error}") from error
+    if name not in vars(module):
+        raise SettingsError(f"callbacks {setting!r}: {module_name} has no {name!r}")
+    return make_callbacks(vars(module)[name])

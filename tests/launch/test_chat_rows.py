@@ -1,0 +1,169 @@
+"""Supervised steps on chats of a file: what is learnt of a row, and runs that learn from one."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from tiny_run import TINY
+
+from agentpeft.envs import DataError
+from agentpeft.launch.export import main as export
+from agentpeft.launch.run.metric_writers import read_metrics
+from agentpeft.launch.train import main
+from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.rollout.chat_rows import chat_groups, read_chats
+from agentpeft.policies.settings.config import ModelSettings
+
+END = TextChat.END
+TALK = [
+    {"role": "user", "content": "Guess."},
+    {"role": "assistant", "content": "1"},
+    {"role": "user", "content": "Higher."},
+    {"role": "assistant", "content": "2"},
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def played(path):
+    """Returns a row's prompt, and the text of its tokens that are learnt."""
+    (episode,) = next(chat_groups(path, TextChat(ModelSettings()), seed=0)).trajectories
+    learnt = episode.token_ids[episode.loss_mask]
+    return "".join(map(chr, episode.prompt_ids)), "".join(map(chr, learnt)), episode
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "learnt"),
+    [
+        ({"messages": TALK}, f"Guess.{END}", f"1{END}2{END}"),
+        ({"messages": [*TALK, TALK[2]]}, f"Guess.{END}", f"1{END}2{END}"),
+        ({"prompt": TALK[:3], "completion": TALK[3:]}, f"Guess.{END}1{END}Higher.{END}", f"2{END}"),
+        ({"prompt": "2+2=", "completion": "4"}, f"2+2={END}", f"4{END}"),
+    ],
+    ids=["messages", "user_last", "conversation", "texts"],
+)
+def test_a_row_s_answers_are_learnt_and_its_prompt_is_not(tmp_path, row, prompt, learnt):
+    begun, said, episode = played(write(tmp_path / "chats.jsonl", [row]))
+    assert (begun, said) == (prompt, learnt)
+    assert sum(episode.turn_rewards) == 1.0 and len(episode.turn_ends) == learnt.count(END)
+
+
+def test_every_round_has_each_row_once_and_a_position_is_always_the_same_row(tmp_path):
+    rows = [{"prompt": str(n), "completion": str(n)} for n in range(5)]
+    path, chat = write(tmp_path / "chats.jsonl", rows), TextChat(ModelSettings())
+    groups = chat_groups(path, chat, seed=1)
+    names = [next(groups).task_id for _ in range(10)]
+    assert len(set(names[:5])) == len(set(names[5:])) == 5 and names[:5] != names[5:]
+    assert next(chat_groups(path, chat, 1, first=7)).task_id == names[7]
+
+
+def test_parquet_is_read_as_jsonl_is(tmp_path):
+    rows = [{"messages": TALK}, {"messages": TALK[:2]}]
+    write(tmp_path / "chats.jsonl", rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "chats.parquet")
+    one, other = (read_chats(str(tmp_path / f"chats.{kind}")) for kind in ("jsonl", "parquet"))
+    assert [row.learnt for row in one] == [row.learnt for row in other]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "Hello"}, "a chat has messages, or a prompt and a completion"),
+        ({"prompt": "Hello"}, "a chat has messages, or a prompt and a completion"),
+        ({"messages": TALK[1:]}, r"must have user and assistant by turns.*got \['assistant'"),
+        ({"messages": [*TALK, TALK[3]]}, "must have user and assistant by turns"),
+        ({"prompt": "2+2=", "completion": "5", "label": False}, "field 'label' is false"),
+        ({"messages": TALK[:1]}, "must have user and assistant by turns"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "must have messages with a role"),
+        ({"messages": [{"role": "user", "content": None}]}, "must have messages with a role"),
+        ({"prompt": TALK[:2], "completion": TALK[2:3]}, "must end with an assistant's turn"),
+    ],
+)
+def test_a_row_that_is_no_chat_is_named(tmp_path, row, message):
+    path = write(tmp_path / "chats.jsonl", [{"messages": TALK}, row])
+    with pytest.raises(DataError, match=rf"chats\.jsonl:2.*{message}"):
+        read_chats(path)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a config of the tiny model, and sums with their answers as chats."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "messages": [
+                {"role": "system", "content": "Add."},
+                {"role": "user", "content": f"{a}+{b}="},
+                {"role": "assistant", "content": str(a + b)},
+            ]
+        }
+        for a, b in rng.integers(1, 9, (40, 2)).tolist()
+    ]
+    write(tmp_path / "sums.jsonl", rows)
+    return tmp_path
+
+
+SFT = ("training.algorithm=sft", "training.group_size=", "warm_start.num_steps=0")
+
+
+def losses(folder):
+    (run_dir,) = (folder / "outputs/tiny").iterdir()
+    return [row["train/policy_loss"] for row in read_metrics(run_dir) if "train/policy_loss" in row]
+
+
+def test_sft_learns_a_file_of_chats(folder):
+    words = ["training.chats=sums.jsonl", "training.num_iterations=8", "training.num_groups=20"]
+    assert main(["tiny.toml", *SFT, *words]) == 0
+    found = losses(folder)
+    assert len(found) == 8 and found[-1] < found[0] - 0.05
+
+
+@pytest.mark.parametrize("name", ["tiny", "folder"])
+def test_a_warm_start_learns_a_file_of_chats(folder, name, capsys):
+    """The built-in model's is its pretraining; any other model's trains its adapter."""
+    words = ["warm_start.chats=sums.jsonl", "warm_start.num_steps=3", "training.num_iterations=1"]
+    if name == "folder":
+        assert main(["tiny.toml", "training.num_iterations=0", "warm_start.num_steps=0"]) == 0
+        (base,) = (folder / "cache").glob("tiny-*")
+        words += [f"model.name={base}", "tiny.hidden_size=", "tiny.num_layers="]
+        words += ["tiny.num_heads=", "tiny.intermediate_size=", "output.dir=more"]
+    assert main(["tiny.toml", *words]) == 0
+    other = "output.dir=other"
+    assert main(["tiny.toml", *words, "warm_start.chats=", other]) == 0
+    ends = [json.loads(t) for t in capsys.readouterr().out.splitlines() if '"adapter"' in t][-2:]
+    weights = [(folder / end["adapter"] / "adapter_model.safetensors").read_bytes() for end in ends]
+    assert weights[0] != weights[1]
+
+
+def test_what_a_run_exports_can_be_learnt(folder):
+    own = ["env_runners.engine=scripted", "warm_start.num_steps=0", "evaluation.num_tasks=0"]
+    assert main(["tiny.toml", *own]) == 0
+    (run_dir,) = (folder / "outputs/tiny").iterdir()
+    assert export([str(run_dir), "--format", "sft", "--output", "rows.jsonl"]) == 0
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert [row.prompt for row in read_chats("rows.jsonl")] == [
+        row["prompt"][0]["content"] for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["training.chats=sums.jsonl"], "training.chats 'sums.jsonl' are for algorithm 'sft'"),
+        ([*SFT, "training.chats=none.jsonl"], "none.jsonl: no such file"),
+        ([*SFT, "warm_start.chats=sums.jsonl"], "has no effect with warm_start.num_steps = 0"),
+        (["warm_start.chats=tiny.toml"], "tiny.toml:2: not JSON"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_run(folder, capsys, words, message):
+    assert main(["tiny.toml", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "outputs").exists()

@@ -1,0 +1,58 @@
+"""`output.checkpoint_interval = "epoch"`: a checkpoint when a task file has been gone through."""
+
+import pytest
+
+from agentpeft.launch import prepare_data
+from agentpeft.launch.train import main
+from agentpeft.policies.checkpoints import list_checkpoints
+
+CONFIG = """
+experiment = "epochs"
+deterministic = true
+environment = {id = "AgentPEFT/GSM8K-v0", kwargs = {data = "tasks.jsonl"}}
+tiny = {hidden_size = 32, num_layers = 1, num_heads = 2, intermediate_size = 64}
+lora = {rank = 2}
+env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 2, engine = "scripted"}
+training = {num_iterations = 7, num_groups = 2, group_size = 2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 0}
+output = {checkpoint_interval = "epoch", num_checkpoints_kept = 9, tensorboard = false}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the config, and a file of five tasks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "epochs.toml").write_text(CONFIG, "utf-8")
+    prepare_data.write_word_problems(tmp_path / "tasks.jsonl", 5, 0, "train")
+    return tmp_path
+
+
+def saved(folder):
+    (run_dir,) = (folder / "outputs/epochs").iterdir()
+    return run_dir, [int(path.name[-6:]) for path in list_checkpoints(run_dir / "checkpoints")]
+
+
+def test_a_run_saves_when_all_tasks_were_taken_once_more_also_after_a_resume(folder):
+    """Two tasks an iteration: the 5th is taken in the 3rd, the 10th in the 5th, and so on."""
+    assert main(["epochs.toml"]) == 0
+    run_dir, numbers = saved(folder)
+    assert numbers == [3, 5, 7]  # and at the end
+    assert main(["--resume", str(run_dir), "training.num_iterations=9"]) == 0
+    assert saved(folder)[1] == [3, 5, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["environment.kwargs="], "needs a set of tasks that is gone through (a task file)"),
+        (["curriculum.stages=[{}, {}]"], "goes with no curriculum.stages"),
+        (["curriculum.sampling=frontier"], "goes with no curriculum.stages"),
+        (["output.checkpoint_interval=epochs"], "output.checkpoint_interval: input should be"),
+    ],
+)
+def test_an_epoch_of_tasks_without_an_end_is_refused_before_the_run(folder, capsys, words, message):
+    assert main(["epochs.toml", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "outputs").exists()

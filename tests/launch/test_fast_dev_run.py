@@ -1,0 +1,61 @@
+"""`--fast-dev-run`: a run of seconds that leaves all that a run leaves, of any config."""
+
+import json
+
+import pytest
+
+from agentpeft.launch.run.fast_dev_run import shorten
+from agentpeft.launch.run.metric_writers import read_metrics
+from agentpeft.launch.run.run_folder import CONFIGS, read_start
+from agentpeft.launch.train import main
+from agentpeft.policies.checkpoints import list_checkpoints
+from agentpeft.policies.settings.config import Settings
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_config_becomes_short_and_keeps_what_it_is_about(path):
+    settings = read_start([path.stem], []).settings
+    short = shorten(settings)
+    assert short.training.num_iterations == 2 and short.training.num_groups == 2
+    assert short.evaluation.num_tasks <= 4 and short.evaluation.interval == 1
+    assert short.output.checkpoint_interval == 1
+    for name in ("environment", "model", "lora", "learners", "curriculum"):
+        assert dict(short)[name] == dict(settings)[name]
+    assert short.training.algorithm == settings.training.algorithm
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"training": {"algorithm": "sft"}},
+        {"training": {"algorithm": "reinforce", "group_size": 1}},
+        {"training": {"algorithm": "distill", "teacher": "some/model"}, "model": {"name": "x"}},
+        {"training": {"dynamic_sampling": True, "max_resampled_groups": 4}},
+        {"training": {"num_minibatches": 8}, "learners": {"num_learners": 4}},
+        {"tiny": {"num_heads": 6, "hidden_size": 192}},
+        {"evaluation": {"num_tasks": 0}},
+    ],
+    ids=str,
+)
+def test_settings_that_lean_on_each_other_stay_valid(values):
+    short = shorten(Settings(**values))
+    assert short == shorten(short)
+    assert short.training.num_groups >= short.learners.num_learners
+
+
+def test_it_touches_everything_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    own = ["env_runners.num_env_runners=0", "env_runners.num_threads=1", "learners.num_threads=1"]
+    assert main(["arithmetic_add", "--fast-dev-run", *own]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (run_dir,) = (tmp_path / "outputs" / "arithmetic_add-fast-dev-run").iterdir()
+    lines = read_metrics(run_dir)
+    assert [line["train/step"] for line in lines if "eval/success_rate" in line] == [0, 1, 2]
+    steps = [line for line in lines if "train/grad_norm" in line]
+    assert len(steps) == 2 and not any(line.get("train/num_skipped_updates") for line in steps)
+    assert len(list_checkpoints(run_dir / "checkpoints")) == 2
+    assert "<svg" in (tmp_path / last["report"]).read_text("utf-8")
+    assert last["seconds"]["total"] < 60
+    assert main(["--resume", str(run_dir), "--fast-dev-run"]) == 2
+    assert "--fast-dev-run begins a run of its own" in capsys.readouterr().err

@@ -1,0 +1,27 @@
+"""The time that a run still takes, and what a success has cost it."""
+
+import time
+
+import pytest
+
+from agentpeft.launch.run.pace import LEFT, Pace, compute_cost
+
+
+def test_the_last_ten_iterations_tell_the_time_left():
+    pace = Pace(20)
+    time.sleep(0.2)
+    assert pace.end_iteration(1)[LEFT] == pytest.approx(0.2 * 19, rel=0.3)
+    for iteration in range(2, 13):
+        left = pace.end_iteration(iteration)[LEFT]
+    assert left < 0.1  # the slow one is forgotten
+    assert pace.end_iteration(20)[LEFT] == 0
+
+
+def test_a_success_costs_the_seconds_and_tokens_of_failures_too():
+    lines = [
+        {"train/step": 0, "eval/success_rate": 0.5},
+        {"time/total_s": 2.0, "sample/num_sampled_tokens": 100.0, "sample/outcome/failure": 8.0},
+        {"time/total_s": 4.0, "sample/num_sampled_tokens": 50.0, "sample/outcome/success": 4.0},
+    ]
+    assert compute_cost(lines) == {"seconds": 1.5, "tokens": 37.5}
+    assert compute_cost(lines[:2]) == {"seconds": None, "tokens": None}
