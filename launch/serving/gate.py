@@ -216,7 +216,11 @@ class _Connection:
             return {"type": "websocket.disconnect", "code": _IDLE_CODE}
 
     async def send(self, message: Message) -> None:
-        """Sends a message. Raises: OSError where the client does not read, as for one that left."""
+        """Sends a message; one who has left, or reads nothing for `idle_s`, is told no more.
+
+        That is not raised: the library asks for the next message then, and hears that there is no
+        client. Of an exception it would try to tell the client.
+        """
         if self._is_closed:
             return
         if message["type"] == "websocket.accept" and self.subprotocol:
@@ -225,10 +229,11 @@ class _Connection:
         try:
             async with asyncio.timeout(self._idle_s):
                 await self._send(message)
-        except TimeoutError as error:
-            self._is_closed = True
+        except TimeoutError:
             self._metrics.refused.labels("slow").inc()
-            raise OSError(f"the client has read nothing for {self._idle_s:g} s") from error
+            self._is_closed = True
+        except OSError:
+            self._is_closed = True
 
 
 def _subprotocols(scope: Message) -> list[str]:

@@ -191,8 +191,9 @@ class TextSession(Environment):  # type: ignore[misc]
     def _open(self, env_kwargs: dict[str, Any] | None) -> TextEnv[Any]:
         """Returns the session's environment, a new one where its arguments have changed."""
         if env_kwargs is not None and env_kwargs != self._env_kwargs:
+            env = self._served.make(env_kwargs)  # before the old one is closed: it may be refused
             self.close()
-            self._env_kwargs = env_kwargs
+            self._env, self._env_kwargs = env, env_kwargs
         if self._env is None:
             self._env = self._served.make(self._env_kwargs)
         return self._env
