@@ -19,10 +19,12 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 # isort: split
 import ipaddress
 import json
+import re
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -40,6 +42,7 @@ _limit = partial(Option, rich_help_panel="Limits")
 _secret = partial(Option, rich_help_panel="Who may come in")
 _END_S = 10
 """How long sessions that go on at the end may take to stop."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+-]+")
 main = CommandLine()
 
 
@@ -93,8 +96,7 @@ def serve(  # noqa: PLR0913 (each is an option)
         limits=Limits(max_sessions, idle_s, max_message_kib * 1024, max_rate),
         end_s=_END_S,
     )
-    with reserved_stdout() as lines, _listen(host, port) as listener:
-        _ignore_stop_signals()
+    with reserved_stdout() as lines, _listen(host, port) as listener, _outliving_signals():
         server.run(options, listener, partial(_tell, lines))
     return 0
 
@@ -125,8 +127,8 @@ def _read_tokens(tokens: Sequence[str], path: Path | None) -> tuple[str, ...]:
     if path and not found:
         raise SettingsError(f"{path}: expected a token in each line, found none")
     for token in found:
-        if not token.isascii() or not token.isprintable() or " " in token or not token:
-            raise SettingsError("a token must be printable ASCII without spaces")
+        if not _TOKEN.fullmatch(token):  # what both a header and a browser's WebSocket can carry
+            raise SettingsError("a token must have letters, digits and . _ ~ + - alone")
     return found
 
 
@@ -166,13 +168,19 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _ignore_stop_signals() -> None:
+@contextmanager
+def _outliving_signals() -> Iterator[None]:
     """Keeps a stop from ending the process before environments are closed.
 
     The server has handlers of its own while it runs; once it has stopped it raises the signal anew.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _tell(lines: TextIO, url: str, environments: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from env_server import TOKEN, ask, env_server, session
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from playwright.sync_api import sync_playwright
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import agentpeft.envs
@@ -567,7 +568,7 @@ def test_tls_by_files_is_checked_by_the_client(tmp_path):
         "--max-sessions 0": "--max-sessions must be an integer >= 1, got 0",
         "--idle-s 0": "--idle-s must be a number > 0, got 0.0",
         "--max-rate -1": "--max-rate must be a number > 0, got -1.0",
-        "--token tö": "a token must be printable ASCII without spaces",
+        "--token a/b": "a token must have letters, digits and . _ ~ + - alone",
     }.items(),
 )
 def test_wrong_words_are_one_line_and_status_2(words, problem, capsys):
@@ -615,6 +616,28 @@ def test_a_step_over_the_clients_time_is_a_fault_and_the_next_reset_works(server
     env.reset()
     assert env.step("hello")[0] == "You said hello."
     env.close()
+
+
+def test_an_episode_is_played_by_hand_on_the_servers_page(server, chromium):
+    own = gymnasium.make(ARITHMETIC).unwrapped
+    prompt = own.reset(seed=5)[0]
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.url)
+        page.wait_for_function("document.body.innerText.includes('needs a token')")
+        page.fill("#token", TOKEN)
+        page.press("#token", "Tab")
+        page.wait_for_selector(f"#environment option:text-is('{ARITHMETIC}')", state="attached")
+        page.fill("#seed", "5")
+        page.click("#begin button")
+        page.wait_for_selector("#text:enabled")
+        assert page.inner_text("#transcript p:last-child") == prompt
+        page.fill("#text", own.oracle_actions(own.task)[0])
+        page.click("#send")
+        page.wait_for_function("document.body.innerText.includes('it earned 1.')")
+        assert page.inner_text("#transcript p:last-child") == "Correct."
+        browser.close()
 
 
 def test_the_token_may_come_from_the_environment(server, monkeypatch):
