@@ -9,7 +9,8 @@ A server is started on this machine, and one client process plays the oracle's e
 WebSockets at once, in OpenEnv's messages: `reset` with a seed, then each action. The same episodes
 are played in this process first, in threads where the environment's steps wait. One JSON line for
 each environment: episodes a second of both, their ratio, the latency of a step as the client sees
-it, the server's memory before and after, and what it still held once all clients had left.
+it, the processor time of an episode here and in the server (which others on the machine change
+little), the server's memory before and after, and what it still held once all clients had left.
 """
 
 import argparse
@@ -129,6 +130,12 @@ def read_memory_mib(pid: int) -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
+def read_cpu_s(pid: int) -> float:
+    """Returns the processor time that a process and the children that it has waited for took."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def read_held(url: str) -> dict[str, float]:
     """Returns how many sessions and environments a server has."""
     held = {"sessions": 0.0, "environments": 0.0}
@@ -144,11 +151,15 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
     """Returns one line of the result."""
     plan = plan_episodes(env_id, num_episodes)
     play_here(env_id, plan[:num_sessions], num_sessions)
+    cpu_s = [read_cpu_s(os.getpid())]
     here_s = play_here(env_id, plan, num_sessions)
+    cpu_s.append(read_cpu_s(os.getpid()))
     with serving(env_id, num_sessions) as (url, pid):
         asyncio.run(play_there(url, plan[:num_sessions], num_sessions))
         memory_mib = [read_memory_mib(pid)]
+        cpu_s.append(read_cpu_s(pid))
         there_s, latencies = asyncio.run(play_there(url, plan, num_sessions))
+        cpu_s.append(read_cpu_s(pid))
         memory_mib.append(read_memory_mib(pid))
         deadline_s = time.monotonic() + 10
         while any((held := read_held(url)).values()) and time.monotonic() < deadline_s:
@@ -161,6 +172,8 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
         "in_process_episodes_per_s": round(num_episodes / here_s, 1),
         "served_episodes_per_s": round(num_episodes / there_s, 1),
         "ratio": round(here_s / there_s, 3),
+        "in_process_cpu_ms": round((cpu_s[1] - cpu_s[0]) / num_episodes * 1000, 3),
+        "server_cpu_ms": round((cpu_s[3] - cpu_s[2]) / num_episodes * 1000, 3),
         "step_p50_ms": round(p50, 2),
         "step_p99_ms": round(p99, 2),
         "server_mib": memory_mib,

@@ -32,6 +32,8 @@ SUBPROTOCOL = "agentpeft"
 """What a browser names beside its token, as it cannot set a header: `agentpeft, TOKEN`."""
 _OPEN_PATHS = {"/", "/health"}
 """What needs no token: a page without secrets, and what a load balancer asks."""
+_PLAYING = ("/reset", "/step")
+"""Requests that have an environment made, for as long as they last, as a session has."""
 _IDLE_CODE = 4408
 _MAX_CLIENTS = 10_000
 
@@ -116,13 +118,15 @@ class Gate:
         async def receive_body() -> Message:
             return next(bodies, None) or await receive()
 
-        await self._application(scope, receive_body, send)
+        plays = scope["path"].endswith(_PLAYING)
+        self._num_sessions += plays
+        try:
+            await self._application(scope, receive_body, send)
+        finally:
+            self._num_sessions -= plays
 
     async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
         refusal = self._find_refusal(scope)
-        if refusal is None and self._num_sessions >= self._limits.max_sessions:
-            text = f"all {self._limits.max_sessions} sessions are taken: try again later"
-            refusal = _Refusal(503, "sessions", text)
         if refusal is not None:
             response = self._to_response(refusal)
             await WebSocket(scope, receive, send).send_denial_response(response)
@@ -155,6 +159,10 @@ class Gate:
             return None
         if self._tokens and not self._is_known(_token_of(scope, headers)):
             return _Refusal(401, "token", "no or a wrong token: send Authorization: Bearer TOKEN")
+        plays = scope["type"] == "websocket" or scope["path"].endswith(_PLAYING)
+        if plays and self._num_sessions >= self._limits.max_sessions:
+            text = f"all {self._limits.max_sessions} sessions are taken: try again later"
+            return _Refusal(503, "sessions", text)
         return None
 
     def _is_known(self, token: str) -> bool:

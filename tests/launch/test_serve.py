@@ -317,7 +317,7 @@ def wrong_messages(server):
             answer = json.loads(websocket.recv(10))
             assert (answer["type"], answer["data"]["code"]) == ("error", code), (text, answer)
         assert ask(websocket, "reset")["type"] == "observation"  # the session is as good as new
-    for wrong in ("[1]", b"\xff\xfe"):
+    for wrong in ("[1]", b"\xff\xfe", "[" * 100_000, f'{{"type": {"1" * 10_000}}}'):
         with session(server, TOY) as websocket:
             websocket.send(wrong)
             assert json.loads(websocket.recv(10))["data"]["code"] == "SESSION_ERROR"
@@ -443,6 +443,10 @@ def too_many_sessions(server):
         with pytest.raises(InvalidStatus) as error, session(server, TOY):
             pass
         assert error.value.response.status_code == 503
+        request = Request(f"{server.url}/reset", b"{}")
+        request.add_header("Authorization", f"Bearer {TOKEN}")
+        with pytest.raises(HTTPError, match="503"):
+            urlopen(request)
         with pytest.raises(EnvFault, match="8 sessions are taken"):
             make(server, TOY)
 
