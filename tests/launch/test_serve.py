@@ -24,6 +24,7 @@ import pytest
 from env_server import TOKEN, ask, env_server, session
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from playwright.sync_api import sync_playwright
+from process_parts import children_of
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import agentpeft.envs
@@ -489,6 +490,21 @@ def test_no_client_loses_another_one_its_session(server, folder, disturb):
 
 
 # What a server does.
+
+
+def test_a_lost_client_frees_its_sandbox(any_sandbox):
+    with env_server("AgentPEFT/OSInteraction-v0") as server:
+        before = children_of(server.process.pid)
+        with session(server) as lost, session(server) as other:
+            prompts = [ask(each, "reset", seed=3)["data"] for each in (lost, other)]
+            assert prompts[0] == prompts[1]
+            assert len(children_of(server.process.pid)) >= len(before) + 2
+            lost.socket.shutdown(socket.SHUT_RDWR)
+            assert wait_until(lambda: server.metric("agentpeft_environments") == 1)
+            assert (
+                ask(other, "step", text="Act: bash\n\n```bash\necho here\n```")["type"] != "error"
+            )
+        assert wait_until(lambda: children_of(server.process.pid) == before)
 
 
 def test_after_a_killed_server_the_episode_is_a_fault_and_the_next_one_begins_elsewhere(
