@@ -51,7 +51,8 @@ _ENTRY_POINTS = {
     "AgentPEFT/OSInteraction-v0": ("os_interaction.env:OSInteractionEnv", "make_os_interaction"),
 }
 ENV_IDS = tuple(_ENTRY_POINTS)
-"""The ids that this package registers."""
+"""The ids that this package registers, but for the one that plays those of a server."""
+_ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "make_remote")
 
 for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
     gymnasium.register(

@@ -30,6 +30,7 @@ COMMANDS = {
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
     "doctor": "Says what works on this machine, and what to do about the rest.",
+    "serve": "Serves environments to others over HTTP and WebSocket (OpenEnv).",
     "prepare-data": "Generates, downloads, converts and validates task files.",
 }
 """By name: a module of `launch/` (or of `launch/reporting/`) has `main`, its `CommandLine`."""

@@ -40,7 +40,9 @@ def dockerfile():
     return [tuple(line.split(None, 1)) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["ray_cluster.yaml", "rayjob.yaml", "Dockerfile"])
+@pytest.mark.parametrize(
+    "name", ["ray_cluster.yaml", "rayjob.yaml", "Dockerfile", "serve.Dockerfile"]
+)
 def test_the_commands_in_an_example_are_known(name):
     commands = comment_commands(name)
     assert commands and not [said for words in commands if (said := problem_of(words))]

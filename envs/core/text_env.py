@@ -42,12 +42,14 @@ class Turn:
     """What one action led to: the new text, and the outcome if it ended the episode.
 
     `INVALID_ACTION` and `TIMEOUT` end the episode unless the settings say otherwise. `reward` is
-    for environments that reward single turns; final rewards come from the outcome.
+    for environments that reward single turns; final rewards come from the outcome. An action is
+    invalid where the outcome says so, or where `is_valid_action` does and the episode goes on.
     """
 
     observation: str
     outcome: Outcome = Outcome.ONGOING
     reward: float = 0.0
+    is_valid_action: bool = True
 
 
 class EpisodeOptions(TypedDict, total=False):
@@ -267,7 +269,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         start_s = time.monotonic()
         turn = self._checked_act(action)
         self._spent_s += time.monotonic() - start_s
-        is_valid_action = turn.outcome is not Outcome.INVALID_ACTION
+        is_valid_action = turn.is_valid_action and turn.outcome is not Outcome.INVALID_ACTION
         outcome = self._settle(turn.outcome)
         reward = turn.reward + self.reward_config.turn_reward(action, is_valid_action)
         observation = self._cut(turn.observation)

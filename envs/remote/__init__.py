@@ -1,0 +1,1 @@
+"""`AgentPEFT/Remote-v0`: an environment that a server has, as `agentpeft serve` starts one."""

@@ -1,0 +1,146 @@
+"""The suite's one door to WebSockets: a session with a server, one question at a time."""
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gymnasium.error import ResetNeeded
+
+from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+TOKEN_VARIABLE = "AGENTPEFT_TOKEN"  # noqa: S105 (a variable's name)
+_ERRORS: Mapping[str, type[Exception]] = {
+    kind.__name__: kind for kind in (DataError, ResetNeeded, SettingsError, UnknownTaskError)
+}
+_LOCAL = {"127.0.0.1", "::1", "localhost"}
+_GOODBYE = json.dumps({"type": "close"})
+
+
+class RemoteError(RuntimeError):
+    """What an environment on a server raised and none may: a mistake in its code."""
+
+
+class ServerGoneError(EnvFault):
+    """A session ended before its server answered."""
+
+
+class Connection:
+    """One session of a server. After a fault it is closed for good."""
+
+    def __init__(self, socket: "ClientConnection", closing: ExitStack, timeout_s: float) -> None:
+        """`closing` closes the socket; `timeout_s`: how long the server may take for an answer."""
+        self._socket, self._closing, self._timeout_s = socket, closing, timeout_s
+        self._is_open = True
+
+    @classmethod
+    def open(
+        cls, url: str, token: str | None, ca_file: str | None, connect_s: float, timeout_s: float
+    ) -> "Connection":
+        """Returns a new session at `url` (ws:// or wss://).
+
+        Raises: EnvFault where there is no server, no room or no right to come in; SettingsError
+        where the server has no such environment, or the client's package is missing here.
+        """
+        try:
+            from websockets.exceptions import InvalidStatus, WebSocketException
+            from websockets.sync.client import connect
+        except ModuleNotFoundError as error:
+            raise SettingsError(f"{error}: pip install 'agentpeft[remote]'") from error
+        token = token or os.environ.get(TOKEN_VARIABLE)
+        is_secure = url.startswith("wss:")
+        closing = ExitStack()
+        connecting = partial(
+            connect,
+            url,
+            additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+            ssl=ssl.create_default_context(cafile=ca_file) if is_secure else None,
+            open_timeout=connect_s,
+            close_timeout=1.0,
+            compression=None,
+            max_size=None,
+            proxy=None if urlsplit(url).hostname in _LOCAL else True,
+        )
+        try:
+            socket = closing.enter_context(connecting())
+        except InvalidStatus as error:
+            body = (error.response.body or b"").decode("utf-8", "replace")
+            text = " ".join(body.split())[:200] or error.response.reason_phrase
+            kind = SettingsError if error.response.status_code == HTTPStatus.NOT_FOUND else EnvFault
+            raise kind(f"{url}: {error.response.status_code}: {text}") from error
+        except (OSError, WebSocketException) as error:
+            raise EnvFault(f"{url}: cannot connect: {_describe(error)}") from error
+        return cls(socket, closing, timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session can be asked: nothing has failed, and the server has not closed."""
+        return self._is_open and self._socket.close_code is None
+
+    def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the data of the server's answer to a message of OpenEnv's.
+
+        Raises: EnvFault where none comes; what the server says that it raised.
+        """
+        from websockets.exceptions import WebSocketException
+
+        try:
+            self._socket.send(json.dumps({"type": kind, "data": data}))
+            text = self._socket.recv(self._timeout_s)
+        except TimeoutError as error:
+            self.close()
+            raise EnvFault(f"the server took more than {self._timeout_s:g} s") from error
+        except (OSError, WebSocketException) as error:
+            self.close()
+            raise ServerGoneError(f"the server is gone: {_describe(error)}") from error
+        except BaseException:
+            self.close()  # the answer may still come, and would be taken for the next one's
+            raise
+        return self._read(text)
+
+    def question(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the answer to what is asked beside an episode. Raises: as `ask`."""
+        data = self.ask("step", {"text": "", "metadata": {**arguments, "ask": name}})
+        answer = data.get("metadata")
+        if not isinstance(answer, dict):
+            raise EnvFault(f"the server does not answer {name!r}")
+        return answer
+
+    def close(self) -> None:
+        """Ends the session, so that the server frees what it holds; idempotent."""
+        from websockets.exceptions import WebSocketException
+
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError, WebSocketException):
+                self._socket.send(_GOODBYE)
+            self._closing.close()
+
+    def _read(self, text: str | bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(text)
+            kind, data = answer["type"], answer["data"]
+        except (ValueError, TypeError, KeyError) as error:
+            self.close()
+            raise EnvFault(f"the server answered {text[:60]!r}, no OpenEnv message") from error
+        if kind == "observation" and isinstance(data, dict):
+            return data
+        message = str(data.get("message")) if isinstance(data, dict) else str(data)
+        name, _, rest = message.partition(": ")
+        if name in _ERRORS:
+            raise _ERRORS[name](rest)
+        if name == EnvFault.__name__:
+            raise EnvFault(f"on the server: {rest}")
+        raise RemoteError(f"on the server: {message[:500]}")
+
+
+def _describe(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,33 @@
+"""What client and server of a remote environment agree on beside OpenEnv's protocol."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from agentpeft.envs.core.errors import SettingsError, shown
+
+PROTOCOL = 1
+"""Grows where an older client or server would misunderstand the other."""
+
+
+def write_random_state(rng: np.random.Generator) -> dict[str, Any]:
+    """Returns where a generator stands, as JSON. Raises: SettingsError unless it is a PCG64's.
+
+    A draw on the server from this state is the draw that would have been made here.
+    """
+    state = rng.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        kind = state["bit_generator"]
+        raise SettingsError(f"tasks are drawn with numpy's default generator (PCG64), not {kind}")
+    return dict(state)
+
+
+def read_random_state(state: Mapping[str, Any]) -> np.random.Generator:
+    """Returns a generator that stands where another stood. Raises: SettingsError."""
+    bits = np.random.PCG64(0)
+    try:
+        bits.state = state  # type: ignore[assignment]  # numpy checks it
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise SettingsError(f"no state of a PCG64: {shown(state)}") from error
+    return np.random.Generator(bits)

@@ -1,0 +1,70 @@
+"""A remote environment's tasks: what a client may know of them, and where they come from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from agentpeft.envs.core.errors import EnvFault
+from agentpeft.envs.remote.messages import read_random_state, write_random_state
+from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.tasks.taskset import Task, Taskset
+
+Ask = Callable[..., dict[str, Any]]
+"""Puts a question to the server, by its name and its arguments, and returns the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteTask(Task):
+    """A task of a server. `content` is the hash of the task there, without which none is played."""
+
+    content: str
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> "RemoteTask":
+        """Returns the task of a server's answer. Raises: EnvFault if that is none."""
+        try:
+            return cls(**{**answer, "skills": tuple(answer["skills"])})
+        except (KeyError, TypeError) as error:
+            raise EnvFault(f"the server told of no task: {answer!r:.60}") from error
+
+
+class RemoteTasks:
+    """The endless tasks of a server's generator: the same state draws the task it draws there."""
+
+    def __init__(self, ask: Ask, level: int | None = None) -> None:
+        """`level` is one of an environment whose difficulty adapts; None is the present one."""
+        self._ask, self._level = ask, level
+
+    def draw(self, rng: np.random.Generator) -> RemoteTask:
+        """Returns the task that the server's own source draws with `rng`. Raises: EnvFault."""
+        answer = self._ask("draw", random_state=write_random_state(rng), level=self._level)
+        rng.bit_generator.state = read_random_state(answer["random_state"]).bit_generator.state
+        return RemoteTask.of(answer["task"])
+
+    def get(self, task_id: str) -> RemoteTask:
+        """Returns the task of that id. Raises: UnknownTaskError, EnvFault."""
+        return RemoteTask.of(self._ask("task", task_id=task_id)["task"])
+
+
+class RemoteTaskset(Taskset[RemoteTask]):
+    """All tasks of a server's taskset, asked for when one is first needed."""
+
+    def __init__(self, ask: Ask, name: str) -> None:
+        """`name` is the taskset's on the server."""
+        self._ask, self.name = ask, name
+
+    @cached_property
+    def _tasks(self) -> tuple[RemoteTask, ...]:  # type: ignore[override]
+        return tuple(map(RemoteTask.of, self._ask("tasks")["tasks"]))
+
+    @cached_property
+    def _by_id(self) -> dict[str, RemoteTask]:  # type: ignore[override]
+        return {task.task_id: task for task in self._tasks}
+
+
+def content_of(task: Task) -> str:
+    """Returns the hash by which a server knows a task, be it remote or the environment's own."""
+    return task.content if isinstance(task, RemoteTask) else f"{content_hash(task):016x}"

@@ -1,0 +1,1 @@
+"""Environments as a service: what `launch/serve.py` runs."""

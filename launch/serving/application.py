@@ -1,0 +1,88 @@
+"""The server's application: each environment at a path of its own, and what is asked of all."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from agentpeft.launch.serving.gate import Application, Gate, Limits
+from agentpeft.launch.serving.metrics import ServerMetrics
+from agentpeft.launch.serving.openenv_types import HTTPEnvServer, State, TextAction, TextObservation
+from agentpeft.launch.serving.session import ServedEnvironment, ServedError, TextSession
+
+_PAGE = Path(__file__).parent / "page" / "index.html"
+_KEPT_PATHS = {"/reset", "/step", "/state", "/metadata", "/health", "/schema", "/ws"}
+"""What is served of the library's routes. Its `/mcp` opens sessions that nothing ever closes."""
+
+
+def make_application(
+    served: Sequence[ServedEnvironment],
+    limits: Limits,
+    tokens: tuple[str, ...],
+    metrics: ServerMetrics,
+) -> Application:
+    """Returns the server's application: the first environment is at the root, too."""
+    applications = [_make_one(one, limits) for one in served]
+    names = [one.name for one in served]
+
+    def list_environments(_: Request) -> Response:
+        return JSONResponse({"environments": names})
+
+    def show_metrics(_: Request) -> Response:
+        return PlainTextResponse(metrics.to_text(), media_type="text/plain; version=0.0.4")
+
+    routes: list[BaseRoute] = [
+        Route("/", lambda _: FileResponse(_PAGE)),
+        Route("/metrics", show_metrics),
+        Route("/environments", list_environments),
+        *(Mount(f"/{one.name}", app) for one, app in zip(served, applications, strict=True)),
+        Mount("/", applications[0]),
+    ]
+    refuse_unknown = WebSocketRoute("/{path:path}", partial(_refuse_unknown, names=names))
+    applications[0].router.routes.append(refuse_unknown)
+    return Gate(Starlette(routes=routes), limits, tokens, metrics)
+
+
+def _make_one(served: ServedEnvironment, limits: Limits) -> FastAPI:
+    """Returns the application of one environment, as OpenEnv's library makes it."""
+    app = FastAPI(title=f"AgentPEFT: {served.name}", version="1.0.0")
+    server = HTTPEnvServer(
+        partial(TextSession, served),
+        TextAction,
+        TextObservation,
+        max_concurrent_envs=limits.max_sessions,
+        env_name=served.name,
+        state_cls=State,
+    )
+    own = {route.path for route in app.routes if isinstance(route, Route)}
+    server.register_routes(app)
+    app.router.routes[:] = [
+        route for route in app.routes if getattr(route, "path", "") in _KEPT_PATHS | own
+    ]
+    app.post("/mcp")(_answer_mcp)
+    app.add_exception_handler(ServedError, _tell_error)
+    app.add_exception_handler(ValidationError, _tell_error)
+    return app
+
+
+def _answer_mcp() -> dict[str, Any]:
+    """Says by MCP's own means that there are no tools here; OpenEnv's validator asks."""
+    error = {"code": -32601, "message": "no tools: play over the WebSocket, /ws"}
+    return {"jsonrpc": "2.0", "id": None, "error": error}
+
+
+def _tell_error(_: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": " ".join(str(error).split())}, status_code=409)
+
+
+async def _refuse_unknown(websocket: WebSocket, names: Sequence[str]) -> None:
+    text = f"no environment at this path; served: {', '.join(names)}\n"
+    await websocket.send_denial_response(PlainTextResponse(text, 404))

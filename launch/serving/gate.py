@@ -1,0 +1,258 @@
+"""`Gate`: who may come in, how many, and how much each may ask. An ASGI application around another.
+
+It keeps what OpenEnv's server library leaves open: tokens, a limit of sessions that holds, an end
+for sessions that fall silent (the library's own one takes the environment away and leaves the
+connection), sizes and rates.
+
+It does not keep a session from holding its place while its environment works: a step ends when the
+environment says so. Nor does it tell clients apart that share an address.
+"""
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket
+
+from agentpeft.launch.serving.metrics import ServerMetrics
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+SUBPROTOCOL = "agentpeft"
+"""What a browser names beside its token, as it cannot set a header: `agentpeft, TOKEN`."""
+_OPEN_PATHS = {"/", "/health"}
+"""What needs no token: a page without secrets, and what a load balancer asks."""
+_PLAYING = ("/reset", "/step")
+"""Requests that have an environment made, for as long as they last, as a session has."""
+_IDLE_CODE = 4408
+_MAX_CLIENTS = 10_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server grants.
+
+    `max_messages_per_s` is of one address, over all its sessions; None is no limit. A session whose
+    client sends nothing for `idle_s`, or does not read for as long, is closed.
+    """
+
+    max_sessions: int = 256
+    idle_s: float = 900.0
+    max_message_bytes: int = 2**20
+    max_messages_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a request does not come in; `status` is HTTP's."""
+
+    status: int
+    reason: str
+    text: str
+
+
+class _Allowance:
+    """What one address may still send now: a second's worth at most."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = self._left = per_s
+        self._seen_s = time.monotonic()
+
+    def take(self) -> float:
+        """Takes one message; returns the seconds after which it may be looked at."""
+        now_s = time.monotonic()
+        burst = max(1.0, self._per_s)
+        self._left = min(burst, self._left + (now_s - self._seen_s) * self._per_s) - 1.0
+        self._seen_s = now_s
+        return max(0.0, -self._left / self._per_s)
+
+
+class Gate:
+    """Lets requests through to `application` within limits."""
+
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits,
+        tokens: tuple[str, ...],
+        metrics: ServerMetrics,
+    ) -> None:
+        """Without `tokens` everyone may come in; else one of them is needed."""
+        self._application, self._limits, self._metrics = application, limits, metrics
+        self._tokens = [token.encode() for token in tokens]
+        self._num_sessions = 0
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers one request, or plays one session from its begin to its end."""
+        if scope["type"] == "websocket":
+            await self._serve_session(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._serve_request(scope, receive, send)
+        else:
+            await self._application(scope, receive, send)
+
+    async def _serve_request(self, scope: Message, receive: Receive, send: Send) -> None:
+        refusal = self._find_refusal(scope)
+        if refusal is None and self._wait_s(scope) > 0:
+            refusal = _Refusal(429, "rate", "too many requests: slow down")
+        body = b"" if refusal else await self._read_body(receive)
+        if body is None:
+            limit = self._limits.max_message_bytes
+            refusal = _Refusal(413, "size", f"the body has more than {limit} bytes")
+        if refusal is not None:
+            await self._to_response(refusal)(scope, receive, send)
+            return
+        bodies = iter([{"type": "http.request", "body": body}])
+
+        async def receive_body() -> Message:
+            return next(bodies, None) or await receive()
+
+        plays = scope["path"].endswith(_PLAYING)
+        self._num_sessions += plays
+        try:
+            await self._application(scope, receive_body, send)
+        finally:
+            self._num_sessions -= plays
+
+    async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
+        refusal = self._find_refusal(scope)
+        if refusal is not None:
+            response = self._to_response(refusal)
+            await WebSocket(scope, receive, send).send_denial_response(response)
+            return
+        connection = _Connection(receive, send, self._limits.idle_s, self._metrics)
+        connection.subprotocol = SUBPROTOCOL if SUBPROTOCOL in _subprotocols(scope) else None
+
+        async def receive_in_turn() -> Message:
+            message = await connection.receive()
+            wait_s = self._wait_s(scope)
+            if wait_s > 0 and message["type"] == "websocket.receive":
+                self._metrics.refused.labels("rate").inc()
+                await asyncio.sleep(wait_s)
+            return message
+
+        self._num_sessions += 1
+        self._metrics.sessions.set(self._num_sessions)
+        try:
+            await self._application(scope, receive_in_turn, connection.send)
+        finally:
+            self._num_sessions -= 1
+            self._metrics.sessions.set(self._num_sessions)
+
+    def _find_refusal(self, scope: Message) -> _Refusal | None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+            return _Refusal(403, "origin", "a page of another site may not use this server")
+        if scope["path"] in _OPEN_PATHS and scope["type"] == "http":
+            return None
+        if self._tokens and not self._is_known(_token_of(scope, headers)):
+            return _Refusal(401, "token", "no or a wrong token: send Authorization: Bearer TOKEN")
+        plays = scope["type"] == "websocket" or scope["path"].endswith(_PLAYING)
+        if plays and self._num_sessions >= self._limits.max_sessions:
+            text = f"all {self._limits.max_sessions} sessions are taken: try again later"
+            return _Refusal(503, "sessions", text)
+        return None
+
+    def _is_known(self, token: str) -> bool:
+        """Returns whether a token is one of ours, in a time that tells nothing of them."""
+        given = token.encode("utf-8", "replace")
+        matches = [hmac.compare_digest(given, own) for own in self._tokens]
+        return True in matches
+
+    def _wait_s(self, scope: Message) -> float:
+        """Takes one message of a client's allowance; returns how long that message has to wait."""
+        if self._limits.max_messages_per_s is None:
+            return 0.0
+        address = (scope.get("client") or ("",))[0]
+        allowance = self._allowances.get(address)
+        if allowance is None:
+            allowance = self._allowances[address] = _Allowance(self._limits.max_messages_per_s)
+        self._allowances.move_to_end(address)
+        if len(self._allowances) > _MAX_CLIENTS:
+            self._allowances.popitem(last=False)
+        return allowance.take()
+
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """Returns a request's body; None where it is too large."""
+        body = bytearray()
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > self._limits.max_message_bytes:
+                return None
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def _to_response(self, refusal: _Refusal) -> PlainTextResponse:
+        self._metrics.refused.labels(refusal.reason).inc()
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}
+        return PlainTextResponse(refusal.text + "\n", refusal.status, headers.get(refusal.status))
+
+
+class _Connection:
+    """A WebSocket that is closed where its client falls silent or stops reading."""
+
+    def __init__(self, receive: Receive, send: Send, idle_s: float, metrics: ServerMetrics) -> None:
+        self._receive, self._send, self._idle_s = receive, send, idle_s
+        self._metrics = metrics
+        self._is_closed = False
+        self.subprotocol: str | None = None
+
+    async def receive(self) -> Message:
+        """Returns the client's next message; after `idle_s` without one, that it has gone."""
+        if self._is_closed:
+            return {"type": "websocket.disconnect", "code": _IDLE_CODE}
+        try:
+            async with asyncio.timeout(self._idle_s):
+                return await self._receive()
+        except TimeoutError:
+            self._metrics.refused.labels("idle").inc()
+            reason = f"no message for {self._idle_s:g} s"
+            await self.send({"type": "websocket.close", "code": _IDLE_CODE, "reason": reason})
+            return {"type": "websocket.disconnect", "code": _IDLE_CODE}
+
+    async def send(self, message: Message) -> None:
+        """Sends a message; one who has left, or reads nothing for `idle_s`, is told no more.
+
+        That is not raised: the library asks for the next message then, and hears that there is no
+        client. Of an exception it would try to tell the client.
+        """
+        if self._is_closed:
+            return
+        if message["type"] == "websocket.accept" and self.subprotocol:
+            message = {**message, "subprotocol": self.subprotocol}
+        self._is_closed = message["type"] == "websocket.close"
+        try:
+            async with asyncio.timeout(self._idle_s):
+                await self._send(message)
+        except TimeoutError:
+            self._metrics.refused.labels("slow").inc()
+            self._is_closed = True
+        except OSError:
+            self._is_closed = True
+
+
+def _subprotocols(scope: Message) -> list[str]:
+    subprotocols: list[str] = scope.get("subprotocols") or []
+    return subprotocols
+
+
+def _token_of(scope: Message, headers: Headers) -> str:
+    """Returns the token that a request brings, "" without one."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip()
+    offered = _subprotocols(scope)
+    return offered[1] if len(offered) == 2 and offered[0] == SUBPROTOCOL else ""

@@ -1,0 +1,101 @@
+"""Runs the application until a signal, and closes what sessions have left."""
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from agentpeft.envs.registration import name_of
+from agentpeft.launch.serving.application import make_application
+from agentpeft.launch.serving.gate import Limits
+from agentpeft.launch.serving.metrics import ServerMetrics
+from agentpeft.launch.serving.session import ServedEnvironment
+
+logger = logging.getLogger(__name__)
+_PING_S = 20.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a server is started with; see `launch/serve.py`."""
+
+    environments: Sequence[tuple[str, dict[str, Any]]]
+    tokens: tuple[str, ...]
+    tls: tuple[Path, Path] | None
+    has_oracle: bool
+    client_kwargs: frozenset[str]
+    limits: Limits
+    end_s: int
+
+
+class _Server(uvicorn.Server):
+    """Says when it can be reached."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = tell
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._tell()
+
+
+def run(
+    options: Options, listener: socket.socket, tell: Callable[[str, Sequence[str]], None]
+) -> None:
+    """Serves on a bound socket until SIGTERM or Ctrl-C.
+
+    `tell` gets the server's address and the ids that it serves, once it takes connections. Raises:
+    SettingsError, DataError or EnvFault if an environment cannot be made.
+    """
+    metrics = ServerMetrics()
+    served = [
+        ServedEnvironment(
+            env_id, kwargs, options.client_kwargs, options.has_oracle, metrics, name_of(env_id)
+        )
+        for env_id, kwargs in options.environments
+    ]
+    for one in served:
+        one.close(one.make({}))  # wrong arguments are told now, not to the first client
+    application = make_application(served, options.limits, options.tokens, metrics)
+    host, port = listener.getsockname()[:2]
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    url = f"{'https' if options.tls else 'http'}://{place}"
+    server = _Server(_configure(options, application), lambda: tell(url, [s.name for s in served]))
+    logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for one in served:
+            one.close_all()
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """Leaves out what uvicorn logs of every session that is refused, as if it were a mistake."""
+    return "without completing handshake" not in record.getMessage()
+
+
+def _configure(options: Options, application: Any) -> uvicorn.Config:
+    limits = options.limits
+    cert, key = options.tls or (None, None)
+    return uvicorn.Config(
+        application,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # an address that a client may choose limits nothing
+        server_header=False,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+        ws_max_size=limits.max_message_bytes,
+        ws_per_message_deflate=False,
+        ws_ping_interval=min(_PING_S, limits.idle_s),
+        ws_ping_timeout=min(_PING_S, limits.idle_s),
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=options.end_s,
+    )
