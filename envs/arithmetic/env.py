@@ -55,7 +55,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
-        prompt: "full", or "compact" (`1 try: 12+34=`).
+        prompt: "full", "compact" (`1 try: 12+34=`), or "named", which is the compact one with the
+            format (`1 try, reversed: 21+43=`).
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
 
@@ -73,14 +74,14 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         num_digits: DigitRange = 2,
         format: Literal["plain", "reversed", "worked"] = "plain",  # noqa: A002 (the setting's plain name)
         adaptive: bool | Mapping[str, float] = False,
-        prompt: Literal["full", "compact"] = "full",
+        prompt: Literal["full", "compact", "named"] = "full",
         *,
         split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError."""
         check_choice("format", format, ("plain", "reversed", "worked"))
-        check_choice("prompt", prompt, ("full", "compact"))
+        check_choice("prompt", prompt, ("full", "compact", "named"))
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
@@ -129,8 +130,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns
-        if self.prompt_style == "compact":
-            return f"{limit} {'try' if limit == 1 else 'tries'}: {task.instruction}"
+        if self.prompt_style != "full":
+            name = f", {task.format}" if self.prompt_style == "named" else ""
+            return f"{limit} {'try' if limit == 1 else 'tries'}{name}: {task.instruction}"
         turns = "1 try" if limit == 1 else f"{limit} tries (one per turn)"
         return f"Compute {task.instruction}\n{_explain(task)}\nYou have {turns}."
 

@@ -31,6 +31,13 @@ class ArithmeticTask(Task):
     width: int | None = None
     work: str | None = None
 
+    @property
+    def format(self) -> str:
+        """What the numbers are written in: "plain", "reversed" or "worked"."""
+        if self.width is None:
+            return "plain"
+        return "reversed" if self.work is None else "worked"
+
 
 def to_reversed(number: int, width: int) -> str:
     """Returns a number's digits from the least significant on, padded to a width, sign last.

@@ -1,5 +1,7 @@
 """Arithmetic problems, operations and adaptive difficulty."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -96,15 +98,27 @@ def test_answers_agree_with_python_and_fit_the_fixed_width():
 def test_an_operation_is_added_in_one_call(monkeypatch):
     monkeypatch.setattr(operations_module, "_OPERATIONS", dict(operations_module._OPERATIONS))
     register_operation(
-        Operation("modulo", "%", lambda a, b: a % b, answer_digits=lambda n: n, min_operand=1)
+        Operation("quotient", "/", lambda a, b: a // b, answer_digits=lambda n: n, min_operand=1)
     )
-    env = ArithmeticEnv(operations=["modulo"], num_digits=1)
+    env = ArithmeticEnv(operations=["quotient"], num_digits=1)
     for seed in range(50):
         env.reset(seed=seed)
         assert "0" not in env.task.instruction
         assert env.step(*env.oracle_actions(env.task))[4]["is_success"]
     with pytest.raises(SettingsError, match="registered already"):
-        register_operation(get_operation("modulo"))
+        register_operation(get_operation("quotient"))
+
+
+@pytest.mark.parametrize("form", ["plain", "reversed", "worked"])
+def test_modulo_divides_the_larger_operand_by_the_smaller(form):
+    env = ArithmeticEnv(operations=["modulo"], num_digits=(1, 2), format=form)
+    for seed in range(50):
+        env.reset(seed=seed)
+        left, right = map(int, re.findall("[0-9]+", env.task.task_id))
+        assert left >= right > 0
+        answer = env.task.answer
+        assert int(answer if form == "plain" else answer[::-1]) == left % right
+        assert env.step(*env.oracle_actions(env.task))[4]["is_success"]
 
 
 @pytest.mark.parametrize(
