@@ -12,6 +12,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import check_share, did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS
 from agentpeft.policies.settings.config import (
+    EnvironmentSettings,
     Settings,
     merge_settings,
     read_toml,
@@ -128,7 +129,6 @@ def _to_sources(name: str, stages: object, shared: Mapping[str, Any]) -> list[di
             )
         own = {"environment": {key: stage[key] for key in ("id", "kwargs") if key in stage}}
         merged = merge_settings({"environment": dict(shared)}, own)["environment"]
-        sources.append(
-            {"name": stage["name"], "id": merged.get("id"), "kwargs": merged.get("kwargs", {})}
-        )
+        merged = EnvironmentSettings().model_dump() | merged
+        sources.append({"name": stage["name"], "id": merged["id"], "kwargs": merged["kwargs"]})
     return sources

@@ -200,3 +200,33 @@ def test_difficulty_ignores_given_tasks_of_another_level():
 def test_make_task_names_its_skills():
     task = make_task(get_operation("addition"), 7, 120, None)
     assert task.skills == ("addition", "3_digits")
+
+
+@pytest.mark.parametrize(
+    ("task_id", "lapse"),
+    [
+        ("addition:12+34:plain", "460"),  # 21 + 43
+        ("addition:12+34:reversed", "64"),  # shown as 21+43
+        ("subtraction:32-14:plain", "81-"),  # 23 - 41
+        ("subtraction:32-14:reversed", "-18"),  # shown as 23-41
+        ("multiplication:12*03:worked", "630"),  # shown as 21*30
+        ("modulo:20%3:plain", "20"),  # 2 % 3
+        ("modulo:42%10:reversed", "0"),  # shown as 24%01
+    ],
+)
+def test_an_oracle_that_lapses_reads_numbers_the_other_way_round(task_id, lapse):
+    right, wrong = ArithmeticEnv(), ArithmeticEnv(oracle_lapses=1.0)
+    task = right.task_source.get(task_id)
+    assert wrong.oracle_actions(task) == [lapse]
+    wrong.reset(options={"task": task})
+    assert wrong.step(lapse)[4]["is_success"] == (right.oracle_actions(task) == [lapse])
+
+
+def test_the_oracle_lapses_in_its_share_of_tasks_and_always_in_the_same():
+    often = ArithmeticEnv(oracle_lapses=0.3)
+    tasks = list(Taskset.generate(often.task_source, 600, seed=0))
+    lapsed = [often.oracle_actions(task) != [task.answer] for task in tasks]
+    assert 0.24 < np.mean(lapsed) < 0.36
+    assert lapsed == [often.oracle_actions(task) != [task.answer] for task in tasks]
+    with pytest.raises(SettingsError, match="oracle_lapses must be a number from 0 to 1"):
+        ArithmeticEnv(oracle_lapses=2)

@@ -178,7 +178,9 @@ def test_partial_credit_is_for_training_alone():
     assert without_training_rewards(kwargs) == {"split": "train", "reward": {"preset": "db"}}
     assert without_training_rewards({"reward": "db"}) == {"reward": "db"}
     mixture = {"sources": [{"name": "tables", "kwargs": kwargs}], "split": "train"}
-    assert not {"m:f", "partial_credit"} & set(re.findall(r"[\w:]+", repr(without_training_rewards(mixture))))
+    assert not {"m:f", "partial_credit"} & set(
+        re.findall(r"[\w:]+", repr(without_training_rewards(mixture)))
+    )
     own = RewardConfig(turn_reward_fn="test_env_runner:three_per_turn")
     for kwargs in ({"reward": own}, {"reward": {"preset": own}}):
         assert "three_per_turn" not in repr(without_training_rewards(kwargs))
