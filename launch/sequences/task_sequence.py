@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.core.errors import check_share, did_you_mean, is_number, shown
+from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,
@@ -31,7 +31,7 @@ class TaskSequence:
     """Stages by name, in the order of the file, and the settings that all of them share.
 
     The settings' environment is the mixture of all stages. A stage takes part if its own expert
-    raises its success by `entry_rise` or more over the base.
+    raises its success by `entry_rise` or more over the base; with -1 all do.
     """
 
     settings: Settings
@@ -85,9 +85,8 @@ def read_sequence(
         if not isinstance(quick, dict):
             raise SettingsError(f"{name} has no section quick: leave out --quick")
         values = merge_settings(values, quick)
-    if not is_number(rise):
-        raise SettingsError(f"entry_rise is a share of episodes, got {shown(rise)}")
-    check_share("entry_rise", rise)
+    if not (is_number(rise) and -1 <= rise <= 1):
+        raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
     values = with_overrides(values, overrides)
     shared = values.get("environment")
     sources = _to_sources(name, stages, shared if isinstance(shared, dict) else {})

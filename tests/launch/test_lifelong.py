@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from agentpeft.launch.lifelong import main
 from agentpeft.launch.sequences.methods import METHODS
@@ -24,8 +24,7 @@ ROOT = Path(__file__).parents[2]
 TINY = """
 experiment = "tiny"
 deterministic = true
-entry_rise = 0.0
-environment = {kwargs = {num_digits = 1, prompt = "named", split = "train"}}
+entry_rise = -1
 tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
 lora = {rank = 4, alpha = 8.0}
 warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
@@ -39,6 +38,11 @@ stages = [
     {name = "differences", kwargs = {operations = ["subtraction"]}},
     {name = "backwards", kwargs = {format = "reversed"}},
 ]
+[environment.kwargs]
+num_digits = 1
+prompt = "named"
+split = "train"
+reward = {format_bonus = 0.5}
 [quick]
 training = {num_iterations = 1}
 """
@@ -135,6 +139,7 @@ def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
         file = path / "adapter_model.safetensors"
         ours, theirs = (load_file(tmp_path / side / file) for side in ("whole", "killed"))
         assert all((ours[key] == theirs[key]).all() for key in ours)
+        assert any(weight.any() for key, weight in ours.items() if "lora_B" in key)
 
 
 @pytest.mark.slow
@@ -151,7 +156,7 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
 
 
 def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
-    tiny.write_text(TINY.replace("entry_rise = 0.0", "entry_rise = 1.0"), encoding="utf-8")
+    tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
     status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
     assert status == 1
     assert "of 3 stages 0 are raised by their experts by entry_rise (100 points)" in (
@@ -196,8 +201,8 @@ def test_what_cannot_work_is_one_line_before_anything_is_written(words, message,
         (('{name = "sums"}', "{}"), "stage 0 is a table with a name"),
         (('"sums"', '"a b"'), "stage 0 is a table with a name"),
         (('"sums"', '"sums", kwarg = 1'), "stage 'sums' has an unknown key 'kwarg'"),
-        (("entry_rise = 0.0", 'entry_rise = "x"'), "entry_rise is a share of episodes"),
-        (("entry_rise = 0.0", "entry_rise = 2"), "entry_rise"),
+        (("entry_rise = -1", 'entry_rise = "x"'), "entry_rise must be a number from -1 to 1"),
+        (("entry_rise = -1", "entry_rise = 2"), "entry_rise must be a number from -1 to 1, got 2"),
         (('"backwards"', '"sums"'), "two sources have one name"),
         (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
     ],
@@ -222,6 +227,10 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
     out = tmp_path / "out"
     learn(capsys, tiny, "--quick", "--methods", "bank", "--output", out)
     folders = [next(run.rglob("adapter")) for run in sorted((out / "seed-0/runs").iterdir())]
+    rng = np.random.default_rng(0)
+    for path in (folder / "adapter_model.safetensors" for folder in folders):
+        weights = {n: w + rng.normal(0, 0.05, w.shape) for n, w in load_file(path).items()}
+        save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
     settings = Settings(model={"name": str(folders[0])})
 
     def updates(folder):
