@@ -53,6 +53,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write or go on.")] = None,
 ) -> int:
     """Runs all courses and prints the summary."""
+    from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.reporting.lifelong_page import write_page
     from agentpeft.launch.sequences.lifelong_study import (
         Study,
@@ -71,6 +72,8 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     experiment = own.settings.experiment + ("-quick" if quick else "")
     base = output_base(Path(own.settings.output.dir))
     folder = (output or base / "lifelong" / experiment).absolute()
+    find_faults(Machine(own.settings, output=folder))
+    try_environments(own.settings)
     signals = StopSignals()
     try:
         with reserved_stdout() as stdout, signals.handle():

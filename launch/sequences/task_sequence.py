@@ -92,6 +92,8 @@ def read_sequence(
     sources = _to_sources(name, stages, shared if isinstance(shared, dict) else {})
     environment = {"id": MIXTURE, "kwargs": {"sources": sources}}
     settings = Settings(**{**values, "environment": environment})
+    if not settings.lora.use_lora:
+        raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
     if settings.model.name != "tiny" and settings.warm_start.num_steps > 0:
         raise SettingsError(
             "warm_start.num_steps makes the one base of all stages, which model.name "

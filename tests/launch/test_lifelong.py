@@ -171,6 +171,7 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["nowhere.toml"], "cannot read settings from 'nowhere.toml'"),
         (["arith5", "training.lrr=1"], "unknown setting 'training.lrr'"),
         (["{other}"], "warm_start.num_steps makes the one base of all"),
+        (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
         (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
         (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
         (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),
@@ -211,6 +212,7 @@ def test_a_sequence_that_cannot_be_is_refused(tiny, tmp_path, change, message, c
     tiny.write_text(TINY.replace(*change), encoding="utf-8")
     assert main([str(tiny), "--output", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
