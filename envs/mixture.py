@@ -25,7 +25,7 @@ _NO_REWARD = RewardConfig(success=0.0)
 _KEYS = ("name", "id", "kwargs")
 
 
-class Source(TypedDict, total=False):
+class MixturePart(TypedDict, total=False):
     """An environment of a mixture: a name of its own, the Gymnasium id, keyword arguments."""
 
     name: str
@@ -87,7 +87,7 @@ class MixtureEnv(TextEnv[Task]):
     """
 
     def __init__(
-        self, sources: Sequence[Source], weights: Sequence[float] | None = None, **shared: Any
+        self, sources: Sequence[MixturePart], weights: Sequence[float] | None = None, **shared: Any
     ) -> None:
         """Raises: SettingsError."""
         self._envs: dict[str, TextEnv[Any]] = {}
@@ -133,7 +133,7 @@ class MixtureEnv(TextEnv[Task]):
         for env in self._envs.values():
             env.close()
 
-    def _add(self, source: Source, shared: Mapping[str, Any]) -> None:
+    def _add(self, source: MixturePart, shared: Mapping[str, Any]) -> None:
         name = source["name"]
         env_id, kwargs = source["id"], {**source.get("kwargs", {}), **shared}
         find_spec(env_id)
@@ -160,7 +160,7 @@ def _name(name: str, task: Task) -> Task:
     return replace(task, task_id=f"{name}/{task.task_id}", skills=(name, *task.skills))
 
 
-def _to_shares(sources: Sequence[Source], weights: Sequence[float] | None) -> list[float]:
+def _to_shares(sources: Sequence[MixturePart], weights: Sequence[float] | None) -> list[float]:
     """Returns the sources' shares, which sum to 1. Raises: SettingsError on wrong arguments."""
     if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) or not sources:
         raise SettingsError(f"sources must list one environment or more, got {shown(sources)}")
