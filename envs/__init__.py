@@ -51,9 +51,9 @@ _ENTRY_POINTS = {
     "AgentPEFT/OSInteraction-v0": ("os_interaction.env:OSInteractionEnv", "make_os_interaction"),
 }
 ENV_IDS = tuple(_ENTRY_POINTS)
-"""The ids that this package registers, but for the one that plays those of a server."""
+"""The ids of the environments that have tasks of their own."""
 _ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "make_remote")
-
+_ENTRY_POINTS["AgentPEFT/Mixture-v0"] = ("mixture:MixtureEnv", "make_mixture")
 for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
     gymnasium.register(
         id=_env_id,

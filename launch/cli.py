@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "Trains a policy: LoRA weights by reinforcement learning.",
     "evaluate": "Plays held-out tasks: models, adapters, endpoints, baselines.",
     "merge": "Makes one model of an adapter and its base, and checks it.",
+    "lifelong": "Learns a sequence of stages by several methods; what each forgets.",
     "why": "Explains how a run went, and which setting to turn.",
     "diff": "Compares two runs: settings, curves, and where they part.",
     "report": "Writes a run, or several, as one HTML page.",

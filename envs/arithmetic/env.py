@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
+from zlib import crc32
 
 from agentpeft.envs.arithmetic.difficulty import LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
-from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
-from agentpeft.envs.core.errors import SettingsError, check_choice, shown
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
+from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
@@ -55,7 +56,11 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
-        prompt: "full", or "compact" (`1 try: 12+34=`).
+        prompt: "full", "compact" (`1 try: 12+34=`), or "named", which is the compact one with the
+            format (`1 try, reversed: 21+43=`).
+        oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
+            or the other way round, and answers as it reads them, without working. What learns from
+            it can do both, and leaves to the reward what the format's name means.
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
 
@@ -67,20 +72,22 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         v0: first version.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (settings, by name)
         self,
         operations: Sequence[str] = ("addition",),
         num_digits: DigitRange = 2,
         format: Literal["plain", "reversed", "worked"] = "plain",  # noqa: A002 (the setting's plain name)
         adaptive: bool | Mapping[str, float] = False,
-        prompt: Literal["full", "compact"] = "full",
+        prompt: Literal["full", "compact", "named"] = "full",
         *,
+        oracle_lapses: float = 0.0,
         split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError."""
         check_choice("format", format, ("plain", "reversed", "worked"))
-        check_choice("prompt", prompt, ("full", "compact"))
+        check_choice("prompt", prompt, ("full", "compact", "named"))
+        check_share("oracle_lapses", oracle_lapses)
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
@@ -93,7 +100,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             is_worked=format == "worked",
         )
         super().__init__(source, options)
-        self.prompt_style = prompt
+        self.prompt_style, self.oracle_lapses = prompt, oracle_lapses
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
         if not isinstance(adaptive, bool | Mapping):
@@ -124,13 +131,16 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return [replace(self._generator, num_digits=(level, level)) for level in levels]
 
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
-        """Returns the answer, behind its working where there is room for it."""
+        """Returns the answer, behind working where there is room for it; see `oracle_lapses`."""
+        if crc32(f"lapse {task.task_id}".encode()) < self.oracle_lapses * 2**32:
+            return [misread(task)]
         return [(task.work or "") + task.answer]
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns
-        if self.prompt_style == "compact":
-            return f"{limit} {'try' if limit == 1 else 'tries'}: {task.instruction}"
+        if self.prompt_style != "full":
+            name = f", {task.format}" if self.prompt_style == "named" else ""
+            return f"{limit} {'try' if limit == 1 else 'tries'}{name}: {task.instruction}"
         turns = "1 try" if limit == 1 else f"{limit} tries (one per turn)"
         return f"Compute {task.instruction}\n{_explain(task)}\nYou have {turns}."
 

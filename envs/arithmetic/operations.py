@@ -1,9 +1,9 @@
 """The operations that arithmetic problems are made of, and how to add one.
 
-A new operation is one call; afterwards `operations=["modulo"]` works everywhere:
+A new operation is one call; afterwards `operations=["distance"]` works everywhere:
 
 >>> register_operation(
-...     Operation("modulo", "%", lambda a, b: a % b, answer_digits=lambda n: n, min_operand=1)
+...     Operation("distance", "~", lambda a, b: abs(a - b), answer_digits=lambda n: n)
 ... )
 """
 
@@ -84,4 +84,7 @@ register_operation(Operation("addition", "+", operator.add, lambda n: n + 1))
 register_operation(Operation("subtraction", "-", operator.sub, lambda n: n, larger_first=True))
 register_operation(
     Operation("multiplication", "*", operator.mul, lambda n: 2 * n, work=partial_products)
+)
+register_operation(
+    Operation("modulo", "%", operator.mod, lambda n: n, min_operand=1, larger_first=True)
 )

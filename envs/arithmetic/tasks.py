@@ -31,6 +31,13 @@ class ArithmeticTask(Task):
     width: int | None = None
     work: str | None = None
 
+    @property
+    def format(self) -> str:
+        """What the numbers are written in: "plain", "reversed" or "worked"."""
+        if self.width is None:
+            return "plain"
+        return "reversed" if self.work is None else "worked"
+
 
 def to_reversed(number: int, width: int) -> str:
     """Returns a number's digits from the least significant on, padded to a width, sign last.
@@ -39,6 +46,27 @@ def to_reversed(number: int, width: int) -> str:
     ('2400', '2400-')
     """
     return f"{abs(number):0{width}d}"[::-1] + ("-" if number < 0 else "")
+
+
+def misread(task: ArithmeticTask) -> str:
+    """Returns the answer for who takes plain numbers for reversed ones, or reversed for plain.
+
+    Where the operation has none for such operands, it is the right answer.
+
+    >>> misread(make_task(get_operation("addition"), 12, 34, width=None))
+    '460'
+    >>> misread(make_task(get_operation("addition"), 12, 34, width=2))
+    '64'
+    """
+    operation = get_operation(task.skills[0])
+    shown = task.instruction.rstrip("=").split(operation.symbol)
+    is_plain = task.width is None
+    left, right = (int(digits[::-1] if is_plain else digits) for digits in shown)
+    if min(left, right) < operation.min_operand:
+        return task.answer
+    result = operation.compute(left, right)
+    width = operation.answer_digits(max(map(len, shown)))
+    return to_reversed(result, width) if is_plain else str(result)
 
 
 def make_task(

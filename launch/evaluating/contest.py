@@ -16,6 +16,7 @@ from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
+from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
 from agentpeft.policies.settings.config import Settings
 
@@ -70,11 +71,17 @@ def find_contestants(
 
 
 def evaluate(
-    settings: Settings, contestants: Sequence[Contestant], methods: Methods, output: Path
+    settings: Settings,
+    contestants: Sequence[Contestant],
+    methods: Methods,
+    output: Path,
+    examples: Sequence[EpisodeRecord] | None = None,
 ) -> dict[str, Any]:
     """Plays all contestants' missing episodes, writes `output`, and returns the summary.
 
-    Raises: SettingsError where `output` is of other settings, and what a contestant raises.
+    `examples` are the episodes whose successes are replayed in prompts; None: each contestant's
+    own, as it plays. Raises: SettingsError where `output` is of other settings, and what a
+    contestant raises.
     """
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks is 0: nothing to play")
@@ -87,28 +94,33 @@ def evaluate(
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     for contestant in contestants:
-        _play(settings, contestant, methods, files)
+        _play(settings, contestant, methods, files, examples)
         summary = files.write_results()
     return summary
 
 
 def _play(
-    settings: Settings, contestant: Contestant, methods: Methods, files: EvaluationFiles
+    settings: Settings,
+    contestant: Contestant,
+    methods: Methods,
+    files: EvaluationFiles,
+    examples: Sequence[EpisodeRecord] | None,
 ) -> None:
-    """Plays what is missing and keeps it; with replay one task at a time, each after the last."""
+    """Plays what is missing and keeps it; replaying its own, one task after the other."""
     missing, samples = files.missing(contestant), settings.evaluation.samples_per_task
     at_once = min(_MAX_ROUND, max(1, settings.env_runners.max_concurrent_episodes // samples))
-    size = 1 if methods.num_replayed else at_once
+    size = 1 if methods.num_replayed and examples is None else at_once
     with ExitStack() as stack:
         if missing:
             seat = stack.enter_context(seated(settings, contestant, methods))
-            seat.replay.add(files.records(contestant))
+            seat.replay.add(files.records(contestant) if examples is None else examples)
             runner = stack.enter_context(closing(EnvRunner(seat.settings, player=seat.player)))
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
             _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])
             records = [seat.recount(record) for record in report.records]
-            seat.replay.add(records)
+            if examples is None:
+                seat.replay.add(records)
             files.append(contestant, records)
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]

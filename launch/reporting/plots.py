@@ -29,7 +29,7 @@ PARTS = ("sample", "learn", "broadcast", "orchestration")
 _MAX_POINTS = 1000
 _PANELS_IN_A_ROW = 3
 _SUCCESS = "eval/success_rate"
-_STYLE = Path(__file__).parent / "report_page" / "plots.mplstyle"
+STYLE = Path(__file__).parent / "report_page" / "plots.mplstyle"
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:
@@ -62,14 +62,14 @@ def make_plots(runs: Sequence[RunData], smoothing: float) -> Iterator[tuple[str,
 def to_image(figure: Figure, kind: str) -> bytes:
     """Returns a figure as "svg" or "png"; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    with style.context(_STYLE):
+    with style.context(STYLE):
         metadata = {"Date": None} if kind == "svg" else None
         figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
     return buffer.getvalue()
 
 
 def _make_figure(x_label: str, y_label: str, height_inches: float = 2.6) -> tuple[Figure, Axes]:
-    with style.context(_STYLE):
+    with style.context(STYLE):
         figure = Figure(figsize=(4.4, height_inches), layout="constrained")
         axes = figure.subplots()
     axes.set(xlabel=x_label, ylabel=y_label)
@@ -123,7 +123,7 @@ def _plot_skills(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
 def _plot_skill_curves(runs: Sequence[RunData], skills: Sequence[str]) -> Figure:
     """Draws held-out success over the iterations, a panel for each skill."""
     num_rows = math.ceil(len(skills) / _PANELS_IN_A_ROW)
-    with style.context(_STYLE):
+    with style.context(STYLE):
         figure = Figure(figsize=(4.4, 0.5 + 1.2 * num_rows), layout="constrained")
         panels = figure.subplots(
             num_rows, _PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False

@@ -195,12 +195,17 @@ def make_run_dir(settings: Settings) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
         run_dir = _make_new(base, stamp)
-        for name in ("checkpoints", "sessions", "logs"):
-            (run_dir / name).mkdir()
-        write_config(run_dir, settings)
+        fill_run_dir(run_dir, settings)
     except OSError as error:
         raise SettingsError(f"output.dir: cannot write into {base}: {error.strerror}") from None
     return run_dir
+
+
+def fill_run_dir(run_dir: Path, settings: Settings) -> None:
+    """Makes what a new run's folder holds before it begins. Raises: OSError."""
+    for name in ("checkpoints", "sessions", "logs"):
+        (run_dir / name).mkdir()
+    write_config(run_dir, settings)
 
 
 def output_base(path: Path) -> Path:

@@ -1,10 +1,10 @@
 """What is trained of a policy: a LoRA adapter (the only door to `peft`), or all weights."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
@@ -16,6 +16,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
@@ -26,7 +27,9 @@ from agentpeft.policies.models.policy_base import (
 )
 from agentpeft.policies.settings.config import LoraSettings
 
-_TRAINED, _REFERENCE = "default", "reference"
+_TRAINED, _REFERENCE, _COMBINED = "default", "reference", "combined"
+_TIES_DENSITY = 0.2
+"""The share of weights that TIES keeps of each adapter, as its paper does."""
 _COMPARED_OR_INERT = {
     *("r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "revision"),
     *("task_type", "peft_type", "auto_mapping", "peft_version", "inference_mode"),
@@ -283,6 +286,39 @@ def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
+
+
+def combine_adapters(
+    base: PolicyBase, folders: Sequence[Path], kind: Literal["cat", "ties_svd"], output: Path
+) -> None:
+    """Writes one adapter that stands for several, by PEFT's `add_weighted_adapter`.
+
+    "cat" is the mean of their updates, exactly, at the sum of their ranks. "ties_svd" trims each
+    update to its largest fifth, elects signs, averages what agrees, and brings that to their rank.
+    The base is changed in place. Source of TIES: Yadav et al. 2023, "TIES-Merging". Raises: as
+    `open_adapter`; SettingsError for rsLoRA, whose scale PEFT does not carry over.
+    """
+    model = open_adapter(base, folders[0])
+    if cast(LoraConfig, model.peft_config[_TRAINED]).use_rslora:
+        raise SettingsError("adapters of lora.use_rslora cannot be combined: set it to false")
+    names = [_TRAINED, *(f"other{number}" for number in range(1, len(folders)))]
+    for name, folder in zip(names[1:], folders[1:], strict=True):
+        model.load_adapter(str(folder), adapter_name=name)
+    tuner = cast(LoraModel, model.base_model)
+    density = _TIES_DENSITY if kind == "ties_svd" else None
+    weights = [1 / len(names) if kind == "cat" else 1.0] * len(names)
+    tuner.add_weighted_adapter(names, weights, _COMBINED, kind, density=density)
+    config = cast(LoraConfig, model.peft_config[_COMBINED])
+    weights_by_name = {
+        name: parameter.detach().float().cpu().numpy().copy()
+        for name, parameter in _adapter_parameters(model, _COMBINED).items()
+    }
+    try:
+        with making(output) as new:
+            config.save_pretrained(str(new))
+            save_file(weights_by_name, new / ADAPTER_WEIGHTS, {"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"the adapter cannot be written to {output}: {error}") from None
 
 
 def weights_and_updates(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:

@@ -6,15 +6,17 @@ from typing import Any
 
 from agentpeft.envs.core.rewards import RewardConfig
 
-_ARGUMENT, _FIELD = "partial_credit", "turn_reward_fn"
+_ARGUMENT, _FIELD, _SOURCES = "partial_credit", "turn_reward_fn", "sources"
 
 
 def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an environment's keyword arguments without those that give rewards for parts.
 
-    They are `partial_credit`, and `turn_reward_fn` of `reward`.
+    They are `partial_credit`, and `turn_reward_fn` of `reward`, also of a mixture's sources.
     """
     left = {name: value for name, value in kwargs.items() if name != _ARGUMENT}
+    if isinstance(left.get(_SOURCES), list):
+        left[_SOURCES] = [_without_own_rewards(source) for source in left[_SOURCES]]
     if "reward" in left:
         left["reward"] = _without_turn_rewards(left["reward"])
     return left
@@ -29,3 +31,9 @@ def _without_turn_rewards(reward: Any) -> Any:
     if "preset" in left:
         left["preset"] = _without_turn_rewards(left["preset"])
     return left
+
+
+def _without_own_rewards(source: Any) -> Any:
+    if not (isinstance(source, Mapping) and isinstance(source.get("kwargs"), Mapping)):
+        return source
+    return {**source, "kwargs": without_training_rewards(source["kwargs"])}

@@ -1,5 +1,7 @@
 """Arithmetic problems, operations and adaptive difficulty."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -96,15 +98,27 @@ def test_answers_agree_with_python_and_fit_the_fixed_width():
 def test_an_operation_is_added_in_one_call(monkeypatch):
     monkeypatch.setattr(operations_module, "_OPERATIONS", dict(operations_module._OPERATIONS))
     register_operation(
-        Operation("modulo", "%", lambda a, b: a % b, answer_digits=lambda n: n, min_operand=1)
+        Operation("quotient", "/", lambda a, b: a // b, answer_digits=lambda n: n, min_operand=1)
     )
-    env = ArithmeticEnv(operations=["modulo"], num_digits=1)
+    env = ArithmeticEnv(operations=["quotient"], num_digits=1)
     for seed in range(50):
         env.reset(seed=seed)
         assert "0" not in env.task.instruction
         assert env.step(*env.oracle_actions(env.task))[4]["is_success"]
     with pytest.raises(SettingsError, match="registered already"):
-        register_operation(get_operation("modulo"))
+        register_operation(get_operation("quotient"))
+
+
+@pytest.mark.parametrize("form", ["plain", "reversed", "worked"])
+def test_modulo_divides_the_larger_operand_by_the_smaller(form):
+    env = ArithmeticEnv(operations=["modulo"], num_digits=(1, 2), format=form)
+    for seed in range(50):
+        env.reset(seed=seed)
+        left, right = map(int, re.findall("[0-9]+", env.task.task_id))
+        assert left >= right > 0
+        answer = env.task.answer
+        assert int(answer if form == "plain" else answer[::-1]) == left % right
+        assert env.step(*env.oracle_actions(env.task))[4]["is_success"]
 
 
 @pytest.mark.parametrize(
@@ -186,3 +200,33 @@ def test_difficulty_ignores_given_tasks_of_another_level():
 def test_make_task_names_its_skills():
     task = make_task(get_operation("addition"), 7, 120, None)
     assert task.skills == ("addition", "3_digits")
+
+
+@pytest.mark.parametrize(
+    ("task_id", "lapse"),
+    [
+        ("addition:12+34:plain", "460"),  # 21 + 43
+        ("addition:12+34:reversed", "64"),  # shown as 21+43
+        ("subtraction:32-14:plain", "81-"),  # 23 - 41
+        ("subtraction:32-14:reversed", "-18"),  # shown as 23-41
+        ("multiplication:12*03:worked", "630"),  # shown as 21*30
+        ("modulo:20%3:plain", "20"),  # 2 % 3
+        ("modulo:42%10:reversed", "0"),  # shown as 24%01
+    ],
+)
+def test_an_oracle_that_lapses_reads_numbers_the_other_way_round(task_id, lapse):
+    right, wrong = ArithmeticEnv(), ArithmeticEnv(oracle_lapses=1.0)
+    task = right.task_source.get(task_id)
+    assert wrong.oracle_actions(task) == [lapse]
+    wrong.reset(options={"task": task})
+    assert wrong.step(lapse)[4]["is_success"] == (right.oracle_actions(task) == [lapse])
+
+
+def test_the_oracle_lapses_in_its_share_of_tasks_and_always_in_the_same():
+    often = ArithmeticEnv(oracle_lapses=0.3)
+    tasks = list(Taskset.generate(often.task_source, 600, seed=0))
+    lapsed = [often.oracle_actions(task) != [task.answer] for task in tasks]
+    assert 0.24 < np.mean(lapsed) < 0.36
+    assert lapsed == [often.oracle_actions(task) != [task.answer] for task in tasks]
+    with pytest.raises(SettingsError, match="oracle_lapses must be a number from 0 to 1"):
+        ArithmeticEnv(oracle_lapses=2)

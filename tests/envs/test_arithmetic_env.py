@@ -110,6 +110,8 @@ def test_an_invalid_action_can_cost_a_turn_instead():
     [
         ({"prompt": "compact"}, PLAIN, "1 try: 12+34="),
         ({"prompt": "compact", "max_turns": 3}, REVERSED, "3 tries: 21+43="),
+        ({"prompt": "named"}, PLAIN, "1 try, plain: 12+34="),
+        ({"prompt": "named", "max_turns": 3}, REVERSED, "3 tries, reversed: 21+43="),
         (
             {},
             PLAIN,

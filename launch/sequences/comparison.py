@@ -1,0 +1,63 @@
+"""Whether methods differ: paired sign-flip tests, Holm's correction, and bootstrap intervals."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+_MAX_EXACT = 16
+_NUM_DRAWS = 20_000
+
+
+def sign_flip_p_value(differences: Sequence[float], seed: int = 0) -> float:
+    """Returns the two-sided p-value of paired differences being as often above 0 as below.
+
+    Under that hypothesis each pair could as well be the other way round: the share of the 2^n
+    choices of signs whose mean is as far from 0 as the one measured, or farther. Above 16 pairs it
+    is estimated from 20,000 random choices. Source: Fisher 1935, "The Design of Experiments", 21.
+
+    >>> sign_flip_p_value([1.0, 2.0, 3.0])
+    0.25
+    """
+    values = np.array(differences, float)
+    if len(values) == 0:
+        return 1.0
+    if len(values) <= _MAX_EXACT:
+        signs = np.array(list(product((1, -1), repeat=len(values))))
+    else:
+        signs = np.random.default_rng(seed).choice((1, -1), (_NUM_DRAWS, len(values)))
+        signs[0] = 1
+    sums = np.abs(signs @ values)
+    return float(np.mean(sums >= abs(values.sum()) - 1e-12))
+
+
+def correct_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Returns p-values of several tests at once, so that all hold together.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none becomes smaller than
+    the one before, nor larger than 1. Source: Holm 1979, "A simple sequentially rejective multiple
+    test procedure".
+
+    >>> correct_by_holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected: dict[str, float] = {}
+    least = 0.0
+    for place, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
+        least = max(least, min(1.0, (len(p_values) - place) * p_values[name]))
+        corrected[name] = least
+    return corrected
+
+
+def bootstrap_interval(
+    values: Sequence[float], seed: int = 0, coverage: float = 0.95
+) -> tuple[float, float]:
+    """Returns the percentile interval of the mean, of 20,000 resamples with replacement.
+
+    Source: Efron & Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13. With few values
+    it is narrower than it should be.
+    """
+    rng, own = np.random.default_rng(seed), np.array(values, float)
+    means = own[rng.integers(0, len(own), (_NUM_DRAWS, len(own)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - coverage) / 2, (1 + coverage) / 2])
+    return float(low), float(high)

@@ -1,0 +1,81 @@
+"""The methods that are compared, as a table: how each learns a stage after those before it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["base", "in_context", "experts", "chain", "bank", "router", "merged", "joint"]
+NUM_EXAMPLES = 4
+"""Successes in the prompt of the method `in_context`."""
+_SFT = (
+    "training.algorithm=sft",
+    *(
+        f"training.{name}="
+        for name in (
+            *("clip_range", "clip_range_high", "dynamic_sampling", "entropy_coeff", "group_size"),
+            *("kl_coeff", "kl_estimator", "kl_placement", "max_resampled_groups"),
+            *("importance_cap", "max_token_mismatch", "max_sequence_mismatch"),
+        )
+    ),
+    *(f"curriculum.{name}=" for name in ("sampling",)),
+)
+"""Supervised steps; what they do not read is left at its default."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by its kind, and what it changes.
+
+    * `base`: the base alone; `in_context`: with successes of the last stage in its prompts.
+    * `experts`: an adapter for each stage from the base, which answers its own stage alone.
+    * `chain`: each stage goes on from the adapter of the stage before, with `overrides` of the
+      settings, and `replay_share` of its tasks from earlier stages.
+    * `bank`: the experts, of which the one of a task's stage answers; `router`: of which a
+      classifier of the prompt chooses one.
+    * `merged`: the experts so far as one adapter, by PEFT's combination type.
+    * `joint`: one run on all stages at once, as long as all stages together.
+    """
+
+    about: str
+    kind: Kind
+    overrides: tuple[str, ...] = ()
+    replay_share: float = 0.0
+    combination: Literal["cat", "ties_svd"] = "cat"
+
+    @property
+    def shares_first_stage(self) -> bool:
+        """Whether its first stage is the first stage's expert, by definition."""
+        return self.kind == "chain" and not any("algorithm" in each for each in self.overrides)
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "base": Method("the base, without an adapter", "base"),
+        "in_context": Method(
+            f"the base, with its last {NUM_EXAMPLES} successes of the last stage in the prompt",
+            "in_context",
+        ),
+        "sequential": Method("one adapter, trained on stage after stage", "chain"),
+        "replay_5": Method(
+            "sequential, 5 % of the tasks from earlier stages", "chain", replay_share=0.05
+        ),
+        "replay_20": Method(
+            "sequential, 20 % of the tasks from earlier stages", "chain", replay_share=0.2
+        ),
+        "kl": Method(
+            "sequential, with a KL term to the adapter of the stage before",
+            "chain",
+            ("training.kl_coeff=0.1",),
+        ),
+        "sft": Method("sequential, by imitation of the oracle in place of RL", "chain", _SFT),
+        "bank": Method("an adapter a stage; the task's stage is told", "bank"),
+        "router": Method("an adapter a stage; the prompt's words choose it", "router"),
+        "average": Method("the stages' adapters, averaged", "merged"),
+        "ties": Method("the stages' adapters, merged by TIES", "merged", combination="ties_svd"),
+        "expert": Method("bound: each stage's adapter on its own stage", "experts"),
+        "joint": Method("bound: one adapter, trained on all stages at once", "joint"),
+    }
+)
+QUICK = ("base", "sequential", "replay_5", "bank", "joint")
+"""The methods of a quick look."""

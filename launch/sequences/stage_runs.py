@@ -1,0 +1,103 @@
+"""One training run of a sequence, in a folder of its own: begun, gone on with, or done already."""
+
+import json
+import logging
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.reporting.run_data import read_run
+from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
+from agentpeft.launch.run.run_loop import run_session
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.policies.checkpoints import CONFIG_FILE, checkpoint_path, list_checkpoints
+from agentpeft.policies.settings.config import Settings, with_overrides
+
+logger = logging.getLogger(__name__)
+_DONE = "done.json"
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What a run that is done has left: its adapter's folder, and what it cost.
+
+    `num_tokens` were learnt from (sampled ones with RL, the oracle's with imitation); `num_bytes`
+    are the adapter's.
+    """
+
+    adapter: Path
+    num_tokens: int
+    seconds: float
+    num_bytes: int
+
+
+def make_run_settings(
+    shared: Settings,
+    base: Path | str,
+    name: str,
+    *,
+    adapter: Path | None = None,
+    overrides: tuple[str, ...] = (),
+) -> Settings:
+    """Returns the settings of a run on `base`, from a given adapter or a new one.
+
+    Nothing is evaluated in the run; that is done afterwards, for all stages. Raises: SettingsError.
+    """
+    values = shared.model_dump()
+    values |= {"experiment": name, "tiny": {}, "warm_start": {}}
+    values["model"] |= {"name": str(base), "adapter": None if adapter is None else str(adapter)}
+    values["evaluation"] |= {"num_tasks": 0, "interval": 0}
+    values["output"] |= {"episodes": False, "tensorboard": False}
+    return Settings(**with_overrides(values, overrides))
+
+
+def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
+    """Trains in `run_dir`, from its newest checkpoint if it was interrupted.
+
+    Raises: SettingsError where the folder holds a run of other settings; Stopped.
+    """
+    done = run_dir / _DONE
+    if done.is_file():
+        return _read(done, run_dir)
+    start = _start(settings, run_dir)
+    if start.checkpoint is None:
+        logger.info("%s: begins", run_dir.name)
+    with lock_run(run_dir), log_to(run_dir), Path(os.devnull).open("w", encoding="utf-8") as sink:
+        run_session(start, run_dir, None, signals, sink)
+    data = read_run(run_dir)
+    checkpoint = checkpoint_path(run_dir / "checkpoints", settings.training.num_iterations)
+    adapter = checkpoint / "adapter"
+    run = StageRun(
+        adapter=adapter,
+        num_tokens=int(data.total("train/num_tokens")),
+        seconds=round(data.total("time/total_s"), 3),
+        num_bytes=sum(file.stat().st_size for file in adapter.iterdir()),
+    )
+    row = {**asdict(run), "adapter": str(adapter.relative_to(run_dir))}
+    write_file(done, json.dumps(row).encode())
+    logger.info("%s: %d tokens, %.0f s", run_dir.name, run.num_tokens, run.seconds)
+    return run
+
+
+def _start(settings: Settings, run_dir: Path) -> Start:
+    """Returns how the run begins or goes on; one that was killed before it saved begins anew."""
+    if (run_dir / CONFIG_FILE).is_file() and list_checkpoints(run_dir / "checkpoints"):
+        start = read_resumed(run_dir, [])
+        if start.settings != settings:
+            raise SettingsError(f"{run_dir} is of other settings: give another --output")
+        return start
+    try:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        run_dir.mkdir(parents=True)
+        fill_run_dir(run_dir, settings)
+    except OSError as error:
+        raise SettingsError(f"cannot write into {run_dir}: {error.strerror}") from None
+    return Start(settings, run_dir)
+
+
+def _read(done: Path, run_dir: Path) -> StageRun:
+    row = json.loads(done.read_text(encoding="utf-8"))
+    return StageRun(**{**row, "adapter": run_dir / row["adapter"]})

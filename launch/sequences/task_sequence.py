@@ -1,0 +1,135 @@
+"""A sequence of stages: what is learnt, one thing after the other, and in which order."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import did_you_mean, is_number, shown
+from agentpeft.launch.run.run_folder import CONFIGS
+from agentpeft.policies.settings.config import (
+    EnvironmentSettings,
+    Settings,
+    merge_settings,
+    read_toml,
+    with_overrides,
+)
+
+FOLDER = CONFIGS / "sequences"
+MIXTURE = "AgentPEFT/Mixture-v0"
+_STAGE_KEYS = {"name", "id", "kwargs"}
+_STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_ENTRY_RISE = 0.15
+
+
+@dataclass(frozen=True)
+class TaskSequence:
+    """Stages by name, in the order of the file, and the settings that all of them share.
+
+    The settings' environment is the mixture of all stages. A stage takes part if its own expert
+    raises its success by `entry_rise` or more over the base; with -1 all do.
+    """
+
+    settings: Settings
+    stages: tuple[str, ...]
+    entry_rise: float
+
+    def of_stages(self, shares: Mapping[str, float]) -> Settings:
+        """Returns the settings whose tasks are of some stages, by their shares."""
+        environment = self.settings.environment
+        weights = [float(shares.get(name, 0.0)) for name in self.stages]
+        kwargs = {**environment.kwargs, "weights": weights}
+        changed = environment.model_copy(update={"kwargs": kwargs})
+        return self.settings.model_copy(update={"environment": changed})
+
+    def order(self, number: int) -> tuple[str, ...]:
+        """Returns the stages' names in an order: 0 is the file's, others are shuffled by number."""
+        if number == 0:
+            return self.stages
+        places = np.random.default_rng(number).permutation(len(self.stages))
+        return tuple(self.stages[place] for place in places)
+
+    def with_stages(self, names: Sequence[str]) -> "TaskSequence":
+        """Returns the sequence of some of its stages alone, whose base is of these too.
+
+        Raises: SettingsError on unknown ones, and on fewer than two.
+        """
+        for name in names:
+            if name not in self.stages:
+                raise SettingsError(f"unknown stage {name!r}{did_you_mean(name, self.stages)}")
+        if len(set(names)) < 2:
+            raise SettingsError(f"a sequence has two stages or more, got {', '.join(names)}")
+        own = self.settings.environment
+        kept = [source for source in own.kwargs["sources"] if source["name"] in names]
+        environment = own.model_copy(update={"kwargs": {**own.kwargs, "sources": kept}})
+        settings = self.settings.model_copy(update={"environment": environment})
+        return replace(self, settings=settings, stages=tuple(each["name"] for each in kept))
+
+
+def read_sequence(
+    name: str, overrides: Sequence[str] = (), *, is_quick: bool = False
+) -> TaskSequence:
+    """Returns a built-in sequence by its name, or one of a TOML file's path.
+
+    The file is a config with `[[stages]]`, each a `name` and what it changes of `[environment]`;
+    `entry_rise`; and `[quick]`, the settings that a quick look changes. Raises: SettingsError.
+    """
+    values = read_toml(_find(name), CONFIGS)
+    quick, rise = values.pop("quick", None), values.pop("entry_rise", _ENTRY_RISE)
+    stages = values.pop("stages", [])
+    if is_quick:
+        if not isinstance(quick, dict):
+            raise SettingsError(f"{name} has no section quick: leave out --quick")
+        values = merge_settings(values, quick)
+    if not (is_number(rise) and -1 <= rise <= 1):
+        raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
+    values = with_overrides(values, overrides)
+    shared = values.get("environment")
+    sources = _to_sources(name, stages, shared if isinstance(shared, dict) else {})
+    environment = {"id": MIXTURE, "kwargs": {"sources": sources}}
+    settings = Settings(**{**values, "environment": environment})
+    if not settings.lora.use_lora:
+        raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
+    if settings.model.name != "tiny" and settings.warm_start.num_steps > 0:
+        raise SettingsError(
+            "warm_start.num_steps makes the one base of all stages, which model.name "
+            f"{settings.model.name!r} is already: set it to 0"
+        )
+    return TaskSequence(settings, tuple(source["name"] for source in sources), float(rise))
+
+
+def _find(name: str) -> Path:
+    path = Path(name)
+    if path.suffix == ".toml":
+        return path
+    known = sorted(found.stem for found in FOLDER.glob("*.toml"))
+    if name not in known:
+        raise SettingsError(f"unknown sequence {name!r}{did_you_mean(name, known)}")
+    return FOLDER / f"{name}.toml"
+
+
+def _to_sources(name: str, stages: object, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the stages as a mixture's sources: name, id and all keyword arguments."""
+    if not isinstance(stages, list) or len(stages) < 2:
+        raise SettingsError(f"{name} has no [[stages]]: a sequence has two or more")
+    sources = []
+    for number, stage in enumerate(stages):
+        if not isinstance(stage, dict) or not _STAGE_NAME.fullmatch(str(stage.get("name", ""))):
+            raise SettingsError(
+                f"{name}: stage {number} is a table with a name (letters, digits, _ and -), got "
+                f"{stage!r:.80}"
+            )
+        for key in stage.keys() - _STAGE_KEYS:
+            raise SettingsError(
+                f"{name}: stage {stage['name']!r} has an unknown key {key!r}; known: name, id, "
+                "kwargs"
+            )
+        own = {"environment": {key: stage[key] for key in ("id", "kwargs") if key in stage}}
+        merged = merge_settings({"environment": dict(shared)}, own)["environment"]
+        merged = EnvironmentSettings().model_dump() | merged
+        sources.append({"name": stage["name"], "id": merged["id"], "kwargs": merged["kwargs"]})
+    return sources

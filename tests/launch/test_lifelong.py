@@ -1,0 +1,249 @@
+"""The command `lifelong`: its results, going on after a kill, its errors."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from agentpeft.launch.lifelong import main
+from agentpeft.launch.sequences.methods import METHODS
+from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import combine_adapters, open_adapter, weights_and_updates
+from agentpeft.policies.settings.config import Settings
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+experiment = "tiny"
+deterministic = true
+entry_rise = -1
+tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+lora = {rank = 4, alpha = 8.0}
+warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
+env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+training = {num_iterations = 3, num_groups = 4, group_size = 4, lr = 2e-2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 10, env_kwargs = {split = "test"}}
+output = {checkpoint_interval = 1}
+stages = [
+    {name = "sums"},
+    {name = "differences", kwargs = {operations = ["subtraction"]}},
+    {name = "backwards", kwargs = {format = "reversed"}},
+]
+[environment.kwargs]
+num_digits = 1
+prompt = "named"
+split = "train"
+reward = {format_bonus = 0.5}
+[quick]
+training = {num_iterations = 1}
+"""
+CHAIN = "sequential,replay_20,bank"
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+def learn(capsys, *words):
+    status = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    return json.loads(captured.out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
+    sequence = read_sequence(path.stem)
+    assert sequence.settings.experiment == path.stem
+    assert read_sequence(path.stem, is_quick=True).stages == sequence.stages
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    assert sequence.order(0) == sequence.stages
+    assert len({sequence.order(number) for number in range(4)}) > 1
+
+
+@pytest.mark.slow
+def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    summary = learn(capsys, tiny, "--output", out)
+    stages = summary["stages"]
+    assert summary["methods"].keys() == METHODS.keys()
+    for name, own in summary["methods"].items():
+        rows = 1 if name in ("joint", "expert") else len(stages)
+        assert np.shape(own["matrix"]) == (rows, len(stages))
+        assert own["acc"] == pytest.approx(np.mean(own["matrix"][-1]))
+    matrix = {name: np.array(own["matrix"]) for name, own in summary["methods"].items()}
+    base = [summary["base"][stage] for stage in stages]
+    assert (matrix["base"] == base).all()
+    assert matrix["expert"][0].tolist() == [summary["expert"][stage] for stage in stages]
+    for i, row in enumerate(matrix["bank"]):
+        assert row.tolist() == [*matrix["expert"][0][: i + 1], *base[i + 1 :]]
+    first = [name for name, method in METHODS.items() if method.shares_first_stage]
+    assert len(first) == 4
+    assert all((matrix[name][0] == matrix["average"][0]).all() for name in first)
+    assert summary["methods"]["bank"]["bwt"] == 0.0
+    assert summary["methods"]["joint"]["bwt"] is None
+    assert 0 <= summary["methods"]["router"]["router_accuracy"] <= 1
+
+    page = (out / "lifelong.html").read_text(encoding="utf-8")
+    assert all(f"<caption>{name}</caption>" in page for name in METHODS)
+    assert (out / "matrices.png").read_bytes().startswith(b"\x89PNG")
+    with (out / "matrix.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(each.size for each in matrix.values())
+    assert json.loads((out / "results.json").read_text())["methods"] == summary["methods"]
+    done = {path: path.stat().st_mtime_ns for path in (out / "seed-0" / "runs").rglob("*")}
+    again = learn(capsys, tiny, "--output", out)
+    assert again == summary
+    assert done == {path: path.stat().st_mtime_ns for path in (out / "seed-0" / "runs").rglob("*")}
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
+    whole = learn(capsys, tiny, "--methods", CHAIN, "--output", tmp_path / "whole")
+    words = [sys.executable, "-m", "agentpeft.launch.lifelong", str(tiny), "--methods", CHAIN]
+    out = tmp_path / "killed"
+    marks = [  # in a stage of an expert, of a chain, and in an evaluation
+        "runs/expert-differences/checkpoints/checkpoint-000001",
+        "runs/order-0.sequential-1-differences/checkpoints/checkpoint-000001",
+        "evaluations/order-0.replay_20-1-differences/sums",
+    ]
+    for mark in marks:
+        process = subprocess.Popen(
+            [*words, "--output", str(out)], cwd=ROOT, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not (out / "seed-0" / mark).exists():
+            assert process.poll() is None, f"it ended before {mark}"
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    again = learn(capsys, tiny, "--methods", CHAIN, "--output", out)
+    assert again["methods"].keys() == whole["methods"].keys()
+    for name, own in whole["methods"].items():
+        assert again["methods"][name]["matrix"] == own["matrix"]
+        assert again["methods"][name]["tokens"] == own["tokens"]
+    for name in ("expert-differences", "order-0.sequential-1-differences"):
+        path = Path("seed-0", "runs", name, "checkpoints/checkpoint-000003/adapter")
+        file = path / "adapter_model.safetensors"
+        ours, theirs = (load_file(tmp_path / side / file) for side in ("whole", "killed"))
+        assert all((ours[key] == theirs[key]).all() for key in ours)
+        assert any(weight.any() for key, weight in ours.items() if "lora_B" in key)
+
+
+@pytest.mark.slow
+def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny, tmp_path, capsys):
+    summary = learn(
+        capsys, tiny, "--quick", "--methods", "base,sequential", "--stages", "sums,backwards",
+        "--seeds", 2, "--orders", 2, "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert len(summary["courses"]) == 4
+    assert set(summary["stages"]) == {"sums", "backwards"}
+    own = summary["methods"]["sequential"]
+    assert own["acc_low"] <= own["acc"] <= own["acc_high"]
+    assert summary["comparisons"]["base"]["num_pairs"] == 4
+
+
+def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
+    tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
+    status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
+    assert status == 1
+    assert "of 3 stages 0 are raised by their experts by entry_rise (100 points)" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arith6"], "unknown sequence 'arith6'; did you mean 'arith5'"),
+        (["nowhere.toml"], "cannot read settings from 'nowhere.toml'"),
+        (["arith5", "training.lrr=1"], "unknown setting 'training.lrr'"),
+        (["{other}"], "warm_start.num_steps makes the one base of all"),
+        (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
+        (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
+        (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
+        (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),
+        (["arith5", "--stages", "modulo,mod"], "unknown stage 'mod'"),
+        (["arith5", "--orders", "0"], "orders and seeds must be >= 1, got 0 and 1"),
+        (["{file}", "--quick"], "has no section quick"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_anything_is_written(words, message, tmp_path, capsys):
+    plain = tmp_path / "plain.toml"
+    plain.write_text(TINY.partition("[quick]")[0], encoding="utf-8")
+    other, out = tmp_path / "other.toml", tmp_path / "out"
+    model = 'model = {name = "somewhere"}'
+    lines = [model if line.startswith("tiny") else line for line in TINY.splitlines()]
+    other.write_text("\n".join(lines), encoding="utf-8")
+    words = [word.format(file=plain, other=other) for word in words]
+    assert main([*words, "--output", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("stages = [", "stage = ["), "has no [[stages]]: a sequence has two or more"),
+        (('{name = "sums"}', "{}"), "stage 0 is a table with a name"),
+        (('"sums"', '"a b"'), "stage 0 is a table with a name"),
+        (('"sums"', '"sums", kwarg = 1'), "stage 'sums' has an unknown key 'kwarg'"),
+        (("entry_rise = -1", 'entry_rise = "x"'), "entry_rise must be a number from -1 to 1"),
+        (("entry_rise = -1", "entry_rise = 2"), "entry_rise must be a number from -1 to 1, got 2"),
+        (('"backwards"', '"sums"'), "two sources have one name"),
+        (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
+    ],
+)
+def test_a_sequence_that_cannot_be_is_refused(tiny, tmp_path, change, message, capsys):
+    tiny.write_text(TINY.replace(*change), encoding="utf-8")
+    assert main([str(tiny), "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
+    words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert main([*words, "training.lr=1e-3"]) == 2
+    error = capsys.readouterr().err
+    assert "is of another study: its training is" in error
+    assert "give another --output" in error
+
+
+@pytest.mark.slow
+def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    learn(capsys, tiny, "--quick", "--methods", "bank", "--output", out)
+    folders = [next(run.rglob("adapter")) for run in sorted((out / "seed-0/runs").iterdir())]
+    rng = np.random.default_rng(0)
+    for path in (folder / "adapter_model.safetensors" for folder in folders):
+        weights = {n: w + rng.normal(0, 0.05, w.shape) for n, w in load_file(path).items()}
+        save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
+    settings = Settings(model={"name": str(folders[0])})
+
+    def updates(folder):
+        model = open_adapter(load_base(settings), folder)
+        return {name: update.detach() for name, _, update in weights_and_updates(model)}
+
+    combine_adapters(load_base(settings), folders, "cat", tmp_path / "average")
+    mean, parts = updates(tmp_path / "average"), [updates(folder) for folder in folders]
+    assert len(parts) == 3
+    for name, update in mean.items():
+        expected = sum(part[name] for part in parts) / 3
+        assert np.allclose(update, expected, atol=1e-7)
+    combine_adapters(load_base(settings), folders, "ties_svd", tmp_path / "ties")
+    assert any(update.any() for update in updates(tmp_path / "ties").values())
