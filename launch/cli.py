@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": "Plays held-out tasks: models, adapters, endpoints, baselines.",
     "merge": "Makes one model of an adapter and its base, and checks it.",
     "why": "Explains how a run went, and which setting to turn.",
+    "watch": "Shows a run in the terminal, as it goes or again.",
     "diff": "Compares two runs: settings, curves, and where they part.",
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
@@ -33,7 +34,7 @@ COMMANDS = {
     "prepare-data": "Generates, downloads, converts and validates task files.",
 }
 """By name: a module of `launch/` (or of `launch/reporting/`) has `main`, its `CommandLine`."""
-_REPORTING = {"diff"}
+_REPORTING = {"watch", "diff"}
 
 
 def module_of(name: str) -> str:
