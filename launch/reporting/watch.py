@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.live import Live
 from typer import Argument, Option
 
-from agentpeft.envs import SettingsError
+from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.run_data import Row, read_rows, read_run
 from agentpeft.launch.reporting.run_view import RunSnapshot, render
@@ -66,10 +66,10 @@ def take_snapshot(run: Path) -> RunSnapshot:
     state = "running" if is_held(run) else ""
     data = read_run(run, may_be_new=True)
     num_iterations = int(data.settings.get("training.num_iterations", 0))
-    episodes = map(json.loads, _read_end(run / "sessions" / "train.jsonl", _NUM_EPISODES))
+    episodes = _read_episodes(run / "sessions" / "train.jsonl")
     logged = _read_end(run / "logs" / "train.log", 1)
     note = "" if data.metrics else "".join(logged)
-    now = RunSnapshot(data.name, state, num_iterations, data.metrics, tuple(episodes), note)
+    now = RunSnapshot(data.name, state, num_iterations, data.metrics, episodes, note)
     return replace(now, state=state or ("ended" if now.step >= num_iterations else "stopped"))
 
 
@@ -107,6 +107,14 @@ def _again(end: RunSnapshot, run: Path, speed: float) -> Iterator[RunSnapshot]:
         time.sleep(min((line.get("time/total_s") or 0.0) / speed, _MAX_PAUSE_S))
         yield replace(end, state="again", lines=end.lines[:number], episodes=tuple(recent))
     yield end
+
+
+def _read_episodes(path: Path) -> list[Row]:
+    """Returns the last episodes. Raises: DataError."""
+    try:
+        return [json.loads(line) for line in _read_end(path, _NUM_EPISODES)]
+    except ValueError as error:
+        raise DataError(f"{path}: one of its last lines is no JSON ({error})") from None
 
 
 def _read_end(path: Path, num_lines: int) -> list[str]:

@@ -174,6 +174,17 @@ def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
     assert "○ no adapter was delivered yet" in shown
 
 
+def test_a_damaged_line_is_said_and_one_that_is_being_written_is_not(run_dir, capsys):
+    with (run_dir / "sessions/train.jsonl").open("a") as file:
+        file.write('{"half a li')
+        file.flush()
+        assert main(["watch", str(run_dir)]) == 0
+        file.write("\n")
+    assert main(["watch", str(run_dir)]) == 2
+    error = capsys.readouterr().err
+    assert "one of its last lines is no JSON" in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "colour", "text"),
     [
