@@ -27,6 +27,7 @@ COMMANDS = {
     "merge": "Makes one model of an adapter and its base, and checks it.",
     "lifelong": "Learns a sequence of stages by several methods; what each forgets.",
     "why": "Explains how a run went, and which setting to turn.",
+    "watch": "Shows a run in the terminal, as it goes or again.",
     "diff": "Compares two runs: settings, curves, and where they part.",
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
@@ -35,7 +36,7 @@ COMMANDS = {
     "prepare-data": "Generates, downloads, converts and validates task files.",
 }
 """By name: a module of `launch/` (or of `launch/reporting/`) has `main`, its `CommandLine`."""
-_REPORTING = {"diff"}
+_REPORTING = {"watch", "diff"}
 
 
 def module_of(name: str) -> str:

@@ -99,6 +99,8 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
 
 def _find_run(path: Path) -> Path | None:
     """Returns the run's folder where `path` is one, or a checkpoint in one (`checkpoints/best`)."""
+    if not path.is_dir():
+        return None
     checkpoints = path.resolve().parent
     folders = [path, *([checkpoints.parent] if checkpoints.name == "checkpoints" else [])]
     return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)

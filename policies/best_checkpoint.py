@@ -52,18 +52,28 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
         write_file(folder / _FILE, content)
     except OSError as error:
         raise CheckpointError(f"cannot write {error.filename!r}: {error.strerror}") from error
+    _link(folder, checkpoint.name)
+
+
+def _link(folder: Path, name: str) -> None:
     new = folder / f".new-{BEST}"
     try:
         new.unlink(missing_ok=True)
-        new.symlink_to(checkpoint.name)
+        new.symlink_to(name)
         new.replace(folder / BEST)
     except OSError as error:
-        logger.warning("%s: no link to %s (%s)", folder / BEST, checkpoint.name, error.strerror)
+        logger.warning("%s: no link to %s (%s)", folder / BEST, name, error.strerror)
 
 
-def forget_lost_best(folder: Path) -> None:
-    """Takes the name away where the checkpoint that had it is gone. Raises: CheckpointError."""
-    if read_best(folder) is None:
+def mend_best(folder: Path) -> None:
+    """Takes the name away where the checkpoint that had it is gone, and mends a link.
+
+    A killed run may have left the link at what was the best before. Raises: CheckpointError.
+    """
+    best, link = read_best(folder), folder / BEST
+    if best is None:
         (folder / _FILE).unlink(missing_ok=True)
-        if (folder / BEST).is_symlink():
-            (folder / BEST).unlink()
+        if link.is_symlink():
+            link.unlink()
+    elif not link.is_symlink() or link.readlink().name != best.checkpoint:
+        _link(folder, best.checkpoint)

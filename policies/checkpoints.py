@@ -18,7 +18,7 @@ from typing import Any
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
-from agentpeft.policies.best_checkpoint import forget_lost_best, read_best
+from agentpeft.policies.best_checkpoint import mend_best, read_best
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
 from agentpeft.policies.settings.config import Settings, merge_settings
@@ -190,7 +190,7 @@ def set_aside_newer(checkpoint: Path) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
-    forget_lost_best(checkpoint.parent)
+    mend_best(checkpoint.parent)
 
 
 def append_episodes(

@@ -38,12 +38,15 @@ class RunData:
         return sum(self.series(metric)[1])
 
 
-def read_run(path: Path) -> RunData:
-    """Reads a run's folder, also of a run that goes on. Raises: SettingsError, DataError."""
+def read_run(path: Path, *, may_be_new: bool = False) -> RunData:
+    """Reads a run's folder, also of a run that goes on.
+
+    `may_be_new`: it need not have measured anything yet. Raises: SettingsError, DataError.
+    """
     metrics = list(read_rows(path / METRICS_FILE))
-    if not metrics:
-        raise SettingsError(f"no run in {str(path)!r}: a run's folder has a {METRICS_FILE}")
     config = path / "config.toml"
+    if not metrics and not (may_be_new and config.is_file()):
+        raise SettingsError(f"no run in {str(path)!r}: a run's folder has a {METRICS_FILE}")
     settings = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     name = f"{settings.get('experiment', 'run')}/{path.resolve().name}"
     return RunData(name, path, metrics, dict(_flatten(settings)))

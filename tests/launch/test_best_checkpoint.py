@@ -79,6 +79,20 @@ def test_a_resumed_run_remembers_its_best_and_forgets_one_that_is_set_aside(trai
     assert last["best"]["adapter"].endswith("checkpoint-000004/adapter")
 
 
+def test_what_a_killed_run_could_not_name_is_named_on_resume(train):
+    run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
+    folder = run_dir / "checkpoints"
+    (folder / "best").unlink()
+    (folder / "best").symlink_to("checkpoint-000001")  # killed between the file and the link
+    train([0.5, 0.5], "--resume", str(run_dir), "training.num_iterations=6")
+    assert (folder / "best").readlink().name == "checkpoint-000002"
+    for name in ("best", "best.json"):  # killed between the checkpoint and the file
+        (folder / name).unlink()
+    again = str(folder / "checkpoint-000002")
+    train([0.5, 0.5], "--resume", again, "training.num_iterations=3")
+    assert read_best(folder) == BestCheckpoint("checkpoint-000002", 1.0)
+
+
 def test_a_checkpoint_holds_rewards_and_success_by_iteration(train):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     stats = json.loads((run_dir / "checkpoints/checkpoint-000005/training_stats.json").read_text())

@@ -1,0 +1,129 @@
+"""Shows a run in the terminal, from its files alone: as it goes, its end, or all of it again.
+
+```sh
+agentpeft watch RUN
+agentpeft watch RUN --replay 60
+```
+
+While the run goes on the view is drawn anew each second, until it ends or Ctrl-C. Of a run that has
+ended it is drawn once. --replay plays the run from its beginning, so many times as fast as it was.
+Where standard output is no terminal, the present view is printed once, as text.
+
+Exit status: 0 done; 2 wrong input; 130 interrupted.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.live import Live
+from typer import Argument, Option
+
+from agentpeft.envs import DataError, SettingsError
+from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.reporting.run_data import Row, read_rows, read_run
+from agentpeft.launch.reporting.run_view import RunSnapshot, render
+
+_EVERY_S = 1.0
+_MAX_PAUSE_S = 5.0
+_NUM_EPISODES = 4
+_TAIL_BYTES = 1 << 18
+main = CommandLine()
+
+
+@main.add(help=__doc__)
+def watch(
+    run: Annotated[Path, Argument(help="A run's folder.")],
+    *,
+    replay: Annotated[
+        float | None, Option(metavar="SPEED", help="Play the run again, SPEED times as fast.")
+    ] = None,
+) -> int:
+    """Shows the run. Raises: DataError, SettingsError."""
+    if replay is not None and not replay > 0:
+        raise SettingsError(f"--replay must be > 0, got {replay:g}")
+    console = Console()
+    now = take_snapshot(run)
+    if not console.is_terminal:
+        console.print(render(now))
+        return 0
+    views = _again(now, run, replay) if replay is not None else _follow(now, run)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for view in views:
+            live.update(render(view), refresh=True)
+    return 0
+
+
+def take_snapshot(run: Path) -> RunSnapshot:
+    """Returns a run as it is. Raises: SettingsError where there is none, DataError."""
+    state = "running" if is_held(run) else ""
+    data = read_run(run, may_be_new=True)
+    num_iterations = int(data.settings.get("training.num_iterations", 0))
+    episodes = _read_episodes(run / "sessions" / "train.jsonl")
+    logged = _read_end(run / "logs" / "train.log", 1)
+    note = "" if data.metrics else "".join(logged)
+    now = RunSnapshot(data.name, state, num_iterations, data.metrics, episodes, note)
+    return replace(now, state=state or ("ended" if now.step >= num_iterations else "stopped"))
+
+
+def is_held(run: Path) -> bool:
+    """Returns whether a process trains in a run's folder (as far as its file system tells)."""
+    lock = run / "run.lock"
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:  # for an instant, and only once nobody has it
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _follow(now: RunSnapshot, run: Path) -> Iterator[RunSnapshot]:
+    """Yields the run each second until it has ended."""
+    yield now
+    while now.state == "running":
+        time.sleep(_EVERY_S)
+        now = take_snapshot(run)
+        yield now
+
+
+def _again(end: RunSnapshot, run: Path, speed: float) -> Iterator[RunSnapshot]:
+    """Yields the run after each of its lines, with pauses in proportion to its seconds."""
+    episodes = read_rows(run / "sessions" / "train.jsonl")
+    recent: deque[Row] = deque(maxlen=_NUM_EPISODES)
+    ahead = next(episodes, None)
+    for number, line in enumerate(end.lines, 1):
+        while ahead is not None and ahead["iteration"] < line["train/step"]:
+            recent.append(ahead)
+            ahead = next(episodes, None)
+        time.sleep(min((line.get("time/total_s") or 0.0) / speed, _MAX_PAUSE_S))
+        yield replace(end, state="again", lines=end.lines[:number], episodes=tuple(recent))
+    yield end
+
+
+def _read_episodes(path: Path) -> list[Row]:
+    """Returns the last episodes. Raises: DataError."""
+    try:
+        return [json.loads(line) for line in _read_end(path, _NUM_EPISODES)]
+    except ValueError as error:
+        raise DataError(f"{path}: one of its last lines is no JSON ({error})") from None
+
+
+def _read_end(path: Path, num_lines: int) -> list[str]:
+    """Returns the last whole lines of a file that may be gigabytes long."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _TAIL_BYTES, 0))
+        text = file.read().decode("utf-8", "replace")
+    lines = text.split("\n")[:-1]  # what follows the last end of a line is being written
+    return (lines[1:] if size > _TAIL_BYTES else lines)[-num_lines:]

@@ -1,0 +1,214 @@
+"""`agentpeft watch`, on a terminal and off it: a run that goes on, its end, and all of it again."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from tiny_run import TINY
+
+from agentpeft.launch.cli import main
+from agentpeft.launch.reporting.run_view import find_lamp
+from agentpeft.launch.reporting.watch import is_held, take_snapshot
+
+CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
+INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command on a terminal of 120 columns and 60 lines."""
+
+    def __init__(self, *words):
+        self.owner, self.theirs = pty.openpty()
+        termios.tcsetwinsize(self.theirs, (60, 120))
+        env = os.environ | {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
+        ends = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
+        self.process = subprocess.Popen([*CLI, *words], env=env, start_new_session=True, **ends)
+        os.close(self.theirs)
+        self.raw = ""
+
+    def read_until(self, text, limit_s=60.0):
+        """Reads until a text was shown, or to the end for None; returns what was shown so far."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and (text is None or text not in self.shown):
+            try:
+                chunk = os.read(self.owner, 65536)
+            except OSError:  # the other end is closed
+                break
+            self.raw += chunk.decode("utf-8", "replace")
+        return self.shown
+
+    @property
+    def shown(self):
+        """What was shown, without colours and movements."""
+        return ESCAPES.sub("", self.raw)
+
+    def close(self):
+        """Ends the command; returns its exit status."""
+        self.process.kill()
+        os.close(self.owner)
+        return self.process.wait()
+
+
+@pytest.fixture
+def open_terminal():
+    opened = []
+
+    def start(*words):
+        opened.append(Terminal(*map(str, words)))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A run by hand, of eight iterations that learn nothing, whose agents talk to terminals."""
+    folder = tmp_path / "by_hand"
+    lines = [{"train/step": 0, "eval/success_rate": 0.25, "eval/skill/[red]add": 0.5}]
+    for step in range(1, 9):
+        line = {"train/step": step, "train/accuracy": 0.5, "train/num_skipped_updates": step}
+        times = {f"time/{part}_s": 0.5 for part in ("sample", "learn", "broadcast")}
+        lines.append({**line, **times, "time/total_s": 1.5, "delivery/canary": 0.1})
+    write(folder / "metrics.jsonl", lines)
+    episodes = [
+        {
+            "iteration": step,
+            "task_id": f"task {step}",
+            "outcome": "success",
+            "episode_return": 1.0,
+            "messages": [["user", "Go."], ["assistant", f"said {step} {INJECTED}"]],
+        }
+        for step in range(8)
+    ]
+    write(folder / "sessions/train.jsonl", episodes)
+    (folder / "config.toml").write_text('experiment = "e"\n[training]\nnum_iterations = 8\n')
+    return folder
+
+
+def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
+    assert main(["watch", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent" in shown
+    assert "● adapter 8 delivered and proven" in shown
+    assert "held-out success" in shown and "[red]add" in shown and "50%" in shown
+    assert "no_spread: in the last 3 updates" in shown and "training.group_size" in shown
+    assert [name for name in range(8) if f"task {name}:" in shown] == [4, 5, 6, 7]
+    assert "\x1b" not in shown and "\x07" not in shown
+
+
+def test_on_a_terminal_a_run_that_has_ended_is_drawn_and_left(run_dir, open_terminal):
+    terminal = open_terminal("watch", run_dir)
+    shown = terminal.read_until(None)
+    assert terminal.process.wait(10) == 0
+    assert "iteration 8 of 8" in shown and "said 7" in shown
+    assert "\x1b]0;injected" not in terminal.raw and "\x1b[2J" not in terminal.raw
+
+
+def test_a_run_is_played_again(run_dir, open_terminal):
+    terminal = open_terminal("watch", run_dir, "--replay", 50)
+    start_s = time.monotonic()
+    shown = terminal.read_until(None)
+    assert terminal.process.wait(10) == 0 and time.monotonic() - start_s < 30
+    places = [shown.index(f"iteration {step} of 8") for step in range(9)]
+    assert places == sorted(places)
+    early = shown[: places[3]]
+    assert "said 1" in early and "said 5" not in early and "no_spread" not in early
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_to_its_end(tmp_path, open_terminal):
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    words = ["tiny.toml", "training.num_iterations=120", "output.checkpoint_interval=0"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "AGENTPEFT_CACHE": str(tmp_path / "cache")}
+    train = subprocess.Popen(
+        [*CLI, "train", *words], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL
+    )
+    while not (found := list(tmp_path.glob("outputs/tiny/*/config.toml"))):
+        time.sleep(0.05)
+    terminal = open_terminal("watch", found[0].parent)
+    assert "tiny/" in terminal.read_until("running")
+    shown = terminal.read_until("iteration 120 of 120")
+    assert " left" in shown and "delivered and proven" in shown
+    terminal.read_until(None)
+    assert train.wait(30) == 0 and terminal.process.wait(10) == 0
+    assert "ended" in terminal.shown.rpartition("iteration 120")[0]
+
+
+def test_ctrl_c_ends_the_view_and_not_the_run(run_dir, open_terminal):
+    with (run_dir / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert is_held(run_dir) and take_snapshot(run_dir).state == "running"
+        terminal = open_terminal("watch", run_dir)
+        terminal.read_until("running")
+        terminal.process.send_signal(signal.SIGINT)
+        assert "interrupted" in terminal.read_until(None)
+        assert terminal.process.wait(10) == 130
+    assert not is_held(run_dir)
+
+
+def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
+    (run_dir / "metrics.jsonl").unlink()
+    (run_dir / "sessions/train.jsonl").unlink()
+    (run_dir / "logs").mkdir()
+    (run_dir / "logs/train.log").write_text("first\nwarm start: step 50, loss 1.2\nhalf a li")
+    assert main(["watch", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "stopped" in shown and "warm start: step 50, loss 1.2" in shown and "half" not in shown
+    assert "○ no adapter was delivered yet" in shown
+
+
+def test_a_damaged_line_is_said_and_one_that_is_being_written_is_not(run_dir, capsys):
+    with (run_dir / "sessions/train.jsonl").open("a") as file:
+        file.write('{"half a li')
+        file.flush()
+        assert main(["watch", str(run_dir)]) == 0
+        file.write("\n")
+    assert main(["watch", str(run_dir)]) == 2
+    error = capsys.readouterr().err
+    assert "one of its last lines is no JSON" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "colour", "text"),
+    [
+        ([], "dim", "no adapter"),
+        ([{"delivery/canary": 1.0}], "green", "proven"),
+        ([{}], "yellow", "its proof was not asked for"),
+        ([{"fault/num_failed_deliveries": 1.0}], "red", "failed and was repeated"),
+        ([{"fault/num_failed_deliveries": 1.0}] * 2, "yellow", "not asked for"),
+    ],
+)
+def test_the_lamp_tells_what_is_known_of_the_last_delivery(rows, colour, text):
+    lines = [{"train/step": 1, "time/broadcast_s": 0.1, **row} for row in rows]
+    lamp = find_lamp(lines)
+    assert lamp.style == colour and text in lamp.plain
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "error: no run in 'nowhere'"),
+        (["--replay", "0"], "error: --replay must be > 0, got 0"),
+        (["--replay", "nan"], "error: --replay must be > 0, got nan"),
+    ],
+)
+def test_wrong_input_is_one_line(words, message, capsys, run_dir: Path):
+    assert main(["watch", *words, *([str(run_dir)] if words[0] != "nowhere" else [])]) == 2
+    assert capsys.readouterr().err.startswith(message)
