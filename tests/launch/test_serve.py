@@ -556,7 +556,7 @@ def test_a_stop_closes_environments_and_ends_well(folder, number):
             env.close()
 
 
-def test_tls_by_files_is_checked_by_the_client(tmp_path):
+def test_tls_by_files_is_checked_by_the_client(tmp_path, capsys):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = "subjectAltName=IP:127.0.0.1"
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext {names}"
@@ -571,6 +571,11 @@ def test_tls_by_files_is_checked_by_the_client(tmp_path):
         env.close()
         with pytest.raises(EnvFault, match="certificate"):
             make(server)
+        for wrong in (tmp_path / "nowhere.pem", Path(__file__)):
+            with pytest.raises(SettingsError, match="no certificates"):
+                make(server, ca_file=str(wrong))
+    assert main(["--tls-cert", __file__, "--tls-key", str(key)]) == 2
+    assert "expected a certificate and its key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -626,6 +631,15 @@ def test_a_client_that_cannot_be_made_says_why(server, case):
         make(server, **{"env_id": ARITHMETIC, **kwargs})
     assert problem in str(error.value)
     assert wait_until(lambda: server.metric("agentpeft_sessions") == 0)
+
+
+def test_a_session_that_was_closed_between_episodes_is_not_missed(server):
+    env = make(server)
+    env.reset(seed=0)
+    assert env.step("1")[2]
+    assert wait_until(lambda: server.metric("agentpeft_sessions") == 0)
+    assert env.reset(seed=1)[1]["num_turns"] == 0
+    env.close()
 
 
 def test_a_step_over_the_clients_time_is_a_fault_and_the_next_reset_works(server):
