@@ -93,7 +93,7 @@ class Connection:
         from websockets.exceptions import WebSocketException
 
         try:
-            self._socket.send(json.dumps({"type": kind, "data": data}))
+            self._socket.send(json.dumps({"type": kind, "data": data}, ensure_ascii=False))
             text = self._socket.recv(self._timeout_s)
         except TimeoutError as error:
             self.close()

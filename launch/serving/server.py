@@ -56,7 +56,13 @@ def run(
     metrics = ServerMetrics()
     served = [
         ServedEnvironment(
-            env_id, kwargs, options.client_kwargs, options.has_oracle, metrics, name_of(env_id)
+            env_id=env_id,
+            kwargs=kwargs,
+            client_kwargs=options.client_kwargs,
+            has_oracle=options.has_oracle,
+            metrics=metrics,
+            max_message_bytes=options.limits.max_message_bytes,
+            name=name_of(env_id),
         )
         for env_id, kwargs in options.environments
     ]

@@ -41,7 +41,7 @@ from agentpeft.launch.serve import main
 from agentpeft.policies.rollout.play import reward_for
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"
-IDLE_S, MAX_SESSIONS, MAX_KIB, RATE = 1.5, 8, 400, 2000
+IDLE_S, MAX_SESSIONS, MAX_KIB, RATE = 1.5, 8, 800, 2000
 LIMITS = ["--idle-s", str(IDLE_S), "--max-sessions", str(MAX_SESSIONS)]
 LIMITS += ["--max-message-kib", str(MAX_KIB), "--max-rate", str(RATE)]
 
@@ -183,9 +183,9 @@ def test_an_invalid_action_that_ends_nothing_is_told_as_one(server):
 
 def test_an_action_of_any_length_is_answered_as_by_an_environment_of_ones_own(server):
     remote, own = make(server), gymnasium.make(ARITHMETIC).unwrapped
-    for length in (65_536, 65_537, 5_000_000):
+    for action in ("\0" * 65_536, "\U0001f600" * 65_537, "x" * 5_000_000):
         assert remote.reset(seed=0) == own.reset(seed=0)
-        assert remote.step("\0" * length) == own.step("\0" * length)
+        assert remote.step(action) == own.step(action)
     remote.close()
 
 
@@ -590,6 +590,7 @@ def test_tls_by_files_is_checked_by_the_client(tmp_path, capsys):
         f"{ARITHMETIC} colour=red --port 0": "unknown setting 'colour'",
         "CartPole-v1 --port 0": "environment 'CartPole-v1' is no TextEnv",
         "--tls-cert x.pem": "TLS needs both --tls-cert and --tls-key",
+        f"{ARITHMETIC} --max-message-kib 400 --port 0": "max_action_chars=65536 takes --max",
         "--max-sessions 0": "--max-sessions must be an integer >= 1, got 0",
         "--idle-s 0": "--idle-s must be a number > 0, got 0.0",
         "--max-rate -1": "--max-rate must be a number > 0, got -1.0",
