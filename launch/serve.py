@@ -22,6 +22,7 @@ import json
 import re
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,11 @@ def _check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
         raise SettingsError("TLS needs both --tls-cert and --tls-key")
     for path in (cert, key):
         path.open("rb").close()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        said = f"{cert} and {key}: expected a certificate and its key, both PEM ({error.reason})"
+        raise SettingsError(said) from error
     return cert, key
 
 

@@ -62,7 +62,7 @@ class Connection:
             connect,
             url,
             additional_headers={"Authorization": f"Bearer {token}"} if token else None,
-            ssl=ssl.create_default_context(cafile=ca_file) if is_secure else None,
+            ssl=_trust(ca_file) if is_secure else None,
             open_timeout=connect_s,
             close_timeout=1.0,
             compression=None,
@@ -93,7 +93,7 @@ class Connection:
         from websockets.exceptions import WebSocketException
 
         try:
-            self._socket.send(json.dumps({"type": kind, "data": data}))
+            self._socket.send(json.dumps({"type": kind, "data": data}, ensure_ascii=False))
             text = self._socket.recv(self._timeout_s)
         except TimeoutError as error:
             self.close()
@@ -140,6 +140,14 @@ class Connection:
         if name == EnvFault.__name__:
             raise EnvFault(f"on the server: {rest}")
         raise RemoteError(f"on the server: {message[:500]}")
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    """Returns what checks a server's certificate. Raises: SettingsError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise SettingsError(f"ca_file {ca_file}: no certificates (PEM) to read: {error}") from error
 
 
 def _describe(error: Exception) -> str:

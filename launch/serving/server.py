@@ -1,5 +1,6 @@
 """Runs the application until a signal, and closes what sessions have left."""
 
+import gc
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -56,7 +57,13 @@ def run(
     metrics = ServerMetrics()
     served = [
         ServedEnvironment(
-            env_id, kwargs, options.client_kwargs, options.has_oracle, metrics, name_of(env_id)
+            env_id=env_id,
+            kwargs=kwargs,
+            client_kwargs=options.client_kwargs,
+            has_oracle=options.has_oracle,
+            metrics=metrics,
+            max_message_bytes=options.limits.max_message_bytes,
+            name=name_of(env_id),
         )
         for env_id, kwargs in options.environments
     ]
@@ -68,6 +75,8 @@ def run(
     url = f"{'https' if options.tls else 'http'}://{place}"
     server = _Server(_configure(options, application), lambda: tell(url, [s.name for s in served]))
     logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+    gc.collect()
+    gc.freeze()  # the libraries' objects stay: no collection has to look at them again
     try:
         server.run(sockets=[listener])
     finally:

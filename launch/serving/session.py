@@ -34,6 +34,10 @@ from agentpeft.policies.rollout.environment_calls import (
 )
 
 _CLOSE_S = 60.0
+_MAX_BYTES_A_CHARACTER = 12
+"""Of an action in JSON: two escaped surrogates, as Python's own `json.dumps` writes an emoji."""
+_MAX_REST_BYTES = 4096
+"""Of the message around it."""
 T = TypeVar("T")
 
 
@@ -52,7 +56,7 @@ class ServedEnvironment:
 
     `kwargs` are the server's; a client may set those of `client_kwargs` ("*": all) itself.
     `has_oracle`: whether a client may ask how a perfect agent acts. `name` is the id without its
-    module.
+    module; `max_message_bytes` is what the server takes.
     """
 
     env_id: str
@@ -60,6 +64,7 @@ class ServedEnvironment:
     client_kwargs: frozenset[str]
     has_oracle: bool
     metrics: ServerMetrics
+    max_message_bytes: int
     name: str
     live: set[TextEnv[Any]] = field(default_factory=set)
     """The environments that are there, for the end of the server to close."""
@@ -75,6 +80,12 @@ class ServedEnvironment:
                         "see agentpeft serve --client-kwargs"
                     )
         env = make_text_env(self.env_id, {**self.kwargs, **client_kwargs})
+        longest = env.config.max_action_chars * _MAX_BYTES_A_CHARACTER + _MAX_REST_BYTES
+        if longest > self.max_message_bytes:  # or an agent could end its session by a long action
+            raise SettingsError(
+                f"max_action_chars={env.config.max_action_chars} takes --max-message-kib "
+                f"{longest // 1024 + 1}, got {self.max_message_bytes // 1024}"
+            )
         self.live.add(env)
         self.metrics.environments.labels(self.name).inc()
         return env
@@ -208,7 +219,7 @@ class TextSession(Environment):  # type: ignore[misc]
         prompt, info = env.reset(seed=seed, options=None if task is None else {"task": task})
         self._has_info = wanted.info
         self._state = State(episode_id=episode_id, step_count=0)
-        return TextObservation(text=prompt, metadata=self._metadata(info))
+        return TextObservation(text=_to_utf8(prompt), metadata=self._metadata(info))
 
     def _step(self, text: str) -> TextObservation:
         if self._env is None:
@@ -225,8 +236,12 @@ class TextSession(Environment):  # type: ignore[misc]
         self._state = State(
             episode_id=self._state.episode_id, step_count=self._state.step_count + 1
         )
-        metadata = self._metadata(info)
-        return TextObservation(text=observation, reward=reward, done=is_over, metadata=metadata)
+        return TextObservation(
+            text=_to_utf8(observation),
+            reward=reward,
+            done=is_over,
+            metadata=self._metadata(info),
+        )
 
     def _metadata(self, info: Mapping[str, Any]) -> dict[str, Any]:
         return {"info": dict(info)} if self._has_info else {}
@@ -276,6 +291,11 @@ def _get_task(env: TextEnv[Any], task_id: str, content: object) -> Task:
     if content is not None and content != _content_of(task):
         raise UnknownTaskError(f"task {task_id!r} is another one on the server")
     return task
+
+
+def _to_utf8(text: str) -> str:
+    """Returns a text as it can be sent: half a surrogate pair, as of a file's name, becomes `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _get_level(env: TextEnv[Any], level: object) -> TaskSource[Task]:

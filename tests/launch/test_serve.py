@@ -41,7 +41,7 @@ from agentpeft.launch.serve import main
 from agentpeft.policies.rollout.play import reward_for
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"
-IDLE_S, MAX_SESSIONS, MAX_KIB, RATE = 1.5, 8, 400, 2000
+IDLE_S, MAX_SESSIONS, MAX_KIB, RATE = 1.5, 8, 800, 2000
 LIMITS = ["--idle-s", str(IDLE_S), "--max-sessions", str(MAX_SESSIONS)]
 LIMITS += ["--max-message-kib", str(MAX_KIB), "--max-rate", str(RATE)]
 
@@ -183,9 +183,9 @@ def test_an_invalid_action_that_ends_nothing_is_told_as_one(server):
 
 def test_an_action_of_any_length_is_answered_as_by_an_environment_of_ones_own(server):
     remote, own = make(server), gymnasium.make(ARITHMETIC).unwrapped
-    for length in (65_536, 65_537, 5_000_000):
+    for action in ("\0" * 65_536, "\U0001f600" * 65_537, "x" * 5_000_000):
         assert remote.reset(seed=0) == own.reset(seed=0)
-        assert remote.step("\0" * length) == own.step("\0" * length)
+        assert remote.step(action) == own.step(action)
     remote.close()
 
 
@@ -556,7 +556,7 @@ def test_a_stop_closes_environments_and_ends_well(folder, number):
             env.close()
 
 
-def test_tls_by_files_is_checked_by_the_client(tmp_path):
+def test_tls_by_files_is_checked_by_the_client(tmp_path, capsys):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = "subjectAltName=IP:127.0.0.1"
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext {names}"
@@ -571,6 +571,11 @@ def test_tls_by_files_is_checked_by_the_client(tmp_path):
         env.close()
         with pytest.raises(EnvFault, match="certificate"):
             make(server)
+        for wrong in (tmp_path / "nowhere.pem", Path(__file__)):
+            with pytest.raises(SettingsError, match="no certificates"):
+                make(server, ca_file=str(wrong))
+    assert main(["--tls-cert", __file__, "--tls-key", str(key)]) == 2
+    assert "expected a certificate and its key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -585,6 +590,7 @@ def test_tls_by_files_is_checked_by_the_client(tmp_path):
         f"{ARITHMETIC} colour=red --port 0": "unknown setting 'colour'",
         "CartPole-v1 --port 0": "environment 'CartPole-v1' is no TextEnv",
         "--tls-cert x.pem": "TLS needs both --tls-cert and --tls-key",
+        f"{ARITHMETIC} --max-message-kib 400 --port 0": "max_action_chars=65536 takes --max",
         "--max-sessions 0": "--max-sessions must be an integer >= 1, got 0",
         "--idle-s 0": "--idle-s must be a number > 0, got 0.0",
         "--max-rate -1": "--max-rate must be a number > 0, got -1.0",
@@ -626,6 +632,15 @@ def test_a_client_that_cannot_be_made_says_why(server, case):
         make(server, **{"env_id": ARITHMETIC, **kwargs})
     assert problem in str(error.value)
     assert wait_until(lambda: server.metric("agentpeft_sessions") == 0)
+
+
+def test_a_session_that_was_closed_between_episodes_is_not_missed(server):
+    env = make(server)
+    env.reset(seed=0)
+    assert env.step("1")[2]
+    assert wait_until(lambda: server.metric("agentpeft_sessions") == 0)
+    assert env.reset(seed=1)[1]["num_turns"] == 0
+    env.close()
 
 
 def test_a_step_over_the_clients_time_is_a_fault_and_the_next_reset_works(server):
