@@ -6,20 +6,23 @@
 
 Runs the courses of `launch/lifelong.py` in `outputs/lifelong/<sequence>`, where the same command
 goes on after it was stopped; with `--hours` no course begins after that time. Writes
-`benchmarks/results/lifelong-<sequence>.json` after each call, with all matrices of the courses that
-are done, and prints the table of methods as Markdown: means in points, with 95 % bootstrap
+`benchmarks/results/lifelong-<sequence>.json` after each course, with all matrices of those that are
+done, and prints the table of methods as Markdown: means in points, with 95 % bootstrap
 intervals, and the p-value of ACC against `sequential` (sign flips over the courses, by Holm).
 """
 
 import argparse
 import logging
+import math
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from agentpeft.launch.reporting.lifelong_page import write_page
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.course import CourseResult
 from agentpeft.launch.sequences.lifelong_study import Study, run_study, summarize, write_results
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import read_sequence
@@ -36,15 +39,19 @@ def main() -> None:
     sequence = read_sequence(args.sequence, args.settings)
     study = Study(sequence, methods, args.orders, args.seeds)
     folder = args.output or ROOT / "outputs" / "lifelong" / sequence.settings.experiment
-    stop_at_s = None if args.hours is None else time.monotonic() + 3600 * args.hours
+    end_s = math.inf if args.hours is None else time.monotonic() + 3600 * args.hours
+    path = ROOT / "benchmarks" / "results" / f"lifelong-{sequence.settings.experiment}.json"
     signals = StopSignals()
+    done: list[CourseResult] = []
     with reserved_stdout() as stdout:
-        with signals.handle():
-            courses = run_study(study, folder, signals, stop_at_s)
-        summary = summarize(courses)
-        name = f"lifelong-{sequence.settings.experiment}.json"
-        write_results(courses, summary, ROOT / "benchmarks" / "results" / name)
-        write_page(courses, summary, folder)
+        with signals.handle(), closing(run_study(study, folder, signals)) as courses:
+            for course in courses:
+                done.append(course)
+                summary = summarize(done)
+                write_results(done, summary, path)
+                write_page(done, summary, folder)
+                if time.monotonic() > end_s:
+                    break
         print(format_table(summary), file=stdout)
 
 

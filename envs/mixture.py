@@ -139,7 +139,7 @@ class MixtureEnv(TextEnv[Task]):
         find_spec(env_id)
         try:
             env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
-        except (TypeError, gymnasium.error.Error) as error:
+        except (SettingsError, TypeError, gymnasium.error.Error) as error:
             raise SettingsError(f"source {name!r}: {error}") from error
         if not isinstance(env, TextEnv) or env.levels:
             env.close()

@@ -77,7 +77,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     signals = StopSignals()
     try:
         with reserved_stdout() as stdout, signals.handle():
-            results = run_study(study, folder, signals)
+            results = list(run_study(study, folder, signals))
             summary = summarize(results)
             write_results(results, summary, folder / "results.json")
             page = write_page(results, summary, folder)

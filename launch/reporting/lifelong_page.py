@@ -116,7 +116,7 @@ def _draw_matrices(course: CourseResult) -> Figure:
     num_rows = -(-len(course.methods) // _IN_A_ROW)
     with style.context(STYLE):
         figure = Figure(figsize=(3.2 * _IN_A_ROW, 3.0 * num_rows), layout="constrained")
-        panels = figure.subplots(num_rows, _IN_A_ROW, squeeze=False).flat
+        panels = list(figure.subplots(num_rows, _IN_A_ROW, squeeze=False).flat)
     for axes, (name, result) in zip(panels, course.methods.items(), strict=False):
         axes.imshow(result.matrix, vmin=0, vmax=1, cmap="Greens", aspect="auto")
         axes.grid(visible=False)
@@ -128,7 +128,7 @@ def _draw_matrices(course: CourseResult) -> Figure:
             for j, value in enumerate(row):
                 colour = "white" if value > 0.6 else "black"
                 axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", size=7, c=colour)
-    for axes in list(panels)[len(course.methods) :]:
+    for axes in panels[len(course.methods) :]:
         axes.set_axis_off()
     return figure
 

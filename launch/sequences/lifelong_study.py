@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -62,31 +62,26 @@ class Study:
 
 
 def run_study(
-    study: Study, folder: Path, signals: StopSignals, stop_at_s: float | None = None
-) -> list[CourseResult]:
-    """Runs all courses, from where an earlier call was interrupted, and returns their results.
+    study: Study, folder: Path, signals: StopSignals
+) -> Generator[CourseResult, None, None]:
+    """Runs all courses, from where an earlier call was interrupted, and yields their results.
 
-    No course begins after `stop_at_s` (`time.monotonic`); None is no limit. Raises: SettingsError
-    where `folder` is of another study, or another process runs it; TrainingError; Stopped.
+    Raises: SettingsError where `folder` is of another study, or another process runs it;
+    TrainingError; Stopped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with lock_run(folder):
         with signals.immediately():
             base = make_base(study.sequence.settings)
             _check_plan(study.sequence, base, folder)
-        results: list[CourseResult] = []
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number
             settings = study.sequence.settings.model_copy(update={"seed": seed})
             own = replace(study.sequence, settings=settings)
             course = Course(own, base, folder / f"seed-{seed}", signals)
             for order in range(study.num_orders):
-                if results and stop_at_s is not None and time.monotonic() > stop_at_s:
-                    logger.info("no time is left for another course; the same command goes on")
-                    return results
                 logger.info("order %d, seed %d", order, seed)
-                results.append(course.run(order, study.chosen))
-        return results
+                yield course.run(order, study.chosen)
 
 
 def make_base(settings: Settings) -> str:

@@ -12,7 +12,7 @@ Matrix: TypeAlias = Sequence[Sequence[float]]
 
 
 def compute_acc(matrix: Matrix) -> float:
-    """Returns ACC, the mean of the last row: (1/T) Σ_j R[T-1][j].
+    """Returns ACC, the mean of the last row: `(1/T) Σ_j R[T-1][j]`.
 
     Source: Lopez-Paz & Ranzato 2017, "Gradient Episodic Memory", section 2.
 
@@ -23,7 +23,7 @@ def compute_acc(matrix: Matrix) -> float:
 
 
 def compute_aia(matrix: Matrix) -> float:
-    """Returns the average incremental accuracy: the mean over i of the mean of R[i][0..i].
+    """Returns the average incremental accuracy: the mean over i of the mean of `R[i][0..i]`.
 
     Source: Rebuffi et al. 2017, "iCaRL", section 4; named so by Douillard et al. 2020, "PODNet".
 
@@ -34,7 +34,7 @@ def compute_aia(matrix: Matrix) -> float:
 
 
 def compute_bwt(matrix: Matrix) -> float:
-    """Returns backward transfer: (1/(T-1)) Σ_{j<T-1} (R[T-1][j] - R[j][j]).
+    """Returns backward transfer: `(1/(T-1)) Σ_{j<T-1} (R[T-1][j] - R[j][j])`.
 
     Source: Lopez-Paz & Ranzato 2017, "Gradient Episodic Memory", section 2.
 
@@ -46,7 +46,7 @@ def compute_bwt(matrix: Matrix) -> float:
 
 
 def compute_fwt(matrix: Matrix, base: Sequence[float]) -> float:
-    """Returns forward transfer: (1/(T-1)) Σ_{j>0} (R[j-1][j] - b[j]), b the base's successes.
+    """Returns forward transfer: `(1/(T-1)) Σ_{j>0} (R[j-1][j] - b[j])`, b the base's successes.
 
     Source: Lopez-Paz & Ranzato 2017, section 2, whose b is of random weights.
 
@@ -57,7 +57,7 @@ def compute_fwt(matrix: Matrix, base: Sequence[float]) -> float:
 
 
 def compute_forgetting(matrix: Matrix) -> float:
-    """Returns forgetting: (1/(T-1)) Σ_{j<T-1} (max_{i<T-1} R[i][j] - R[T-1][j]).
+    """Returns forgetting: `(1/(T-1)) Σ_{j<T-1} (max_{i<T-1} R[i][j] - R[T-1][j])`.
 
     Source: Chaudhry et al. 2018, "Riemannian Walk", section 4.
 
@@ -70,7 +70,7 @@ def compute_forgetting(matrix: Matrix) -> float:
 
 
 def compute_intransigence(matrix: Matrix, expert: Sequence[float]) -> float:
-    """Returns intransigence, what was not learnt when it was its turn: mean_j (e[j] - R[j][j]).
+    """Returns intransigence, what was not learnt when it was its turn: `mean_j (e[j] - R[j][j])`.
 
     e are the successes of experts, each trained on its stage alone. Source: Chaudhry et al. 2018,
     section 4, whose reference is trained on all stages so far.

@@ -13,8 +13,13 @@ from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
 from agentpeft.launch.run.stop_signals import StopSignals
-from agentpeft.policies.checkpoints import CONFIG_FILE, checkpoint_path, list_checkpoints
-from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.checkpoints import (
+    CONFIG_FILE,
+    checkpoint_path,
+    list_checkpoints,
+    read_config,
+)
+from agentpeft.policies.settings.config import OutputSettings, Settings, with_overrides
 
 logger = logging.getLogger(__name__)
 _DONE = "done.json"
@@ -50,7 +55,7 @@ def make_run_settings(
     values |= {"experiment": name, "tiny": {}, "warm_start": {}}
     values["model"] |= {"name": str(base), "adapter": None if adapter is None else str(adapter)}
     values["evaluation"] |= {"num_tasks": 0, "interval": 0}
-    values["output"] |= {"episodes": False, "tensorboard": False}
+    values["output"] |= {"dir": OutputSettings().dir, "episodes": False, "tensorboard": False}
     return Settings(**with_overrides(values, overrides))
 
 
@@ -61,6 +66,7 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
     """
     done = run_dir / _DONE
     if done.is_file():
+        _check_same(read_config(run_dir), settings, run_dir)
         return _read(done, run_dir)
     start = _start(settings, run_dir)
     if start.checkpoint is None:
@@ -86,8 +92,7 @@ def _start(settings: Settings, run_dir: Path) -> Start:
     """Returns how the run begins or goes on; one that was killed before it saved begins anew."""
     if (run_dir / CONFIG_FILE).is_file() and list_checkpoints(run_dir / "checkpoints"):
         start = read_resumed(run_dir, [])
-        if start.settings != settings:
-            raise SettingsError(f"{run_dir} is of other settings: give another --output")
+        _check_same(start.settings, settings, run_dir)
         return start
     try:
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -96,6 +101,11 @@ def _start(settings: Settings, run_dir: Path) -> Start:
     except OSError as error:
         raise SettingsError(f"cannot write into {run_dir}: {error.strerror}") from None
     return Start(settings, run_dir)
+
+
+def _check_same(saved: Settings, settings: Settings, run_dir: Path) -> None:
+    if saved != settings:
+        raise SettingsError(f"{run_dir} is a run of other settings: give another --output")
 
 
 def _read(done: Path, run_dir: Path) -> StageRun:

@@ -12,7 +12,6 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean, is_number, shown
 from agentpeft.launch.run.run_folder import CONFIGS
 from agentpeft.policies.settings.config import (
-    EnvironmentSettings,
     Settings,
     merge_settings,
     read_toml,
@@ -88,10 +87,11 @@ def read_sequence(
     if not (is_number(rise) and -1 <= rise <= 1):
         raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
     values = with_overrides(values, overrides)
-    shared = values.get("environment")
-    sources = _to_sources(name, stages, shared if isinstance(shared, dict) else {})
+    sources = _to_sources(name, stages, values.get("environment", {}))
     environment = {"id": MIXTURE, "kwargs": {"sources": sources}}
     settings = Settings(**{**values, "environment": environment})
+    if settings.evaluation.num_tasks == 0:
+        raise SettingsError("evaluation.num_tasks must be above 0: stages are compared by them")
     if not settings.lora.use_lora:
         raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
     if settings.model.name != "tiny" and settings.warm_start.num_steps > 0:
@@ -112,8 +112,12 @@ def _find(name: str) -> Path:
     return FOLDER / f"{name}.toml"
 
 
-def _to_sources(name: str, stages: object, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the stages as a mixture's sources: name, id and all keyword arguments."""
+def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, Any]]:
+    """Returns the stages as a mixture's sources: name, id and all keyword arguments.
+
+    `environment` is the section that they share. Raises: SettingsError.
+    """
+    shared = Settings(environment=environment).environment.model_dump()
     if not isinstance(stages, list) or len(stages) < 2:
         raise SettingsError(f"{name} has no [[stages]]: a sequence has two or more")
     sources = []
@@ -129,7 +133,6 @@ def _to_sources(name: str, stages: object, shared: Mapping[str, Any]) -> list[di
                 "kwargs"
             )
         own = {"environment": {key: stage[key] for key in ("id", "kwargs") if key in stage}}
-        merged = merge_settings({"environment": dict(shared)}, own)["environment"]
-        merged = EnvironmentSettings().model_dump() | merged
-        sources.append({"name": stage["name"], "id": merged["id"], "kwargs": merged["kwargs"]})
+        merged = Settings(**merge_settings({"environment": shared}, own)).environment
+        sources.append({"name": stage["name"], "id": merged.id, "kwargs": merged.kwargs})
     return sources

@@ -107,7 +107,7 @@ def test_many_at_once():
         ({"sources": [{**ADDITION, "id": "No-v0"}]}, "unknown environment 'No-v0'"),
         ({"sources": [{"name": "cart", "id": "CartPole-v1"}]}, "CartPole-v1 is no TextEnv"),
         ({"sources": [ADDITION], "adaptive": True, "num_digits": (1, 2)}, "adapts its difficulty"),
-        ({"sources": [ADDITION], "skils": []}, "unknown setting 'skils'"),
+        ({"sources": [ADDITION], "skils": []}, "source 'sums': unknown setting 'skils'"),
         ({"weights": [1]}, "weights must be 3 numbers >= 0, one for each source"),
         ({"weights": [0, 0, 0]}, "not all 0"),
         ({"weights": [1, 1, -1]}, "weights must be 3 numbers >= 0"),

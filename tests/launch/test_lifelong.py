@@ -14,8 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agentpeft.launch.lifelong import main
+from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
+from agentpeft.policies.checkpoints import read_config, write_config
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import combine_adapters, open_adapter, weights_and_updates
 from agentpeft.policies.settings.config import Settings
@@ -204,6 +206,10 @@ def test_what_cannot_work_is_one_line_before_anything_is_written(words, message,
         (('"sums"', '"sums", kwarg = 1'), "stage 'sums' has an unknown key 'kwarg'"),
         (("entry_rise = -1", 'entry_rise = "x"'), "entry_rise must be a number from -1 to 1"),
         (("entry_rise = -1", "entry_rise = 2"), "entry_rise must be a number from -1 to 1, got 2"),
+        (("[environment.kwargs]", "[[environment]]"), "environment: input should be a valid dict"),
+        (('{format = "reversed"}', "3"), "environment.kwargs: input should be a valid dictionary"),
+        (('{name = "sums"}', '{name = "sums", id = 3}'), "environment.id: input should be a valid"),
+        (("num_tasks = 10", "num_tasks = 0"), "evaluation.num_tasks must be above 0"),
         (('"backwards"', '"sums"'), "two sources have one name"),
         (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
     ],
@@ -222,6 +228,26 @@ def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "is of another study: its training is" in error
     assert "give another --output" in error
+
+
+def test_a_run_of_other_settings_in_the_folder_is_not_taken_for_this_one(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [str(tiny), "--quick", "--methods", "base", "--output", str(out)]
+    assert main(words) == 0
+    run_dir = out / "seed-0/runs/expert-sums"
+    settings = read_config(run_dir)
+    training = settings.training.model_copy(update={"lr": 0.5})
+    write_config(run_dir, settings.model_copy(update={"training": training}))
+    assert main(words) == 2
+    assert f"{run_dir} is a run of other settings" in capsys.readouterr().err
+
+
+def test_two_at_once_in_one_folder_are_refused(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    with lock_run(out):
+        assert main([str(tiny), "--quick", "--methods", "base", "--output", str(out)]) == 2
+    assert "is being trained already, by process" in capsys.readouterr().err
 
 
 @pytest.mark.slow
