@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,9 @@ def run(
     finally:
         for one in served:
             one.close_all()
+        if any(one.working for one in served):  # Python would wait for their threads
+            logger.warning("a step does not end: the server ends without it")
+            os._exit(0)
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:

@@ -68,6 +68,8 @@ class ServedEnvironment:
     name: str
     live: set[TextEnv[Any]] = field(default_factory=set)
     """The environments that are there, for the end of the server to close."""
+    working: "set[TextSession]" = field(default_factory=set)
+    """The sessions whose environment is at work."""
 
     def make(self, client_kwargs: Mapping[str, Any]) -> TextEnv[Any]:
         """Returns a new environment. Raises: SettingsError, DataError, EnvFault."""
@@ -189,6 +191,7 @@ class TextSession(Environment):  # type: ignore[misc]
 
     def _telling(self, function: Callable[[], T]) -> T:
         """Returns `function()`. Raises: ServedError in place of what it raises."""
+        self._served.working.add(self)
         try:
             return call_environment(function)
         except EnvFault as fault:
@@ -198,6 +201,8 @@ class TextSession(Environment):  # type: ignore[misc]
         except ENVIRONMENT_ERRORS as error:
             cause = error.__cause__ if isinstance(error.__cause__, ResetNeeded) else error
             raise ServedError.of(cause) from error
+        finally:
+            self._served.working.discard(self)
 
     def _open(self, env_kwargs: dict[str, Any] | None) -> TextEnv[Any]:
         """Returns the session's environment, a new one where its arguments have changed."""

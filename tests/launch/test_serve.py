@@ -37,6 +37,7 @@ from agentpeft.envs import (
     UnknownTaskError,
     check_text_env,
 )
+from agentpeft.envs.remote.servers import Servers
 from agentpeft.launch.serve import main
 from agentpeft.policies.rollout.play import reward_for
 
@@ -489,6 +490,17 @@ def test_no_client_loses_another_one_its_session(server, folder, disturb):
     assert wait_until(lambda: server.metric("agentpeft_environments") == 0)
 
 
+def test_sessions_are_dealt_by_weight():
+    servers = Servers({"http://a:1": 3, "https://b:2/base/": 1}, "ws")
+    orders = [servers.in_order() for _ in range(2000)]
+    assert set(map(tuple, orders)) == {
+        ("ws://a:1/ws", "wss://b:2/base/ws"),
+        ("wss://b:2/base/ws", "ws://a:1/ws"),
+    }
+    first = sum(order[0] == "ws://a:1/ws" for order in orders)
+    assert 1500 - 120 < first < 1500 + 120  # six standard deviations
+
+
 # What a server does.
 
 
@@ -554,6 +566,18 @@ def test_a_stop_closes_environments_and_ends_well(folder, number):
             envs[1].step("hello")
         for env in envs:
             env.close()
+
+
+@pytest.mark.slow
+def test_a_step_that_never_ends_does_not_keep_a_server_from_ending(folder):
+    with env_server(f"served_env:{TOY}", f"folder={folder}") as server, session(server) as client:
+        ask(client, "reset")
+        client.send(json.dumps({"type": "step", "data": {"text": "sleep 200"}}))
+        time.sleep(0.2)
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+    for path in folder.iterdir():  # what the step holds
+        path.unlink()
 
 
 def test_tls_by_files_is_checked_by_the_client(tmp_path, capsys):
