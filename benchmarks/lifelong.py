@@ -14,6 +14,7 @@ intervals, and the p-value of ACC against `sequential` (sign flips over the cour
 import argparse
 import logging
 import math
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 from agentpeft.launch.reporting.lifelong_page import write_page
 from agentpeft.launch.run.standard_streams import reserved_stdout
-from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.launch.sequences.course import CourseResult
 from agentpeft.launch.sequences.lifelong_study import Study, run_study, summarize, write_results
 from agentpeft.launch.sequences.methods import METHODS
@@ -44,15 +45,18 @@ def main() -> None:
     signals = StopSignals()
     done: list[CourseResult] = []
     with reserved_stdout() as stdout:
-        with signals.handle(), closing(run_study(study, folder, signals)) as courses:
-            for course in courses:
-                done.append(course)
-                summary = summarize(done)
-                write_results(done, summary, path)
-                write_page(done, summary, folder)
-                if time.monotonic() > end_s:
-                    break
-        print(format_table(summary), file=stdout)
+        try:
+            with signals.handle(), closing(run_study(study, folder, signals)) as courses:
+                for course in courses:
+                    done.append(course)
+                    write_results(done, summarize(done), path)
+                    write_page(done, summarize(done), folder)
+                    if time.monotonic() > end_s:
+                        break
+        except Stopped as stop:
+            print(f"stopped by {stop}; the same command goes on", file=sys.stderr)
+        if done:
+            print(format_table(summarize(done)), file=stdout)
 
 
 def make_parser() -> argparse.ArgumentParser:
