@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined]
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.run.command_line import CommandLine
 
 COMMANDS = {
     "train": "Trains a policy: LoRA weights by reinforcement learning.",

@@ -23,7 +23,7 @@ from typing import Annotated
 from typer import Option
 
 from agentpeft.launch.checking.machine_checks import ALL, Finding, Machine
-from agentpeft.launch.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import output_base, read_start
 
 main = CommandLine()

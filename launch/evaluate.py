@@ -28,8 +28,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from agentpeft.launch.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import output_base, read_start, shown
 from agentpeft.policies.checkpoints import CONFIG_FILE
 

@@ -29,8 +29,8 @@ from typer import Argument, Option
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
+from agentpeft.launch.run.command_line import CommandLine
 
 main = CommandLine()
 

@@ -26,7 +26,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.run_folder import output_base, shown
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals

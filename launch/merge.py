@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.run.command_line import CommandLine
 
 _base = partial(Option, rich_help_panel="The base model")
 main = CommandLine()

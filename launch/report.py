@@ -25,10 +25,10 @@ from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.plots import PARTS, make_plots, to_image
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run
+from agentpeft.launch.run.command_line import CommandLine
 
 _PAGE = Path(__file__).parent / "reporting" / "report_page"
 _MAX_EPISODE_BYTES = 3_000_000

@@ -35,7 +35,7 @@ from typer import Argument, Option
 from agentpeft.envs import ENV_IDS, SettingsError
 from agentpeft.envs.core.errors import check_count, check_duration
 from agentpeft.envs.registration import find_spec
-from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.policies.settings.toml_values import parse_value
 

@@ -26,7 +26,7 @@ from typing import Annotated, TextIO
 from typer import Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.launch.command_line import CommandLine, SettingsWords, split_settings
+from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
 from agentpeft.launch.run.run_folder import (
     Start,
     change_settings,

@@ -20,8 +20,8 @@ from pydantic.types import PositiveInt
 
 from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, TextEnv
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.command_line import FAILURES, WRONG, say
 from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.run.command_line import FAILURES, WRONG, say
 from agentpeft.launch.run.run_folder import Start, log_to, make_run_dir, output_base
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.rollout.environment_calls import make_text_env

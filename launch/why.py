@@ -18,9 +18,9 @@ from typing import Annotated
 
 from typer import Argument
 
-from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.alarms import find_periods
 from agentpeft.launch.reporting.run_data import Row, RunData, read_run
+from agentpeft.launch.run.command_line import CommandLine
 
 _FAULTS = {
     "sample/num_faults": "faults of the environment, each in an episode that was played again",

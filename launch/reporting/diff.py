@@ -20,9 +20,9 @@ from typing import Annotated
 
 from typer import Argument
 
-from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
 from agentpeft.launch.reporting.sparklines import sparkline
+from agentpeft.launch.run.command_line import CommandLine
 
 CURVES = {
     "held-out success": "eval/success_rate",

@@ -27,9 +27,9 @@ from rich.live import Live
 from typer import Argument, Option
 
 from agentpeft.envs import DataError, SettingsError
-from agentpeft.launch.command_line import CommandLine
 from agentpeft.launch.reporting.run_data import Row, read_rows, read_run
 from agentpeft.launch.reporting.run_view import RunSnapshot, render
+from agentpeft.launch.run.command_line import CommandLine
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0

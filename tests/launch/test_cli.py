@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentpeft.launch.cli import COMMANDS, main
-from agentpeft.launch.command_line import CommandLine
+from agentpeft.launch.run.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
