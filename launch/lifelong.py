@@ -42,7 +42,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     ] = None,
     *,
     methods: Annotated[
-        str | None, Option(metavar="NAME,NAME", help="Some methods; the others are left out.")
+        str | None, Option(metavar="NAME,NAME", help="Some methods: sequential,replay_5,bank.")
     ] = None,
     stages: Annotated[
         str | None, Option(metavar="NAME,NAME", help="Some stages; the others are left out.")

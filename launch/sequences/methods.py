@@ -8,18 +8,14 @@ from typing import Literal
 Kind = Literal["base", "in_context", "experts", "chain", "bank", "router", "merged", "joint"]
 NUM_EXAMPLES = 4
 """Successes in the prompt of the method `in_context`."""
-_SFT = (
-    "training.algorithm=sft",
-    *(
-        f"training.{name}="
-        for name in (
-            *("clip_range", "clip_range_high", "dynamic_sampling", "entropy_coeff", "group_size"),
-            *("kl_coeff", "kl_estimator", "kl_placement", "max_resampled_groups"),
-            *("importance_cap", "max_token_mismatch", "max_sequence_mismatch"),
-        )
-    ),
-    *(f"curriculum.{name}=" for name in ("sampling",)),
+_UNREAD_BY_SFT = (
+    *("training.clip_range", "training.clip_range_high", "training.dynamic_sampling"),
+    *("training.entropy_coeff", "training.group_size", "training.importance_cap"),
+    *("training.kl_coeff", "training.kl_estimator", "training.kl_placement"),
+    *("training.max_resampled_groups", "training.max_sequence_mismatch"),
+    *("training.max_token_mismatch", "curriculum.sampling"),
 )
+_SFT = ("training.algorithm=sft", *(f"{name}=" for name in _UNREAD_BY_SFT))
 """Supervised steps; what they do not read is left at its default."""
 
 
