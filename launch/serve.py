@@ -20,12 +20,10 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 import ipaddress
 import json
 import re
-import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -97,7 +95,7 @@ def serve(  # noqa: PLR0913 (each is an option)
         limits=Limits(max_sessions, idle_s, max_message_kib * 1024, max_rate),
         end_s=_END_S,
     )
-    with reserved_stdout() as lines, _listen(host, port) as listener, _outliving_signals():
+    with reserved_stdout() as lines, _listen(host, port) as listener:
         server.run(options, listener, partial(_tell, lines))
     return 0
 
@@ -123,7 +121,10 @@ def _read_environments(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]
 
 def _read_tokens(tokens: Sequence[str], path: Path | None) -> tuple[str, ...]:
     """Returns all tokens. Raises: SettingsError, OSError."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: expected a token in each line, got other bytes") from error
     found = (*tokens, *filter(None, map(str.strip, lines)))
     if path and not found:
         raise SettingsError(f"{path}: expected a token in each line, found none")
@@ -154,10 +155,10 @@ def _check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     for path in (cert, key):
         path.open("rb").close()
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, "")
     except ssl.SSLError as error:
-        said = f"{cert} and {key}: expected a certificate and its key, both PEM ({error.reason})"
-        raise SettingsError(said) from error
+        expected = "expected a certificate and its key, PEM without a password"
+        raise SettingsError(f"{cert} and {key}: {expected} ({error.reason})") from error
     return cert, key
 
 
@@ -172,21 +173,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     return listener
-
-
-@contextmanager
-def _outliving_signals() -> Iterator[None]:
-    """Keeps a stop from ending the process before environments are closed.
-
-    The server has handlers of its own while it runs; once it has stopped it raises the signal anew.
-    """
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: None) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _tell(lines: TextIO, url: str, environments: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -40,6 +41,7 @@ class Connection:
         """`closing` closes the socket; `timeout_s`: how long the server may take for an answer."""
         self._socket, self._closing, self._timeout_s = socket, closing, timeout_s
         self._is_open = True
+        weakref.finalize(self, closing.close).atexit = False  # for who forgets to close
 
     @classmethod
     def open(
@@ -76,6 +78,8 @@ class Connection:
             text = " ".join(body.split())[:200] or error.response.reason_phrase
             kind = SettingsError if error.response.status_code == HTTPStatus.NOT_FOUND else EnvFault
             raise kind(f"{url}: {error.response.status_code}: {text}") from error
+        except (ValueError, ImportError) as error:  # a name or a proxy that nothing can be
+            raise SettingsError(f"{url}: cannot connect: {_describe(error)}") from error
         except (OSError, WebSocketException) as error:
             raise EnvFault(f"{url}: cannot connect: {_describe(error)}") from error
         return cls(socket, closing, timeout_s)

@@ -27,7 +27,7 @@ class Servers:
             weights: Mapping[str, float] = {urls: 1.0}
         elif isinstance(urls, Mapping):
             weights = urls
-        elif isinstance(urls, Sequence):
+        elif isinstance(urls, Sequence) and all(isinstance(url, str) for url in urls):
             weights = dict.fromkeys(urls, 1.0)
         else:
             raise SettingsError(f"url must be an address, a list or a mapping, got {shown(urls)}")
@@ -49,8 +49,13 @@ class Servers:
 
 def _to_socket_url(url: object, path: str) -> str:
     """Returns the address of a server's WebSocket. Raises: SettingsError."""
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in _SCHEMES or not parts.hostname:
-        raise SettingsError(f"url must be like http://host:8000, got {shown(url)}")
+    problem = SettingsError(f"url must be like http://host:8000, got {shown(url)}")
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        is_right = parts is not None and parts.port != 0
+    except ValueError:  # a port that there is not, or half an IPv6 address
+        raise problem from None
+    if not is_right or parts is None or parts.scheme not in _SCHEMES or not parts.hostname:
+        raise problem
     whole = f"{parts.path.rstrip('/')}/{path}"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, whole, "", ""))

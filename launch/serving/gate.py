@@ -10,12 +10,14 @@ environment says so. Nor does it tell clients apart that share an address.
 
 import asyncio
 import hmac
+import ipaddress
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
@@ -104,11 +106,19 @@ class Gate:
 
     async def _serve_request(self, scope: Message, receive: Receive, send: Send) -> None:
         refusal = self._find_refusal(scope)
-        body = b"" if refusal else await self._read_body(receive)
+        if refusal is not None:
+            await self._to_response(refusal)(scope, receive, send)
+        elif scope["path"].endswith(_PLAYING):
+            with self._counting_session():  # before its body, so that many at once are counted
+                await self._answer(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = await self._read_body(receive)
         if body is None:
             limit = self._limits.max_message_bytes
             refusal = _Refusal(413, "size", f"the body has more than {limit} bytes")
-        if refusal is not None:
             await self._to_response(refusal)(scope, receive, send)
             return
         bodies = iter([{"type": "http.request", "body": body}])
@@ -116,12 +126,7 @@ class Gate:
         async def receive_body() -> Message:
             return next(bodies, None) or await receive()
 
-        plays = scope["path"].endswith(_PLAYING)
-        self._num_sessions += plays
-        try:
-            await self._application(scope, receive_body, send)
-        finally:
-            self._num_sessions -= plays
+        await self._application(scope, receive_body, send)
 
     async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
         refusal = self._find_refusal(scope)
@@ -140,10 +145,15 @@ class Gate:
                 await asyncio.sleep(wait_s)
             return message
 
+        with self._counting_session():
+            await self._application(scope, receive_in_turn, connection.send)
+
+    @contextmanager
+    def _counting_session(self) -> Iterator[None]:
         self._num_sessions += 1
         self._metrics.sessions.set(self._num_sessions)
         try:
-            await self._application(scope, receive_in_turn, connection.send)
+            yield
         finally:
             self._num_sessions -= 1
             self._metrics.sessions.set(self._num_sessions)
@@ -152,9 +162,11 @@ class Gate:
         if self._wait_s(scope) > 0:  # before all else: whoever guesses tokens is slow at it
             return _Refusal(429, "rate", "too many requests: slow down")
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if origin is not None and origin.partition("://")[2] != host:
             return _Refusal(403, "origin", "a page of another site may not use this server")
+        if not self._tokens and not _is_local(host):  # a name that was made to mean this machine
+            return _Refusal(403, "host", "without tokens this server is called localhost alone")
         if scope["path"] in _OPEN_PATHS and scope["type"] == "http":
             return None
         if self._tokens and not self._is_known(_token_of(scope, headers)):
@@ -247,6 +259,15 @@ class _Connection:
 def _subprotocols(scope: Message) -> list[str]:
     subprotocols: list[str] = scope.get("subprotocols") or []
     return subprotocols
+
+
+def _is_local(host: str) -> bool:
+    """Returns whether a Host header names this machine itself; where there is none it may."""
+    name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
+    try:
+        return name in ("", "localhost") or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _token_of(scope: Message, headers: Headers) -> str:

@@ -3,8 +3,10 @@
 import gc
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from agentpeft.launch.serving.session import ServedEnvironment
 
 logger = logging.getLogger(__name__)
 _PING_S = 20.0
+_BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ def run(
     """Serves on a bound socket until SIGTERM or Ctrl-C.
 
     `tell` gets the server's address and the ids that it serves, once it takes connections. Raises:
-    SettingsError, DataError or EnvFault if an environment cannot be made.
+    SettingsError, DataError or EnvFault if an environment cannot be made; OSError if another
+    process listens there.
     """
     metrics = ServerMetrics()
     served = [
@@ -79,13 +83,37 @@ def run(
     gc.collect()
     gc.freeze()  # the libraries' objects stay: no collection has to look at them again
     try:
-        server.run(sockets=[listener])
+        listener.listen(_BACKLOG)  # fails where another process came first since it was bound
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+    with _outliving_signals(server):
+        try:
+            server.run(sockets=[listener])
+        finally:
+            for one in served:
+                one.close_all()
+            if any(one.working for one in served):  # Python would wait for their threads
+                logger.warning("a step does not end: the server ends without it")
+                os._exit(0)
+
+
+@contextmanager
+def _outliving_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Keeps a stop from ending the process before environments are closed.
+
+    The server has handlers of its own while it runs; once it has stopped it raises the signal anew.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: _stop(server)) for number in numbers]
+    try:
+        yield
     finally:
-        for one in served:
-            one.close_all()
-        if any(one.working for one in served):  # Python would wait for their threads
-            logger.warning("a step does not end: the server ends without it")
-            os._exit(0)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _stop(server: uvicorn.Server) -> None:
+    server.should_exit = True
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:

@@ -18,6 +18,8 @@ T = TypeVar("T")
 _EXPECTED = (EnvFault, SettingsError, DataError, UnknownTaskError)
 ENVIRONMENT_ERRORS = (*_EXPECTED, EnvironmentBugError)
 """All that `call_environment` raises."""
+_GYMNASIUMS_END = " was raised from the environment creator for"
+"""Gymnasium ends its words with all arguments, of which some may be secrets."""
 
 
 def call_environment(function: Callable[[], T]) -> T:
@@ -43,7 +45,8 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
         return call_environment(lambda: gymnasium.make(env_id, disable_env_checker=True, **kwargs))
     except EnvironmentBugError as bug:
         known = isinstance(bug.__cause__, gymnasium.error.Error | TypeError)
-        problem = bug.__cause__ if known else f"making it, {bug}"
+        problem = str(bug.__cause__) if known else f"making it, {bug}"
+        problem = problem.partition(_GYMNASIUMS_END)[0]
         raise SettingsError(f"environment {env_id!r}: {problem}") from bug.__cause__
 
 

@@ -1,6 +1,7 @@
 """A server of environments, its clients, and what either may do to the other."""
 
 import copy
+import gc
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ from urllib.request import Request, urlopen
 import gymnasium
 import numpy as np
 import pytest
-from env_server import TOKEN, ask, env_server, session
+from env_server import LAUNCH, TOKEN, ask, env_server, session
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from playwright.sync_api import sync_playwright
 from process_parts import children_of
@@ -33,12 +34,14 @@ from agentpeft.envs import (
     Outcome,
     SettingsError,
     Taskset,
+    TextEnv,
     TextVectorEnv,
     UnknownTaskError,
     check_text_env,
 )
 from agentpeft.envs.remote.servers import Servers
 from agentpeft.launch.serve import main
+from agentpeft.policies.rollout.environment_calls import make_environment
 from agentpeft.policies.rollout.play import reward_for
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"
@@ -627,6 +630,83 @@ def test_wrong_words_are_one_line_and_status_2(words, problem, capsys):
     assert len(lines) == 1 and problem in lines[0]
 
 
+def test_a_file_that_holds_no_tokens_is_one_line_and_status_2(tmp_path, capsys):
+    path = tmp_path / "tokens"
+    path.write_bytes(b"\xff\xfe\n")
+    assert main(["--token-file", str(path)]) == 2
+    assert "expected a token in each line, got other bytes" in capsys.readouterr().err
+
+
+def test_what_a_server_gives_an_environment_is_told_to_no_client():
+    class KeyedEnv(TextEnv):
+        def __init__(self, key):
+            raise NotImplementedError
+
+    gymnasium.register("Tests/Keyed-v0", KeyedEnv)
+    with pytest.raises(SettingsError, match="unexpected keyword argument 'split'") as error:
+        make_environment("Tests/Keyed-v0", {"key": "sk-secret", "split": "test"})
+    assert "sk-secret" not in str(error.value)
+
+
+def test_requests_whose_bodies_are_slow_count_as_sessions():
+    head = b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+    with (
+        env_server(ARITHMETIC, "--max-sessions", "2", token=None) as server,
+        ExitStack() as stack,
+    ):
+        sockets = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(6)
+        ]
+        for each in sockets:
+            each.sendall(head)
+        assert wait_until(lambda: server.metric("agentpeft_sessions") == 2)
+        for each in sockets:
+            each.sendall(b"{}")
+        statuses = sorted(each.recv(20).split()[1] for each in sockets)
+        assert statuses == [b"200"] * 2 + [b"503"] * 4
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "elsewhere.example"},
+        {"Host": "elsewhere.example", "Origin": "http://elsewhere.example"},
+        {"Origin": "http://["},
+    ],
+)
+def test_without_tokens_a_server_is_called_localhost_alone(open_server, headers):
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(f"{open_server.url}/environments", headers=headers))
+    assert error.value.code == 403
+
+
+def test_an_environment_that_nobody_holds_ends_its_session(server):
+    env = make(server)
+    env.reset(seed=1)
+    assert server.metric("agentpeft_sessions") == 1
+    del env
+    gc.collect()
+    assert wait_until(lambda: server.metric("agentpeft_sessions") == 0)
+
+
+@pytest.mark.slow
+def test_of_two_servers_on_one_port_one_says_that_it_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, str(LAUNCH / "serve.py"), ARITHMETIC, "--port", port]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert wait_until(lambda: any(each.poll() is not None for each in started))
+    (lost,) = [each for each in started if each.poll() is not None]
+    assert lost.returncode == 1 and "already in use" in lost.communicate()[1]
+    (other,) = [each for each in started if each is not lost]
+    other.terminate()
+    assert json.loads(other.communicate(timeout=30)[0])["url"].endswith(port)
+
+
 def test_a_port_that_is_taken_is_one_line_and_status_1(server, capsys):
     assert main([ARITHMETIC, "--port", str(server.port)]) == 1
     assert f"127.0.0.1:{server.port}: Address already in use" in capsys.readouterr().err
@@ -634,6 +714,10 @@ def test_a_port_that_is_taken_is_one_line_and_status_1(server, capsys):
 
 WRONG_CLIENTS = {
     "no address": ({"url": "127.0.0.1:80"}, SettingsError, "url must be like http://host:8000"),
+    "half an address": ({"url": "http://["}, SettingsError, "url must be like http://host:8000"),
+    "no port": ({"url": "http://x:99999"}, SettingsError, "url must be like http://host:8000"),
+    "a list in a list": ({"url": [["http://x"]]}, SettingsError, "a list or a mapping"),
+    "no name": ({"url": f"http://{'x' * 70}.invalid"}, SettingsError, "cannot connect"),
     "no servers": ({"url": []}, SettingsError, "url names no server"),
     "no weight": ({"url": {"http://x": 0}}, SettingsError, "the weight of a url must be > 0"),
     "nobody there": ({"url": "http://127.0.0.1:1"}, EnvFault, "cannot connect"),
