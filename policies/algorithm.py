@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Self
 
 from agentpeft.policies.best_checkpoint import BEST, forget_best, name_best, read_best
-from agentpeft.policies.callbacks import Callbacks, call_back, check_numbers, load_callbacks
+from agentpeft.policies.callbacks import (
+    Callbacks,
+    call_back,
+    check_numbers,
+    find_class,
+    make_callbacks,
+)
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
@@ -80,7 +86,7 @@ class Algorithm:
         `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
-        self._callbacks = callbacks or load_callbacks(settings.callbacks)
+        self._callbacks = callbacks or make_callbacks(find_class(settings.callbacks))
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)

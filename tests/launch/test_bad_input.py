@@ -154,5 +154,6 @@ def test_the_number_of_iterations_is_not_below_what_is_done(refused, tmp_path):
 
 
 def test_a_data_setting_with_an_index_must_hold_two_paths(refused):
-    line = refused("tiny.toml", "environment.kwargs={data={tasks=1, index=2}}")
+    words = ("environment.kwargs={data={tasks=1, index=2}}", "evaluation.num_tasks=0")
+    line = refused("tiny.toml", *words)
     assert "data.tasks must be a path" in line
