@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tiny_run import TINY
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.run_view import find_lamp
 from agentpeft.launch.reporting.watch import is_held, play_again, take_snapshot
+from agentpeft.launch.run.run_folder import lock_run
 
 CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
@@ -194,6 +197,19 @@ def test_ctrl_c_ends_the_view_and_not_the_run(run_dir, open_terminal):
         assert "interrupted" in terminal.read_until(None)
         assert terminal.process.wait(10) == 130
     assert not is_held(run_dir)
+
+
+def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir):
+    with (run_dir / "run.lock").open("a+b") as watching:
+        fcntl.flock(watching, fcntl.LOCK_SH)
+        timer = threading.Timer(0.03, fcntl.flock, (watching, fcntl.LOCK_UN))
+        timer.start()
+        with lock_run(run_dir):
+            assert is_held(run_dir)
+        timer.join()
+        fcntl.flock(watching, fcntl.LOCK_SH)
+        with pytest.raises(SettingsError, match="is being trained already"), lock_run(run_dir):
+            pass
 
 
 def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
