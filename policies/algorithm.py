@@ -95,7 +95,7 @@ class Algorithm:
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._checkpoint: Path | None = None
-        self._saved_iteration: int | None = None  # of the newest checkpoint of this run, and by it
+        self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
         self._first_logs: dict[str, int] = {}
         self._running = ExitStack()
         with self._stopping_on_error():
@@ -320,6 +320,8 @@ class Algorithm:
         differ; nothing has changed then.
         """
         source, own_folder = Path(path), self.run_dir / "checkpoints"
+        if source.is_symlink():  # `checkpoints/best`, whose own name says nothing of its age
+            source = source.resolve()
         files = read_checkpoint(source)
         state = read_state(files)
         is_own = source.resolve().is_relative_to(self.run_dir.resolve())
@@ -342,10 +344,10 @@ class Algorithm:
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._rounds.clear()
             self._broadcast()
-        # `checkpoints/best`, a link or a copy, has a name that says nothing of its age
-        named = checkpoint_path(own_folder, self.iteration)
-        if source.resolve() == (own_folder / BEST).resolve() and not named.exists():
-            source = source.resolve().rename(named)
+        named, best = checkpoint_path(own_folder, self.iteration), own_folder / BEST
+        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
+        if is_copy and not named.exists():  # the best was copied alone, its link followed
+            source = best.rename(named)
         is_saved = is_same_checkpoint(named, source)
         self._checkpoint = named if is_saved else source
         self._saved_iteration = self.iteration if is_saved else None

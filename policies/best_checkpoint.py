@@ -37,6 +37,8 @@ def read_best(folder: Path) -> BestCheckpoint | None:
     try:
         values = json.loads(path.read_bytes())
         best = BestCheckpoint(**{**values, "success_rate": float(values["success_rate"])})
+        if not 0 <= best.success_rate <= 1:
+            raise ValueError(f"success_rate {best.success_rate} is none")
         is_there = (folder / best.checkpoint).is_dir()
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}; delete it") from None

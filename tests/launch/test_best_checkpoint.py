@@ -138,6 +138,7 @@ def test_a_file_that_names_nothing_is_said_and_a_best_that_is_gone_is_none(tmp_p
         '{"checkpoint": "a"}',
         '{"checkpoint": "a", "success_rate": "much"}',
         '{"checkpoint": "a", "success_rate": null}',
+        '{"checkpoint": "a", "success_rate": NaN}',
         '{"checkpoint": 1, "success_rate": 1}',
         '{"checkpoint": "a", "success_rate": 1' + "0" * 400 + "}",
     ):
