@@ -154,9 +154,9 @@ def _prepare(settings: Settings, address: str | None) -> Settings:
     """Returns the settings with their task files, once a look finds nothing in the way of a run."""
     from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.data.task_files import with_task_files
-    from agentpeft.policies.callbacks import load_callbacks
+    from agentpeft.policies.callbacks import find_class
 
-    load_callbacks(settings.callbacks)
+    find_class(settings.callbacks)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"

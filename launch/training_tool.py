@@ -22,7 +22,7 @@ from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, 
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import FAILURES, WRONG, say
-from agentpeft.launch.run.run_folder import Start, log_to, make_run_dir, output_base
+from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_dir, output_base
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.rollout.play import play_actions, read_any_reward
@@ -166,9 +166,12 @@ def _train(settings: Settings) -> Json:
     from agentpeft.launch.run.stop_signals import StopSignals
 
     run_dir = make_run_dir(settings)
-    with log_to(run_dir):
+    with lock_run(run_dir), log_to(run_dir):
         summary = run_session(Start(settings, run_dir), run_dir, None, StopSignals())
-    return {"run": str(run_dir), **summary, "adapter": str(Path(summary["adapter"]).absolute())}
+    for named in (summary, summary["best"]):
+        if named is not None:
+            named["adapter"] = str(Path(named["adapter"]).absolute())
+    return {"run": str(run_dir), **summary}
 
 
 def _evaluate(request: ToolRequest, settings: Settings) -> Json:

@@ -10,14 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from agentpeft.policies.best_checkpoint import name_best, read_best
-from agentpeft.policies.callbacks import Callbacks, call_back, check_numbers, load_callbacks
+from agentpeft.policies.best_checkpoint import BEST, forget_best, name_best, read_best
+from agentpeft.policies.callbacks import (
+    Callbacks,
+    call_back,
+    check_numbers,
+    find_class,
+    make_callbacks,
+)
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     append_episodes,
     check_logs,
     checkpoint_path,
     cut_logs,
+    is_same_checkpoint,
     measure_logs,
     prune_checkpoints,
     read_checkpoint,
@@ -79,7 +86,7 @@ class Algorithm:
         `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
-        self._callbacks = callbacks or load_callbacks(settings.callbacks)
+        self._callbacks = callbacks or make_callbacks(find_class(settings.callbacks))
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         warn_unless_held_out(settings)
@@ -88,7 +95,7 @@ class Algorithm:
         self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._checkpoint: Path | None = None
-        self._saved_iteration: int | None = None  # of the newest checkpoint in the run's folder
+        self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
         self._first_logs: dict[str, int] = {}
         self._running = ExitStack()
         with self._stopping_on_error():
@@ -260,6 +267,11 @@ class Algorithm:
         return metrics
 
     @property
+    def is_saved(self) -> bool:
+        """Whether the run's own folder of checkpoints has the present policy."""
+        return self._saved_iteration == self.iteration
+
+    @property
     def is_best(self) -> bool:
         """Whether the present policy was evaluated, and did better than the best checkpoint."""
         rate = self._history.success_rate_at(self.iteration)
@@ -288,6 +300,10 @@ class Algorithm:
         files[SEEN_FILE] = self._seen.to_bytes()
         files[STATE_FILE] = json.dumps(state, indent=1).encode()
         files[STATS_FILE] = self._history.to_bytes(self.iteration, self._num_episodes)
+        if path is None and not self.is_saved:
+            best = read_best(own)
+            if best is not None and best.checkpoint == target.name:  # another policy's
+                forget_best(own)
         write_checkpoint(target, files)
         if path is None:
             self._checkpoint, self._saved_iteration = target, self.iteration
@@ -303,7 +319,7 @@ class Algorithm:
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
         differ; nothing has changed then.
         """
-        source = Path(path)
+        source, own_folder = Path(path), self.run_dir / "checkpoints"
         if source.is_symlink():  # `checkpoints/best`, whose own name says nothing of its age
             source = source.resolve()
         files = read_checkpoint(source)
@@ -328,19 +344,25 @@ class Algorithm:
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._rounds.clear()
             self._broadcast()
-        self._checkpoint = source
+        named, best = checkpoint_path(own_folder, self.iteration), own_folder / BEST
+        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
+        if is_copy and not named.exists():  # the best was copied alone, its link followed
+            source = best.rename(named)
+        is_saved = is_same_checkpoint(named, source)
+        self._checkpoint = named if is_saved else source
+        self._saved_iteration = self.iteration if is_saved else None
         if is_own:
-            set_aside_newer(source)
+            set_aside_newer(own_folder, self.iteration)
             cut_logs(self.run_dir, state["logs"])
-            self._saved_iteration = self.iteration
             self._name_best()  # the run may have ended before it could
 
     def _name_best(self) -> None:
         """Names the checkpoint of this iteration the best, once it is saved and evaluated so."""
         rate = self._history.success_rate_at(self.iteration)
         folder = self.run_dir / "checkpoints"
-        if rate is not None and self._saved_iteration == self.iteration and self.is_best:
-            name_best(checkpoint_path(folder, self.iteration), rate)
+        checkpoint = checkpoint_path(folder, self.iteration)
+        if rate is not None and self.is_saved and checkpoint.is_dir() and self.is_best:
+            name_best(checkpoint, rate)
             prune_checkpoints(folder, self.settings.output.num_checkpoints_kept)
 
     def _check_world(self, report: SampleReport) -> None:

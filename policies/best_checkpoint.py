@@ -7,6 +7,7 @@ to it, for people and commands. Both are replaced in one stroke, the file first.
 import json
 import logging
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 
 from agentpeft.envs.system.whole_files import write_file
@@ -34,9 +35,12 @@ def read_best(folder: Path) -> BestCheckpoint | None:
     if not path.is_file():
         return None
     try:
-        best = BestCheckpoint(**json.loads(path.read_bytes()))
+        values = json.loads(path.read_bytes())
+        best = BestCheckpoint(**{**values, "success_rate": float(values["success_rate"])})
+        if not 0 <= best.success_rate <= 1:
+            raise ValueError(f"success_rate {best.success_rate} is none")
         is_there = (folder / best.checkpoint).is_dir()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}; delete it") from None
     return best if is_there else None
 
@@ -58,11 +62,25 @@ def name_best(checkpoint: Path, success_rate: float) -> None:
 def _link(folder: Path, name: str) -> None:
     new = folder / f".new-{BEST}"
     try:
+        _set_copy_aside(folder)
         new.unlink(missing_ok=True)
         new.symlink_to(name)
         new.replace(folder / BEST)
     except OSError as error:
         logger.warning("%s: no link to %s (%s)", folder / BEST, name, error.strerror)
+
+
+def _set_copy_aside(folder: Path) -> None:
+    """Renames a real folder that has the link's name, as a copy that followed links has it.
+
+    It is kept, for it need not be a copy of what is there. Raises: OSError.
+    """
+    link = folder / BEST
+    if link.is_dir() and not link.is_symlink():
+        names = (folder / f"abandoned-{BEST}-{number}" for number in count(1))
+        aside = next(path for path in names if not path.exists())
+        link.rename(aside)
+        logger.warning("%s was a folder and no link: set aside as %s", link, aside.name)
 
 
 def mend_best(folder: Path) -> None:
@@ -72,8 +90,18 @@ def mend_best(folder: Path) -> None:
     """
     best, link = read_best(folder), folder / BEST
     if best is None:
+        forget_best(folder)
+    elif not link.is_symlink() or link.readlink().name != best.checkpoint:
+        _link(folder, best.checkpoint)
+
+
+def forget_best(folder: Path) -> None:
+    """Takes the name away, until an evaluation gives it again. Raises: CheckpointError."""
+    link = folder / BEST
+    try:
         (folder / _FILE).unlink(missing_ok=True)
         if link.is_symlink():
             link.unlink()
-    elif not link.is_symlink() or link.readlink().name != best.checkpoint:
-        _link(folder, best.checkpoint)
+        _set_copy_aside(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot take {str(link)!r} away: {error.strerror}") from error

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVarTuple
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean
+from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
 from agentpeft.envs.core.user_code import describe_error, import_user_module
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
@@ -56,16 +57,24 @@ def call_back(hook: Callable[[*Ts], None], *args: *Ts) -> None:
 def check_numbers(metrics: Mapping[str, object]) -> None:
     """Raises: TrainingError where `on_iteration_end` has left a metric that is no number."""
     for name, value in metrics.items():
-        if not isinstance(value, float | int):
+        if not _is_number(value):
             raise TrainingError(
-                f"callback on_iteration_end: metric {name!r} must be a number, got {value!r:.60}"
+                f"callback on_iteration_end: metric {name!r} must be a number, got {shown(value)}"
             )
 
 
-def make_callbacks(kind: type[Callbacks]) -> Callbacks:
-    """Returns an object of a class of callbacks.
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that a float holds; infinity and NaN are."""
+    try:
+        return isinstance(value, float | int) and isinstance(float(value), float)
+    except OverflowError:
+        return False
 
-    Raises: SettingsError if it is none, has a hook that nobody calls, or cannot be made.
+
+def check_class(kind: type[Callbacks]) -> None:
+    """Checks a class of callbacks without making an object, which may open or write things.
+
+    Raises: SettingsError if it is none, has a hook that nobody calls, or takes arguments.
     """
     name = getattr(kind, "__qualname__", repr(kind))
     if not (isinstance(kind, type) and issubclass(kind, Callbacks)):
@@ -76,20 +85,30 @@ def make_callbacks(kind: type[Callbacks]) -> Callbacks:
                 f"callbacks {name}: nobody calls {hook!r}{did_you_mean(hook, HOOKS)}"
             )
     try:
+        signature(kind).bind()
+    except TypeError as error:
+        raise SettingsError(f"callbacks {name}: making it, {describe_error(error)}") from error
+
+
+def make_callbacks(kind: type[Callbacks]) -> Callbacks:
+    """Returns an object of a class of callbacks. Raises: SettingsError, as if it cannot be made."""
+    check_class(kind)
+    try:
         return kind()
     except Exception as error:
         if not isinstance(error, SettingsError):
+            name = kind.__qualname__
             raise SettingsError(f"callbacks {name}: making it, {describe_error(error)}") from error
         raise
 
 
-def load_callbacks(setting: str | None) -> Callbacks:
-    """Returns the object that the setting `module:Class` names; None is one that does nothing.
+def find_class(setting: str | None) -> type[Callbacks]:
+    """Returns the checked class that the setting `module:Class` names; None: one that does nothing.
 
-    Raises: SettingsError.
+    Nothing is made of it. Raises: SettingsError.
     """
     if setting is None:
-        return Callbacks()
+        return Callbacks
     module_name, _, name = setting.partition(":")
     try:
         module = import_user_module(module_name)
@@ -97,4 +116,6 @@ def load_callbacks(setting: str | None) -> Callbacks:
         raise SettingsError(f"callbacks {setting!r}: {error}") from error
     if name not in vars(module):
         raise SettingsError(f"callbacks {setting!r}: {module_name} has no {name!r}")
-    return make_callbacks(vars(module)[name])
+    kind: type[Callbacks] = vars(module)[name]
+    check_class(kind)
+    return kind

@@ -176,13 +176,21 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def set_aside_newer(checkpoint: Path) -> None:
-    """Renames the checkpoints after this one to `abandoned-…`: the run goes on without them.
+def is_same_checkpoint(path: Path, other: Path) -> bool:
+    """Whether two folders are checkpoints with the same files, as their manifests say."""
+    manifests = (path / MANIFEST_FILE, other / MANIFEST_FILE)
+    if not all(manifest.is_file() for manifest in manifests):
+        return False
+    return manifests[0].read_bytes() == manifests[1].read_bytes()
+
+
+def set_aside_newer(folder: Path, iteration: int) -> None:
+    """Renames the checkpoints after an iteration to `abandoned-…`: the run goes on without them.
 
     Raises: CheckpointError.
     """
-    for path in list_checkpoints(checkpoint.parent):
-        if path.name > checkpoint.name:
+    for path in list_checkpoints(folder):
+        if path.name > checkpoint_path(folder, iteration).name:
             aside = path.with_name(f"abandoned-{path.name}")
             try:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -190,7 +198,7 @@ def set_aside_newer(checkpoint: Path) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
-    mend_best(checkpoint.parent)
+    mend_best(folder)
 
 
 def append_episodes(

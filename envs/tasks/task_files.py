@@ -51,7 +51,8 @@ def _read_index(path: str | Path) -> set[str]:
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None
     lists = list(index.values()) if isinstance(index, dict) else []
-    ids = {task_id for each in lists if isinstance(each, list) for task_id in each}
-    if not ids or not all(isinstance(each, list) for each in lists):
+    ids = [task_id for each in lists if isinstance(each, list) for task_id in each]
+    are_lists = all(isinstance(each, list) for each in lists)
+    if not (ids and are_lists and all(isinstance(task_id, str | int) for task_id in ids)):
         raise DataError(f"{path}: no index, which is an object with a list of task ids by skill")
     return {str(task_id) for task_id in ids}

@@ -5,7 +5,7 @@ agentpeft watch RUN
 agentpeft watch RUN --replay 60
 ```
 
-While the run goes on the view is drawn anew each second, until it ends or Ctrl-C. Of a run that has
+While the run goes on the view follows its files, until it ends or Ctrl-C. Of a run that has
 ended it is drawn once. --replay plays the run from its beginning, so many times as fast as it was.
 Where standard output is no terminal, the present view is printed once, as text.
 
@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +31,15 @@ from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.reporting.run_data import Row, read_rows, read_run
 from agentpeft.launch.reporting.run_view import RunSnapshot, render
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.metric_writers import METRICS_FILE
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0
 _NUM_EPISODES = 4
 _TAIL_BYTES = 1 << 18
+_EPISODES = "sessions/train.jsonl"
+_LOG = "logs/train.log"
+_FILES = (METRICS_FILE, _EPISODES, _LOG)
 main = CommandLine()
 
 
@@ -54,7 +59,7 @@ def watch(
     if not console.is_terminal:
         console.print(render(now))
         return 0
-    views = _again(now, run, replay) if replay is not None else _follow(now, run)
+    views = play_again(now, run, replay) if replay is not None else _follow(now, run)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for view in views:
             live.update(render(view), refresh=True)
@@ -66,8 +71,8 @@ def take_snapshot(run: Path) -> RunSnapshot:
     state = "running" if is_held(run) else ""
     data = read_run(run, may_be_new=True)
     num_iterations = int(data.settings.get("training.num_iterations", 0))
-    episodes = _read_episodes(run / "sessions" / "train.jsonl")
-    logged = _read_end(run / "logs" / "train.log", 1)
+    episodes = _read_episodes(run / _EPISODES)
+    logged = _read_end(run / _LOG, 1)
     note = "" if data.metrics else "".join(logged)
     now = RunSnapshot(data.name, state, num_iterations, data.metrics, episodes, note)
     return replace(now, state=state or ("ended" if now.step >= num_iterations else "stopped"))
@@ -87,24 +92,45 @@ def is_held(run: Path) -> bool:
 
 
 def _follow(now: RunSnapshot, run: Path) -> Iterator[RunSnapshot]:
-    """Yields the run each second until it has ended."""
+    """Yields the run whenever its files have changed, until it has ended."""
     yield now
+    seen: object = None
     while now.state == "running":
         time.sleep(_EVERY_S)
-        now = take_snapshot(run)
-        yield now
+        before, seen = seen, (is_held(run), *map(_measure, _FILES, repeat(run)))
+        if seen != before:
+            now = take_snapshot(run)
+            yield now
 
 
-def _again(end: RunSnapshot, run: Path, speed: float) -> Iterator[RunSnapshot]:
-    """Yields the run after each of its lines, with pauses in proportion to its seconds."""
-    episodes = read_rows(run / "sessions" / "train.jsonl")
+def _measure(name: str, run: Path) -> tuple[int, int] | None:
+    """Returns a file's size and when it was changed; None where there is none."""
+    try:
+        found = (run / name).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def play_again(end: RunSnapshot, run: Path, speed: float) -> Iterator[RunSnapshot]:
+    """Yields the run after its lines, each when the run's own clock, sped up, comes to it.
+
+    What the clock has passed already, since drawing takes long, is left out. A line waits for
+    `_MAX_PAUSE_S` at most. Raises: DataError.
+    """
+    episodes = read_rows(run / _EPISODES)
     recent: deque[Row] = deque(maxlen=_NUM_EPISODES)
     ahead = next(episodes, None)
+    pauses_s = [min((r.get("time/total_s") or 0.0) / speed, _MAX_PAUSE_S) for r in end.lines]
+    due_s = time.monotonic()
     for number, line in enumerate(end.lines, 1):
         while ahead is not None and ahead["iteration"] < line["train/step"]:
             recent.append(ahead)
             ahead = next(episodes, None)
-        time.sleep(min((line.get("time/total_s") or 0.0) / speed, _MAX_PAUSE_S))
+        due_s += pauses_s[number - 1]
+        if number < len(pauses_s) and due_s + pauses_s[number] < time.monotonic():
+            continue
+        time.sleep(max(due_s - time.monotonic(), 0.0))
         yield replace(end, state="again", lines=end.lines[:number], episodes=tuple(recent))
     yield end
 
@@ -123,7 +149,12 @@ def _read_end(path: Path, num_lines: int) -> list[str]:
         return []
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - _TAIL_BYTES, 0))
-        text = file.read().decode("utf-8", "replace")
-    lines = text.split("\n")[:-1]  # what follows the last end of a line is being written
-    return (lines[1:] if size > _TAIL_BYTES else lines)[-num_lines:]
+        length = _TAIL_BYTES
+        while True:
+            start = max(size - length, 0)
+            file.seek(start)
+            lines = file.read(size - start).split(b"\n")[:-1]  # what follows is being written
+            whole = lines[1:] if start else lines
+            if start == 0 or len(whole) >= num_lines:
+                return [line.decode("utf-8", "replace") for line in whole[-num_lines:]]
+            length *= 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"
 OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
 _LOCK_FILE = "run.lock"
+_LOCK_WAIT_S = 0.1
 MAY_CHANGE = (
     *("training.num_iterations", "training.lr", "training.critic_lr"),
     "training.lr_schedule",
@@ -166,6 +167,23 @@ def change_settings(start: Start) -> None:
         write_config(start.run_dir, start.settings)
 
 
+def _lock(file: IO[bytes]) -> bool:
+    """Locks a file and returns whether it could, within `_LOCK_WAIT_S`.
+
+    It waits since `agentpeft watch`, to see whether a run goes on, has the lock for an instant.
+    """
+    deadline_s = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
 @contextmanager
 def lock_run(run_dir: Path) -> Iterator[None]:
     """Holds a run's folder, so that no other process writes into it; a killed one lets go.
@@ -174,12 +192,10 @@ def lock_run(run_dir: Path) -> Iterator[None]:
     Raises: SettingsError while another process runs it.
     """
     with (run_dir / _LOCK_FILE).open("a+b", buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(file):
             file.seek(0)
             holder = file.read().decode().strip() or "another process"
-            raise SettingsError(f"{run_dir} is being trained already, by {holder}") from None
+            raise SettingsError(f"{run_dir} is being trained already, by {holder}")
         with naming_file(run_dir / _LOCK_FILE):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -38,11 +38,9 @@ class RunLoop:
         self._settings, self._run_dir = run.settings, algorithm.run_dir
         self._writers, self._signals = writers, signals
         self._start_s = time.monotonic()
-        self._saved_step: int | None = None
         earlier: list[dict[str, Any]] = []
         if run.checkpoint is not None:
             algorithm.restore_from_path(run.checkpoint)
-            self._saved_step = algorithm.iteration
             earlier = read_metrics(self._run_dir)
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
@@ -98,9 +96,8 @@ class RunLoop:
 
     def _save(self) -> None:
         """Saves what has been learnt since the last checkpoint, if anything."""
-        if self._algorithm.iteration != self._saved_step:
+        if not self._algorithm.is_saved:
             path = self._algorithm.save_to_path()
-            self._saved_step = self._algorithm.iteration
             logger.info("saved %s", shown(path))
 
     def _summary(self, before: Metrics, after: Metrics) -> dict[str, Any]:

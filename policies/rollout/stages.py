@@ -34,6 +34,11 @@ def open_stages(settings: Settings) -> list[EnvPool]:
 
 def count_epoch_tasks(settings: Settings, stage: EnvPool) -> int:
     """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if stage.num_tasks is None and stage.has_finite_tasks:
+        raise SettingsError(
+            "output.checkpoint_interval 'epoch' needs tasks that are gone through: with skills, "
+            "tasks are drawn by skill; set skill_mode='all', or give a number"
+        )
     if stage.num_tasks is None:
         raise SettingsError(
             f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "

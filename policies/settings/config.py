@@ -775,8 +775,9 @@ class OutputSettings(Section):
     """A run writes below `dir`/experiment/timestamp."""
     checkpoint_interval: CountOrZero | Literal["epoch"] = 10
     """Saves after every so many iterations, at the end and when stopped. 0: only at the end
-    and when stopped, so that a killed run is lost. `epoch`: whenever all tasks of a task file
-    have been taken once more.
+    and when stopped, so that a killed run is lost but for its best. `epoch`: whenever all tasks
+    of a task file have been taken once more. An evaluation with more success than all before
+    saves too.
     """
     num_checkpoints_kept: Count = 2
     """Number of checkpoints that are kept, the newest. Besides them the one with the most success

@@ -151,3 +151,9 @@ def test_the_number_of_iterations_is_not_below_what_is_done(refused, tmp_path):
     files = {"algorithm.json": json.dumps(state).encode()}
     write_checkpoint(checkpoint_path(run_dir / "checkpoints", 5), files)
     assert "below what" in refused("--resume", str(run_dir), "training.num_iterations=3")
+
+
+def test_a_data_setting_with_an_index_must_hold_two_paths(refused):
+    words = ("environment.kwargs={data={tasks=1, index=2}}", "evaluation.num_tasks=0")
+    line = refused("tiny.toml", *words)
+    assert "data.tasks must be a path" in line

@@ -1,6 +1,9 @@
 """The best checkpoint by evaluation has a name, outlives newer ones, and is taken by commands."""
 
 import json
+import shutil
+import tomllib
+from contextlib import ExitStack
 
 import pytest
 from peaking_env import NUM_TASKS, PeakingEnv
@@ -9,9 +12,11 @@ from agentpeft.launch.evaluate import main as evaluate
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main as merge
 from agentpeft.launch.train import main
+from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.best_checkpoint import BestCheckpoint, name_best, read_best
 from agentpeft.policies.checkpoints import list_checkpoints, prune_checkpoints
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.settings.config import Settings
 
 CONFIG = f"""
 experiment = "peak"
@@ -128,6 +133,86 @@ def test_a_file_that_names_nothing_is_said_and_a_best_that_is_gone_is_none(tmp_p
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["1", "3"]
     (tmp_path / "checkpoint-000001").rmdir()
     assert read_best(tmp_path) is None
-    (tmp_path / "best.json").write_text("[1]")
-    with pytest.raises(CheckpointError, match=r"best\.json' is damaged"):
-        read_best(tmp_path)
+    for damaged in (
+        "[1]",
+        '{"checkpoint": "a"}',
+        '{"checkpoint": "a", "success_rate": "much"}',
+        '{"checkpoint": "a", "success_rate": null}',
+        '{"checkpoint": "a", "success_rate": NaN}',
+        '{"checkpoint": 1, "success_rate": 1}',
+        '{"checkpoint": "a", "success_rate": 1' + "0" * 400 + "}",
+    ):
+        (tmp_path / "best.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"best\.json' is damaged"):
+            read_best(tmp_path)
+
+
+def test_a_copy_without_links_goes_on_from_its_best_which_is_a_link_again(train, tmp_path, capsys):
+    run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    folder = copy / "checkpoints"
+    assert (folder / "best").is_dir() and not (folder / "best").is_symlink()
+    words = ("--resume", str(folder / "best"), "training.num_iterations=3")
+    train([0.5, 0.5], *words)
+    assert names(copy) == ["checkpoint-000002", "checkpoint-000003"]
+    assert (folder / "abandoned-checkpoint-000005").is_dir()
+    assert (folder / "best").readlink().name == "checkpoint-000002"
+    assert (folder / "abandoned-best-1/manifest.json").is_file()
+
+
+def test_a_best_that_was_copied_alone_gets_the_name_of_its_iteration(train, tmp_path):
+    run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy, ignore=shutil.ignore_patterns("checkpoint-*", "best.json"))
+    folder = copy / "checkpoints"
+    train([0.5], "--resume", str(folder / "best"), "training.num_iterations=2")
+    assert names(copy) == ["checkpoint-000002"]
+    assert (folder / "best").readlink().name == "checkpoint-000002"
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Builds runs of the config in Python, whose evaluations have these rates."""
+    monkeypatch.setattr(PeakingEnv, "num_played", 0)
+    with ExitStack() as stack:
+
+        def start(name, rates, lr):
+            monkeypatch.setattr(PeakingEnv, "rates", rates)
+            values = tomllib.loads(CONFIG)
+            values["training"]["lr"] = lr
+            return stack.enter_context(Algorithm(Settings(**values), tmp_path / name))
+
+        yield start
+
+
+def test_what_was_saved_elsewhere_is_not_named(build):
+    run = build("run", [0.5, 1.0], 1e-3)
+    run.train()
+    run.evaluate()
+    mine = run.save_to_path(run.run_dir / "mine")
+    run.restore_from_path(mine)
+    folder = run.run_dir / "checkpoints"
+    run.evaluate()
+    assert read_best(folder) is None and not (folder / "best").is_symlink()
+    assert run.save_to_path() == folder / "checkpoint-000001"
+    assert read_best(folder) == BestCheckpoint("checkpoint-000001", 1.0)
+
+
+def test_the_rate_of_another_run_s_policy_is_not_given_to_an_own_checkpoint(build):
+    run, other = build("run", [], 1e-3), build("other", [0.25, 1.0], 2e-3)
+    for each in (other, run):
+        each.train()
+    theirs = other.save_to_path()
+    run.save_to_path()
+    run.evaluate()
+    folder = run.run_dir / "checkpoints"
+    assert read_best(folder) == BestCheckpoint("checkpoint-000001", 0.25)
+    run.restore_from_path(theirs)
+    run.evaluate()
+    assert read_best(folder) == BestCheckpoint("checkpoint-000001", 0.25)
+    run.save_to_path()  # in its place
+    assert read_best(folder) == BestCheckpoint("checkpoint-000001", 1.0)
+    run.restore_from_path(theirs)
+    run.save_to_path()
+    assert read_best(folder) is None

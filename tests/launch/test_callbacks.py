@@ -18,6 +18,9 @@ from agentpeft.policies.callbacks import Callbacks
 class Telling(Callbacks):
     """Writes down who was called, beside the module."""
 
+    def __init__(self):
+        self.tell("made")
+
     def tell(self, *words):
         with (Path(__file__).parent / "told").open("a") as file:
             print(*words, file=file)
@@ -43,6 +46,10 @@ class Misspelt(Callbacks):
 class Hungry(Callbacks):
     def __init__(self, food):
         pass
+
+class Broken(Callbacks):
+    def __init__(self):
+        raise OSError("no place")
 
 class Other:
     pass
@@ -76,7 +83,7 @@ def test_those_of_the_settings_are_called_in_the_order_of_things(train, tmp_path
     assert train("hooks_of_mine:Telling") == 0
     played = ["episode False 0 user", "episode False 1 user"]
     evaluated = "episode True 0 user"
-    told = [evaluated, *played, "iteration 1 True", *played, "iteration 2 True"]
+    told = ["made", evaluated, *played, "iteration 1 True", *played, "iteration 2 True"]
     told += ["checkpoint checkpoint-000002 True", evaluated]
     assert (tmp_path / "told").read_text().splitlines() == told
     (run_dir,) = (tmp_path / "outputs/called").iterdir()
@@ -91,6 +98,7 @@ def test_those_of_the_settings_are_called_in_the_order_of_things(train, tmp_path
         ("Failing", 1, "callback Failing.on_checkpoint raised KeyError: 'no such thing'"),
         ("Misspelt", 2, "nobody calls 'on_iteration_ends'; did you mean 'on_iteration_end'"),
         ("Hungry", 2, "callbacks Hungry: making it, TypeError: "),
+        ("Broken", 2, "callbacks Broken: making it, OSError: no place"),
         ("Other", 2, "callbacks Other is no subclass"),
         ("Absent", 2, "hooks_of_mine has no 'Absent'"),
     ],
@@ -99,7 +107,7 @@ def test_what_is_wrong_with_a_class_is_one_line(train, capfd, name, status, mess
     assert train(f"hooks_of_mine:{name}") == status
     (line,) = [t for t in capfd.readouterr().err.splitlines() if t.startswith("error: ")]
     assert message in line
-    assert (tmp_path / "outputs").exists() == (status == 1)
+    assert (tmp_path / "outputs").exists() == (name in ("Failing", "Broken"))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +143,23 @@ class Wrong(Adding):
     added = "much"
 
 
+class Huge(Adding):
+    """Adds what no float holds."""
+
+    added = 10**400
+
+
 def test_a_class_is_given_in_python_and_what_it_adds_must_be_a_number(tmp_path):
     with config_of(Adding).build_algo(tmp_path / "adding") as algorithm:
         assert algorithm.train()["added"] == 1.0
     with (
         config_of(Wrong).build_algo(tmp_path / "wrong") as algorithm,
         pytest.raises(TrainingError, match="metric 'added' must be a number, got 'much'"),
+    ):
+        algorithm.train()
+    with (
+        config_of(Huge).build_algo(tmp_path / "huge") as algorithm,
+        pytest.raises(TrainingError, match="metric 'added' must be a number, got 1000"),
     ):
         algorithm.train()
     with pytest.raises(SettingsError, match="callbacks int is no subclass"):

@@ -1,11 +1,15 @@
 """`output.checkpoint_interval = "epoch"`: a checkpoint when a task file has been gone through."""
 
+from contextlib import closing
+
 import pytest
 
 from agentpeft.launch import prepare_data
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpoints import list_checkpoints
+from agentpeft.policies.rollout.env_pool import EnvPool
 
+DB_BENCH = "AgentPEFT/DBBench-v0"
 CONFIG = """
 experiment = "epochs"
 deterministic = true
@@ -41,6 +45,17 @@ def test_a_run_saves_when_all_tasks_were_taken_once_more_also_after_a_resume(fol
     assert numbers == [3, 5, 7]  # and at the end
     assert main(["--resume", str(run_dir), "training.num_iterations=9"]) == 0
     assert saved(folder)[1] == [3, 5, 7, 8, 9]
+
+
+def test_a_file_whose_tasks_are_drawn_by_skill_is_refused_with_the_way_out(folder, capsys):
+    prepare_data.write_generated(folder / "db.json", DB_BENCH, 8, 0, skills=["insert"])
+    words = [f"environment.id={DB_BENCH}", "evaluation.env_kwargs={}"]
+    data = 'environment.kwargs={data="db.json", skills=["insert"]'
+    assert main(["epochs.toml", *words, f"{data}}}"]) == 2
+    assert "tasks are drawn by skill; set skill_mode='all'" in capsys.readouterr().err
+    kwargs = {"data": "db.json", "skills": ["insert"], "skill_mode": "all"}
+    with closing(EnvPool(DB_BENCH, kwargs, (0,), 60.0)) as pool:
+        assert pool.num_tasks == 8
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,9 @@ def test_an_environment_plays_the_tasks_of_an_index(env_id, tmp_path, capsys):
         ({"tasks": "t.json", "index": "i.json"}, '{"insert": ["99"]}', "no task '99' in t.json"),
         ({"tasks": "t.json", "index": "i.json"}, "{}", "i.json: no index"),
         ({"tasks": "t.json", "index": "i.json"}, "{", "i.json: not JSON"),
+        ({"tasks": "t.json", "index": "i.json"}, '{"insert": [["1"]]}', "i.json: no index"),
+        ({"tasks": "t.json", "index": "i.json"}, '{"insert": [null]}', "i.json: no index"),
+        ({"tasks": "t.json", "index": "i.json"}, '{"insert": ["1"], "x": 1}', "i.json: no index"),
         ({"tasks": "t.json", "index": "none.json"}, "{}", "none.json: cannot be read"),
     ],
 )

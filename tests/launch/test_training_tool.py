@@ -59,6 +59,8 @@ def test_a_model_is_trained_evaluated_and_trained_further(cache, tool, tmp_path)
     common = {"split": "train", "max_samples": 8, "batch_size": 4, "output_dir": "out"}
     trained = tool("train", **common, settings=SMALL, num_epochs=2)
     assert trained["status"] == "ok" and {"before", "after", "seconds"} <= set(trained)
+    assert (Path(trained["run"]) / "run.lock").is_file()
+    assert Path(trained["adapter"]).is_absolute() and Path(trained["best"]["adapter"]).is_absolute()
     rows = (Path(trained["run"]) / "metrics.jsonl").read_text("utf-8").splitlines()
     assert json.loads(rows[-1])["train/step"] == 8 * 2 / 4
     few = {n: v for n, v in SMALL.items() if not n.startswith("tiny.")}

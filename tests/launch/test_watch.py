@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tiny_run import TINY
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.run_view import find_lamp
-from agentpeft.launch.reporting.watch import is_held, take_snapshot
+from agentpeft.launch.reporting.watch import is_held, play_again, take_snapshot
+from agentpeft.launch.run.run_folder import lock_run
 
 CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
@@ -122,7 +125,7 @@ def test_on_a_terminal_a_run_that_has_ended_is_drawn_and_left(run_dir, open_term
 
 
 def test_a_run_is_played_again(run_dir, open_terminal):
-    terminal = open_terminal("watch", run_dir, "--replay", 50)
+    terminal = open_terminal("watch", run_dir, "--replay", 5)
     start_s = time.monotonic()
     shown = terminal.read_until(None)
     assert terminal.process.wait(10) == 0 and time.monotonic() - start_s < 30
@@ -130,6 +133,39 @@ def test_a_run_is_played_again(run_dir, open_terminal):
     assert places == sorted(places)
     early = shown[: places[3]]
     assert "said 1" in early and "said 5" not in early and "no_spread" not in early
+
+
+def test_a_replay_keeps_its_speed_where_drawing_takes_longer_than_an_iteration(run_dir):
+    lines = [{"train/step": step, "time/total_s": 1.0} for step in range(1, 1001)]
+    write(run_dir / "metrics.jsonl", lines)
+    start_s, steps = time.monotonic(), []
+    for view in play_again(take_snapshot(run_dir), run_dir, 1000.0):
+        steps.append(view.step)
+        time.sleep(0.05)
+    assert 0.9 < time.monotonic() - start_s < 3
+    assert len(steps) < 60 and steps == sorted(steps) and steps[-1] == 1000
+
+
+def test_an_episode_longer_than_the_end_that_is_read_is_shown(run_dir, capsys):
+    path = run_dir / "sessions/train.jsonl"
+    row = json.loads(path.read_text().splitlines()[-1])
+    long = {**row, "task_id": "long one", "messages": [["assistant", "é" * 400_000]]}
+    write(path, [row, long])
+    assert [row["task_id"] for row in take_snapshot(run_dir).episodes] == ["task 7", "long one"]
+
+
+def test_a_run_whose_files_do_not_change_is_drawn_once_more_at_most(run_dir, open_terminal):
+    with (run_dir / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        terminal = open_terminal("watch", run_dir)
+        terminal.read_until("said 7")
+        time.sleep(3.5)
+        with (run_dir / "metrics.jsonl").open("a") as file:
+            file.write('{"train/step": 9, "time/total_s": 1.5}\n')
+        shown = terminal.read_until("iteration 9 of 8")
+        assert "iteration 9 of 8" in shown and shown.count("iteration 8 of 8") <= 2
+    terminal.read_until(None)
+    assert terminal.process.wait(10) == 0
 
 
 @pytest.mark.slow
@@ -161,6 +197,19 @@ def test_ctrl_c_ends_the_view_and_not_the_run(run_dir, open_terminal):
         assert "interrupted" in terminal.read_until(None)
         assert terminal.process.wait(10) == 130
     assert not is_held(run_dir)
+
+
+def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir):
+    with (run_dir / "run.lock").open("a+b") as watching:
+        fcntl.flock(watching, fcntl.LOCK_SH)
+        timer = threading.Timer(0.03, fcntl.flock, (watching, fcntl.LOCK_UN))
+        timer.start()
+        with lock_run(run_dir):
+            assert is_held(run_dir)
+        timer.join()
+        fcntl.flock(watching, fcntl.LOCK_SH)
+        with pytest.raises(SettingsError, match="is being trained already"), lock_run(run_dir):
+            pass
 
 
 def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):

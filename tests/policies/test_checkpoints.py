@@ -196,7 +196,7 @@ def test_the_message_names_the_file_and_the_older_checkpoint_that_is_whole(tmp_p
 def test_newer_checkpoints_are_set_aside_where_a_run_goes_on_from_an_older_one(tmp_path):
     paths = [save(tmp_path, iteration) for iteration in (1, 2, 3)]
     (tmp_path / "abandoned-checkpoint-000003").mkdir()
-    set_aside_newer(paths[1])
+    set_aside_newer(tmp_path, 2)
     assert list_checkpoints(tmp_path) == paths[:2]
     assert read_checkpoint(tmp_path / "abandoned-checkpoint-000003")
 
