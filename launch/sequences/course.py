@@ -86,10 +86,12 @@ class Course:
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
+        self._learnt: set[tuple[str, ...]] = set()
 
-    def run(self, order: int, methods: Mapping[str, Method]) -> CourseResult:
+    def run(self, order: int, methods: Mapping[str, Method]) -> CourseResult | None:
         """Returns what all methods came to.
 
+        Without the dropped stages two orders may be one: None where an earlier one was the same.
         Raises: TrainingError where fewer than two stages are raised by their experts; as `train`.
         """
         all_stages = self._sequence.order(order)
@@ -110,6 +112,10 @@ class Course:
                 f"({100 * self._sequence.entry_rise:g} points) or more: {told}; train longer, or "
                 "set entry_rise"
             )
+        if stages in self._learnt:
+            logger.info("order %d: without the dropped stages it is an earlier one", order)
+            return None
+        self._learnt.add(stages)
         bounds = [base[name] for name in stages], [expert[name] for name in stages]
         results = {}
         for name, method in methods.items():

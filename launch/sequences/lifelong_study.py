@@ -54,6 +54,11 @@ class Study:
             raise SettingsError(
                 f"orders and seeds must be >= 1, got {self.num_orders} and {self.num_seeds}"
             )
+        if self.num_orders > self.sequence.num_orders:
+            raise SettingsError(
+                f"{len(self.sequence.stages)} stages have {self.sequence.num_orders} orders, got "
+                f"--orders {self.num_orders}"
+            )
 
     @property
     def chosen(self) -> dict[str, Method]:
@@ -81,7 +86,9 @@ def run_study(
             course = Course(own, base, folder / f"seed-{seed}", signals)
             for order in range(study.num_orders):
                 logger.info("order %d, seed %d", order, seed)
-                yield course.run(order, study.chosen)
+                result = course.run(order, study.chosen)
+                if result is not None:
+                    yield result
 
 
 def make_base(settings: Settings) -> str:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from math import factorial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +48,25 @@ class TaskSequence:
         return self.settings.model_copy(update={"environment": changed})
 
     def order(self, number: int) -> tuple[str, ...]:
-        """Returns the stages' names in an order: 0 is the file's, others are shuffled by number."""
-        if number == 0:
-            return self.stages
-        places = np.random.default_rng(number).permutation(len(self.stages))
-        return tuple(self.stages[place] for place in places)
+        """Returns the stages' names in an order: 0 is the file's, others are shuffled, all distinct.
+
+        Raises: SettingsError where there are not so many orders.
+        """
+        if number >= self.num_orders:
+            raise SettingsError(
+                f"{len(self.stages)} stages have {self.num_orders} orders (0 to "
+                f"{self.num_orders - 1}), got {number}"
+            )
+        found = {self.stages: None}
+        shuffles = (np.random.default_rng(seed).permutation(len(self.stages)) for seed in count(1))
+        while len(found) <= number:
+            found[tuple(self.stages[place] for place in next(shuffles))] = None
+        return list(found)[number]
+
+    @property
+    def num_orders(self) -> int:
+        """How many orders the stages have."""
+        return factorial(len(self.stages))
 
     def with_stages(self, names: Sequence[str]) -> "TaskSequence":
         """Returns the sequence of some of its stages alone, whose base is of these too.

@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.lifelong import main
 from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.lifelong_study import Study, run_study
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
 from agentpeft.policies.checkpoints import read_config, write_config
@@ -65,6 +69,13 @@ def learn(capsys, *words):
     return json.loads(captured.out.splitlines()[-1])
 
 
+def set_outcomes(folder, outcome):
+    for path in (folder / "sessions").glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.dumps({**row, "outcome": outcome}) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
 def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
     sequence = read_sequence(path.stem)
@@ -73,6 +84,34 @@ def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
     assert sequence.order(0) == sequence.stages
     assert len({sequence.order(number) for number in range(4)}) > 1
+
+
+def test_orders_are_all_there_are_and_none_comes_twice(tiny):
+    sequence = read_sequence(str(tiny))
+    orders = [sequence.order(number) for number in range(6)]
+    assert orders[0] == sequence.stages
+    assert len(set(orders)) == 6
+    assert sequence.with_stages(["sums", "backwards"]).order(1) == ("backwards", "sums")
+    with pytest.raises(SettingsError, match="3 stages have 6 orders"):
+        sequence.order(6)
+
+
+@pytest.mark.slow
+def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_path):
+    sequence, out = read_sequence(str(tiny), is_quick=True), tmp_path / "out"
+    assert len(list(run_study(Study(sequence, ["base"]), out, StopSignals()))) == 1
+    for stage in sequence.stages:
+        set_outcomes(out / "seed-0/evaluations/base" / stage, Outcome.FAILURE)
+        ends = Outcome.FAILURE if stage == "sums" else Outcome.SUCCESS
+        set_outcomes(out / f"seed-0/evaluations/expert-{stage}" / stage, ends)
+    (out / "plan.json").unlink()
+    study = Study(replace(sequence, entry_rise=0.5), ["base"], num_orders=6)
+    courses = list(run_study(study, out, StopSignals()))
+    assert {each.dropped for each in courses} == {("sums",)}
+    assert sorted(each.stages for each in courses) == [
+        ("backwards", "differences"),
+        ("differences", "backwards"),
+    ]
 
 
 @pytest.mark.slow
@@ -178,6 +217,7 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
         (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),
         (["arith5", "--stages", "modulo,mod"], "unknown stage 'mod'"),
+        (["arith5", "--orders", "121"], "5 stages have 120 orders, got --orders 121"),
         (["arith5", "--orders", "0"], "orders and seeds must be >= 1, got 0 and 1"),
         (["{file}", "--quick"], "has no section quick"),
     ],
