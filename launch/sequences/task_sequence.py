@@ -48,7 +48,7 @@ class TaskSequence:
         return self.settings.model_copy(update={"environment": changed})
 
     def order(self, number: int) -> tuple[str, ...]:
-        """Returns the stages' names in an order: 0 is the file's, others are shuffled, all distinct.
+        """Returns the stages in an order of their own: 0 is the file's, the others are shuffled.
 
         Raises: SettingsError where there are not so many orders.
         """
@@ -110,6 +110,16 @@ def read_sequence(
         raise SettingsError("evaluation.num_tasks must be above 0: stages are compared by them")
     if not settings.lora.use_lora:
         raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
+    if settings.curriculum.sampling != "uniform" or settings.training.dynamic_sampling:
+        raise SettingsError(
+            "the shares of replayed and joint stages would not hold: curriculum.sampling must be "
+            "'uniform' and training.dynamic_sampling false"
+        )
+    if settings.model.adapter is not None:
+        raise SettingsError(
+            "all stages begin from the base alone: leave out model.adapter, or merge it into the "
+            "base and name that in model.name"
+        )
     if settings.model.name != "tiny" and settings.warm_start.num_steps > 0:
         raise SettingsError(
             "warm_start.num_steps makes the one base of all stages, which model.name "
