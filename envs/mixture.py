@@ -109,6 +109,10 @@ class MixtureEnv(TextEnv[Task]):
         env, own = self._find(task)
         return env.oracle_actions(own)
 
+    def final_reward(self, outcome: Outcome) -> float:
+        """Returns that of the episode's source."""
+        return self._env.final_reward(outcome)
+
     def _begin(self, task: Task) -> str:
         self._env, own = self._find(task)
         self.config = self._env.config

@@ -63,6 +63,17 @@ def test_turns_rewards_and_verdicts_are_those_of_the_source():
     assert not info["is_valid_action"]
 
 
+def test_an_episode_that_the_caller_ends_has_the_reward_of_the_source():
+    strict = {**ADDITION, "name": "strict", "kwargs": {"reward": {"context_limit": -3.0}}}
+    env = make([{"name": "inner", "id": ENV_ID, "kwargs": {"sources": [ADDITION, strict]}}])
+    for task, reward in (
+        ("inner/strict/addition:1+2:plain", -3.0),
+        ("inner/sums/addition:1+2:plain", 0.0),
+    ):
+        env.reset(options={"task": task})
+        assert env.final_reward(Outcome.CONTEXT_LIMIT) == reward
+
+
 def test_an_invalid_action_that_ends_nothing_costs_a_turn():
     env = make([{**PLAYS_TWICE, "kwargs": {"max_turns": 2, "invalid_ends": False}}])
     env.reset(seed=0)
