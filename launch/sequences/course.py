@@ -30,6 +30,8 @@ from agentpeft.policies.settings.config import Settings
 logger = logging.getLogger(__name__)
 _ROUTER_STREAM = 4
 """Seeds the router's prompts: other numbers than those of tasks, samples and choices (0 to 3)."""
+_EXAMPLE_STREAM = 5
+"""Seeds the examples of `in_context`, so that they are no stage's evaluated tasks again."""
 _NUM_ROUTER_PROMPTS = 200
 _NUM_EXAMPLE_TASKS = 64
 
@@ -302,11 +304,12 @@ class Course:
         settings = self._settings_of(stage)
         evaluation = {"num_tasks": _NUM_EXAMPLE_TASKS, "env_kwargs": {}}
         own = settings.evaluation.model_copy(update=evaluation)
+        seed = int(np.random.SeedSequence([settings.seed, _EXAMPLE_STREAM]).generate_state(1)[0])
         folder = self._folder / "examples" / stage
         with self._signals.immediately():
-            settings = settings.model_copy(update={"evaluation": own})
+            settings = settings.model_copy(update={"evaluation": own, "seed": seed})
             contest.evaluate(settings, [self._base_player], Methods(), folder)
-        self._examples[player.name] = _read_folder(folder)
+        self._examples[player.name] = read_folder(folder)
         return player
 
     def _draw_prompts(self, stage: str) -> list[str]:
@@ -336,14 +339,14 @@ def read_episodes(folder: Path, player: str, stage: str) -> list[EpisodeRecord]:
 
     `folder` is that of the courses of a seed.
     """
-    return _read_folder(_evaluation_folder(folder, player, stage))
+    return read_folder(_evaluation_folder(folder, player, stage))
 
 
 def _evaluation_folder(folder: Path, player: str, stage: str) -> Path:
     return folder / "evaluations" / player / stage
 
 
-def _read_folder(folder: Path) -> list[EpisodeRecord]:
+def read_folder(folder: Path) -> list[EpisodeRecord]:
     """Returns the episodes of an evaluation with one player, in the order of the tasks."""
     paths = (folder / "sessions").glob("*.jsonl")
     records = [to_record(row) for path in paths for row in read_rows(path)]

@@ -21,7 +21,9 @@ from agentpeft.launch.sequences.comparison import (
 )
 from agentpeft.launch.sequences.course import Course, CourseResult
 from agentpeft.launch.sequences.methods import METHODS, Method
+from agentpeft.launch.sequences.stage_runs import make_run_settings
 from agentpeft.launch.sequences.task_sequence import TaskSequence
+from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
 
@@ -60,6 +62,25 @@ class Study:
                 f"--orders {self.num_orders}"
             )
 
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        """Makes the settings of each method's runs. Raises: SettingsError where they cannot be."""
+        shared = self.sequence.of_stages(dict.fromkeys(self.sequence.stages, 1.0))
+        for name, method in self.chosen.items():
+            try:
+                for adapter in (None, Path("adapter")) if method.kind == "chain" else (None,):
+                    make_run_settings(
+                        shared, "base", name, adapter=adapter, overrides=method.overrides
+                    )
+            except SettingsError as error:
+                raise SettingsError(f"method {name!r}: {error}") from None
+            if method.kind == "merged" and shared.lora.use_rslora:
+                raise SettingsError(
+                    f"method {name!r}: adapters of lora.use_rslora cannot be combined: set it to "
+                    "false, or leave the method out"
+                )
+
     @property
     def chosen(self) -> dict[str, Method]:
         """The methods by name, in the order of the table."""
@@ -74,6 +95,7 @@ def run_study(
     Raises: SettingsError where `folder` is of another study, or another process runs it;
     TrainingError; Stopped.
     """
+    warn_unless_held_out(study.sequence.settings)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_run(folder):
         with signals.immediately():

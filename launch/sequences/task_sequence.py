@@ -115,6 +115,8 @@ def read_sequence(
             "the shares of replayed and joint stages would not hold: curriculum.sampling must be "
             "'uniform' and training.dynamic_sampling false"
         )
+    if settings.curriculum.stages:
+        raise SettingsError("curriculum.stages cannot be stages of a sequence: write [[stages]]")
     if settings.model.adapter is not None:
         raise SettingsError(
             "all stages begin from the base alone: leave out model.adapter, or merge it into the "

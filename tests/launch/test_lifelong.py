@@ -18,6 +18,7 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.lifelong import main
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.course import read_folder
 from agentpeft.launch.sequences.lifelong_study import Study, run_study
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
@@ -196,6 +197,21 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
     assert summary["comparisons"]["base"]["num_pairs"] == 4
 
 
+def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, capsys, caplog):
+    text = TINY.replace('split = "train"', "").replace(', env_kwargs = {split = "test"}', "")
+    tiny.write_text(text.replace("num_digits = 1", "num_digits = 9"), encoding="utf-8")
+    out = tmp_path / "out"
+    learn(capsys, tiny, "--quick", "--methods", "in_context", "--output", out)
+    assert "evaluation is not held out" in caplog.text
+    for stage in ("sums", "differences", "backwards"):
+        evaluated, examples = (
+            {record.task_id for record in read_folder(out / "seed-0" / part / stage)}
+            for part in ("evaluations/base", "examples")
+        )
+        assert (len(evaluated), len(examples)) == (10, 64)
+        assert not evaluated & examples
+
+
 def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
     tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
     status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
@@ -216,6 +232,8 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["arith5", "training.dynamic_sampling=true"], "training.dynamic_sampling false"),
         (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
         (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
+        (["arith5", "lora.use_rslora=true"], "method 'average': adapters of lora.use_rslora"),
+        (["arith5", "training.num_replay_tasks=8"], "method 'sft': "),
         (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
         (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
         (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
@@ -253,6 +271,7 @@ def test_what_cannot_work_is_one_line_before_anything_is_written(words, message,
         (("[environment.kwargs]", "[[environment]]"), "environment: input should be a valid dict"),
         (('{format = "reversed"}', "3"), "environment.kwargs: input should be a valid dictionary"),
         (('{name = "sums"}', '{name = "sums", id = 3}'), "environment.id: input should be a valid"),
+        (("entry_rise", "curriculum.stages = [{}, {}]\nentry_rise"), "write [[stages]]"),
         (("num_tasks = 10", "num_tasks = 0"), "evaluation.num_tasks must be above 0"),
         (('"backwards"', '"sums"'), "two sources have one name"),
         (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
