@@ -97,6 +97,19 @@ def test_tasks_can_be_rows():
     assert from_rows(to_rows(tasks)) == tasks
 
 
+def test_spaces_hold_every_source_and_episodes_can_be_shown():
+    short = {**ADDITION, "kwargs": {"max_action_chars": 5, "max_observation_chars": 300}}
+    env = make([short, {**PLAYS_TWICE, "kwargs": {"max_action_chars": 70_000}}], render_mode="ansi")
+    assert env.render_mode == "ansi"
+    prompt, _ = env.reset(options={"task": "sums/addition:1+2:plain"})
+    assert env.step("3")[1] == 1.0
+    assert env.render() == f"{prompt}\n> 3\nCorrect.\n[success]"
+    assert env.action_space.contains("1" * 70_000)
+    assert not env.action_space.contains("1" * 70_001)
+    assert make([short]).observation_space.max_length == 300
+    assert make().render() is None
+
+
 def test_many_at_once():
     envs = gymnasium.make_vec(ENV_ID, num_envs=3, sources=SOURCES)
     prompts, _ = envs.reset(seed=0)
@@ -120,8 +133,10 @@ def test_many_at_once():
         ({"sources": [ADDITION], "adaptive": True, "num_digits": (1, 2)}, "adapts its difficulty"),
         ({"sources": [ADDITION], "skils": []}, "source 'sums': unknown setting 'skils'"),
         ({"weights": [1]}, "weights must be 3 numbers >= 0, one for each source"),
-        ({"weights": [0, 0, 0]}, "not all 0"),
+        ({"weights": [0, 0, 0]}, "whose sum is above 0"),
+        ({"weights": [1e308, 1e308, 0]}, "whose sum is above 0 and finite"),
         ({"weights": [1, 1, -1]}, "weights must be 3 numbers >= 0"),
+        ({"weights": 3}, "weights must be 3 numbers >= 0"),
         ({"weights": "111"}, "weights must be 3 numbers >= 0"),
     ],
 )
