@@ -18,7 +18,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.launch.sequences.methods import NUM_EXAMPLES, Kind, Method
 from agentpeft.launch.sequences.router import PromptRouter
 from agentpeft.launch.sequences.scores import Matrix, compute_scores
-from agentpeft.launch.sequences.stage_runs import StageRun, make_run_settings, train
+from agentpeft.launch.sequences.stage_runs import StageRun, folder_bytes, make_run_settings, train
 from agentpeft.launch.sequences.task_sequence import TaskSequence
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
@@ -42,6 +42,7 @@ class MethodResult:
 
     `players[i][j]` names who played a cell, "" where several did. `runs` are those that it needs,
     shared ones too. `router_accuracy` is the share of tasks that were sent to their stage's expert.
+    `merged_bytes` are those of the one adapter that a method has in place of its runs' own.
     """
 
     matrix: Matrix
@@ -49,6 +50,7 @@ class MethodResult:
     scores: Mapping[str, float | None]
     runs: Sequence[StageRun]
     router_accuracy: float | None = None
+    merged_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Course:
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
+        self._merged_bytes: int | None = None
         self._learnt: set[tuple[str, ...]] = set()
 
     def run(self, order: int, methods: Mapping[str, Method]) -> CourseResult | None:
@@ -136,7 +139,7 @@ class Course:
         stages: tuple[str, ...],
         bounds: tuple[list[float], list[float]],
     ) -> MethodResult:
-        self._runs, self._router_accuracy = [], None
+        self._runs, self._router_accuracy, self._merged_bytes = [], None, None
         rows = _RULES[method.kind](self, name, method, order, stages)
         matrix = [row.successes for row in rows]
         return MethodResult(
@@ -145,6 +148,7 @@ class Course:
             scores=compute_scores(matrix, *bounds),
             runs=tuple(self._runs),
             router_accuracy=self._router_accuracy,
+            merged_bytes=self._merged_bytes,
         )
 
     def _learn_base(
@@ -243,6 +247,7 @@ class Course:
                 folders = [Path(expert.target) for expert in experts[: place + 1]]
                 base = load_base(self._settings_of(stages[0]))
                 combine_adapters(base, folders, method.combination, folder)
+            self._merged_bytes = folder_bytes(folder)
             rows.append(
                 self._row([Contestant(label, "adapter", str(folder))] * len(stages), stages)
             )

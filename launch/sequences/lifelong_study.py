@@ -19,7 +19,7 @@ from agentpeft.launch.sequences.comparison import (
     correct_by_holm,
     sign_flip_p_value,
 )
-from agentpeft.launch.sequences.course import Course, CourseResult
+from agentpeft.launch.sequences.course import Course, CourseResult, MethodResult
 from agentpeft.launch.sequences.methods import METHODS, Method
 from agentpeft.launch.sequences.stage_runs import make_run_settings
 from agentpeft.launch.sequences.task_sequence import TaskSequence
@@ -179,15 +179,17 @@ def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, A
     runs = [{run.adapter: run for run in each.runs}.values() for each in own]
     figures["tokens"] = round(fmean(sum(run.num_tokens for run in each) for each in runs))
     figures["seconds"] = round(fmean(sum(run.seconds for run in each) for each in runs), 1)
-    figures["bytes"] = round(fmean(_stored_bytes(name, list(each)) for each in runs))
+    figures["bytes"] = round(fmean(_stored_bytes(name, each) for each in own))
     return figures
 
 
-def _stored_bytes(name: str, runs: Sequence[Any]) -> int:
+def _stored_bytes(name: str, result: MethodResult) -> int:
     """Returns the bytes of adapters that are needed after the last stage."""
+    if result.merged_bytes is not None:
+        return result.merged_bytes
+    runs = list({run.adapter: run for run in result.runs}.values())
     keeps_all = METHODS[name].kind in ("bank", "router", "experts")
-    kept = runs if keeps_all else runs[-1:]
-    return sum(run.num_bytes for run in kept)
+    return sum(run.num_bytes for run in (runs if keeps_all else runs[-1:]))
 
 
 def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:

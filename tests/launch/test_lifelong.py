@@ -136,6 +136,10 @@ def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, caps
     assert all((matrix[name][0] == matrix["average"][0]).all() for name in first)
     assert summary["methods"]["bank"]["bwt"] == 0.0
     assert summary["methods"]["joint"]["bwt"] is None
+    merged = out / "seed-0/merged/order-0.average-2"
+    merged_bytes = sum(file.stat().st_size for file in merged.iterdir())
+    assert summary["methods"]["average"]["bytes"] == merged_bytes
+    assert merged_bytes > 2 * summary["methods"]["sequential"]["bytes"]
     assert 0 <= summary["methods"]["router"]["router_accuracy"] <= 1
 
     page = (out / "lifelong.html").read_text(encoding="utf-8")
