@@ -178,10 +178,11 @@ def test_partial_credit_is_for_training_alone():
     kwargs = {"partial_credit": 0.5, "split": "train", "reward": reward}
     assert without_training_rewards(kwargs) == {"split": "train", "reward": {"preset": "db"}}
     assert without_training_rewards({"reward": "db"}) == {"reward": "db"}
-    mixture = {"sources": [{"name": "tables", "kwargs": kwargs}], "split": "train"}
-    assert not {"m:f", "partial_credit"} & set(
-        re.findall(r"[\w:]+", repr(without_training_rewards(mixture)))
-    )
+    source = {"name": "tables", "kwargs": kwargs}
+    for mixture in ({"sources": [source]}, {"sources": (source,), "split": "train"}):
+        left = without_training_rewards(mixture)
+        assert not {"m:f", "partial_credit"} & set(re.findall(r"[\w:]+", repr(left)))
+        assert type(left["sources"]) is type(mixture["sources"])
     own = RewardConfig(turn_reward_fn="test_env_runner:three_per_turn")
     for kwargs in ({"reward": own}, {"reward": {"preset": own}}):
         assert "three_per_turn" not in repr(without_training_rewards(kwargs))
