@@ -340,3 +340,11 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
         assert np.allclose(update, expected, atol=1e-7)
     combine_adapters(load_base(settings), folders, "ties_svd", tmp_path / "ties")
     assert any(update.any() for update in updates(tmp_path / "ties").values())
+
+
+def test_the_benchmark_refuses_wrong_words_in_one_line():
+    words = [sys.executable, "benchmarks/lifelong.py", "arith5", "--methods", "nope"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: unknown method 'nope'; known: average" in done.stderr
+    assert "Traceback" not in done.stderr
