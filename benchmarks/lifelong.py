@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.reporting.lifelong_page import write_page
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
@@ -34,11 +35,15 @@ SCORES = ("acc", "aia", "bwt", "fwt", "forgetting", "intransigence", "min_acc")
 
 def main() -> None:
     """Runs the command."""
-    args = make_parser().parse_intermixed_args()
+    parser = make_parser()
+    args = parser.parse_intermixed_args()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     methods = tuple(args.methods.split(",")) if args.methods else tuple(METHODS)
-    sequence = read_sequence(args.sequence, args.settings)
-    study = Study(sequence, methods, args.orders, args.seeds)
+    try:
+        sequence = read_sequence(args.sequence, args.settings)
+        study = Study(sequence, methods, args.orders, args.seeds)
+    except SettingsError as error:
+        parser.error(str(error))
     folder = args.output or ROOT / "outputs" / "lifelong" / sequence.settings.experiment
     end_s = math.inf if args.hours is None else time.monotonic() + 3600 * args.hours
     path = ROOT / "benchmarks" / "results" / f"lifelong-{sequence.settings.experiment}.json"

@@ -17,6 +17,7 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import RewardConfig
+from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.text_env import TextEnv, Turn
 from agentpeft.envs.registration import find_spec
 from agentpeft.envs.tasks.taskset import Task
@@ -99,6 +100,10 @@ class MixtureEnv(TextEnv[Task]):
             self._release()
             raise
         super().__init__(MixtureSource(self._envs, shares), {})
+        configs = [env.config for env in self._envs.values()]
+        self.render_mode = next((each.render_mode for each in configs if each.render_mode), None)
+        self.action_space = Unicode(max(each.max_action_chars for each in configs))
+        self.observation_space = Unicode(max(each.max_observation_chars for each in configs))
         self.reward_config = _NO_REWARD
         self.has_waiting_steps = any(env.has_waiting_steps for env in self._envs.values())
         self._env = next(iter(self._envs.values()))
@@ -108,6 +113,10 @@ class MixtureEnv(TextEnv[Task]):
         """Returns how the oracle of the task's source acts."""
         env, own = self._find(task)
         return env.oracle_actions(own)
+
+    def final_reward(self, outcome: Outcome) -> float:
+        """Returns that of the episode's source."""
+        return self._env.final_reward(outcome)
 
     def _begin(self, task: Task) -> str:
         self._env, own = self._find(task)
@@ -181,10 +190,10 @@ def _to_shares(sources: Sequence[MixturePart], weights: Sequence[float] | None) 
         raise SettingsError(f"two sources have one name: {', '.join(names)}")
     weights = [1.0] * len(names) if weights is None else weights
     are_numbers = isinstance(weights, Sequence) and all(is_number(w) and w >= 0 for w in weights)
-    if not are_numbers or len(weights) != len(names) or sum(weights) == 0:
+    if not are_numbers or len(weights) != len(names) or not 0 < sum(weights) < math.inf:
         raise SettingsError(
-            f"weights must be {len(names)} numbers >= 0, one for each source and not all 0, got "
-            f"{shown(weights)}"
+            f"weights must be {len(names)} numbers >= 0, one for each source, whose sum is above 0 "
+            f"and finite, got {shown(weights)}"
         )
     total = math.fsum(weights)
     return [weight / total for weight in weights]

@@ -55,6 +55,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     """Runs all courses and prints the summary."""
     from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
     from agentpeft.launch.reporting.lifelong_page import write_page
+    from agentpeft.launch.sequences.course import CourseResult
     from agentpeft.launch.sequences.lifelong_study import (
         Study,
         run_study,
@@ -77,9 +78,11 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     signals = StopSignals()
     try:
         with reserved_stdout() as stdout, signals.handle():
-            results = list(run_study(study, folder, signals))
-            summary = summarize(results)
-            write_results(results, summary, folder / "results.json")
+            results: list[CourseResult] = []
+            for course in run_study(study, folder, signals):
+                results.append(course)
+                summary = summarize(results)
+                write_results(results, summary, folder / "results.json")
             page = write_page(results, summary, folder)
             print(
                 json.dumps({"output": shown(folder), "page": shown(page), **summary}), file=stdout

@@ -7,6 +7,7 @@ known here.
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from agentpeft.envs import EpisodeOptions
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.mixture_sources import drawn_kwargs
 
 logger = logging.getLogger(__name__)
 SEEN_FILE = "seen_tasks.bin"
@@ -75,9 +77,12 @@ def warn_unless_held_out(settings: Settings) -> None:
 def _is_shared(settings: Settings) -> bool:
     """Returns whether both have the same generator, and neither a half of its own.
 
+    The sources of a mixture are looked at one by one.
     Tasks of files are not looked at: the same file is refused elsewhere.
     """
-    return any(_are_shared(own, settings.held_out_kwargs) for own in settings.stage_kwargs)
+    evaluated = drawn_kwargs(settings.held_out_kwargs)
+    trained = [own for stage in settings.stage_kwargs for own in drawn_kwargs(stage)]
+    return any(_are_shared(own, held_out) for own, held_out in product(trained, evaluated))
 
 
 def _are_shared(own: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:

@@ -287,6 +287,10 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
             self._end(outcome)
         return observation, float(reward), is_over, False, self._info(is_valid_action)
 
+    def final_reward(self, outcome: Outcome) -> float:
+        """Returns the final reward where the caller, and no step, ends the present episode so."""
+        return self.reward_config.final_reward(replace(self.episode, outcome=outcome))
+
     def render(self) -> str | None:
         """Returns the episode as text in render mode "ansi", else None."""
         if self.render_mode is None:

@@ -18,7 +18,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.launch.sequences.methods import NUM_EXAMPLES, Kind, Method
 from agentpeft.launch.sequences.router import PromptRouter
 from agentpeft.launch.sequences.scores import Matrix, compute_scores
-from agentpeft.launch.sequences.stage_runs import StageRun, make_run_settings, train
+from agentpeft.launch.sequences.stage_runs import StageRun, folder_bytes, make_run_settings, train
 from agentpeft.launch.sequences.task_sequence import TaskSequence
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
@@ -30,6 +30,8 @@ from agentpeft.policies.settings.config import Settings
 logger = logging.getLogger(__name__)
 _ROUTER_STREAM = 4
 """Seeds the router's prompts: other numbers than those of tasks, samples and choices (0 to 3)."""
+_EXAMPLE_STREAM = 5
+"""Seeds the examples of `in_context`, so that they are no stage's evaluated tasks again."""
 _NUM_ROUTER_PROMPTS = 200
 _NUM_EXAMPLE_TASKS = 64
 
@@ -40,6 +42,7 @@ class MethodResult:
 
     `players[i][j]` names who played a cell, "" where several did. `runs` are those that it needs,
     shared ones too. `router_accuracy` is the share of tasks that were sent to their stage's expert.
+    `merged_bytes` are those of the one adapter that a method has in place of its runs' own.
     """
 
     matrix: Matrix
@@ -47,6 +50,7 @@ class MethodResult:
     scores: Mapping[str, float | None]
     runs: Sequence[StageRun]
     router_accuracy: float | None = None
+    merged_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,13 @@ class Course:
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
+        self._merged_bytes: int | None = None
+        self._learnt: set[tuple[str, ...]] = set()
 
-    def run(self, order: int, methods: Mapping[str, Method]) -> CourseResult:
+    def run(self, order: int, methods: Mapping[str, Method]) -> CourseResult | None:
         """Returns what all methods came to.
 
+        Without the dropped stages two orders may be one: None where an earlier one was the same.
         Raises: TrainingError where fewer than two stages are raised by their experts; as `train`.
         """
         all_stages = self._sequence.order(order)
@@ -110,6 +117,10 @@ class Course:
                 f"({100 * self._sequence.entry_rise:g} points) or more: {told}; train longer, or "
                 "set entry_rise"
             )
+        if stages in self._learnt:
+            logger.info("order %d: without the dropped stages it is an earlier one", order)
+            return None
+        self._learnt.add(stages)
         bounds = [base[name] for name in stages], [expert[name] for name in stages]
         results = {}
         for name, method in methods.items():
@@ -128,7 +139,7 @@ class Course:
         stages: tuple[str, ...],
         bounds: tuple[list[float], list[float]],
     ) -> MethodResult:
-        self._runs, self._router_accuracy = [], None
+        self._runs, self._router_accuracy, self._merged_bytes = [], None, None
         rows = _RULES[method.kind](self, name, method, order, stages)
         matrix = [row.successes for row in rows]
         return MethodResult(
@@ -137,6 +148,7 @@ class Course:
             scores=compute_scores(matrix, *bounds),
             runs=tuple(self._runs),
             router_accuracy=self._router_accuracy,
+            merged_bytes=self._merged_bytes,
         )
 
     def _learn_base(
@@ -235,6 +247,7 @@ class Course:
                 folders = [Path(expert.target) for expert in experts[: place + 1]]
                 base = load_base(self._settings_of(stages[0]))
                 combine_adapters(base, folders, method.combination, folder)
+            self._merged_bytes = folder_bytes(folder)
             rows.append(
                 self._row([Contestant(label, "adapter", str(folder))] * len(stages), stages)
             )
@@ -296,11 +309,12 @@ class Course:
         settings = self._settings_of(stage)
         evaluation = {"num_tasks": _NUM_EXAMPLE_TASKS, "env_kwargs": {}}
         own = settings.evaluation.model_copy(update=evaluation)
+        seed = int(np.random.SeedSequence([settings.seed, _EXAMPLE_STREAM]).generate_state(1)[0])
         folder = self._folder / "examples" / stage
         with self._signals.immediately():
-            settings = settings.model_copy(update={"evaluation": own})
+            settings = settings.model_copy(update={"evaluation": own, "seed": seed})
             contest.evaluate(settings, [self._base_player], Methods(), folder)
-        self._examples[player.name] = _read_folder(folder)
+        self._examples[player.name] = read_folder(folder)
         return player
 
     def _draw_prompts(self, stage: str) -> list[str]:
@@ -330,14 +344,14 @@ def read_episodes(folder: Path, player: str, stage: str) -> list[EpisodeRecord]:
 
     `folder` is that of the courses of a seed.
     """
-    return _read_folder(_evaluation_folder(folder, player, stage))
+    return read_folder(_evaluation_folder(folder, player, stage))
 
 
 def _evaluation_folder(folder: Path, player: str, stage: str) -> Path:
     return folder / "evaluations" / player / stage
 
 
-def _read_folder(folder: Path) -> list[EpisodeRecord]:
+def read_folder(folder: Path) -> list[EpisodeRecord]:
     """Returns the episodes of an evaluation with one player, in the order of the tasks."""
     paths = (folder / "sessions").glob("*.jsonl")
     records = [to_record(row) for path in paths for row in read_rows(path)]

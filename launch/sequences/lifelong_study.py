@@ -19,9 +19,11 @@ from agentpeft.launch.sequences.comparison import (
     correct_by_holm,
     sign_flip_p_value,
 )
-from agentpeft.launch.sequences.course import Course, CourseResult
+from agentpeft.launch.sequences.course import Course, CourseResult, MethodResult
 from agentpeft.launch.sequences.methods import METHODS, Method
+from agentpeft.launch.sequences.stage_runs import make_run_settings
 from agentpeft.launch.sequences.task_sequence import TaskSequence
+from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
 
@@ -54,6 +56,30 @@ class Study:
             raise SettingsError(
                 f"orders and seeds must be >= 1, got {self.num_orders} and {self.num_seeds}"
             )
+        if self.num_orders > self.sequence.num_orders:
+            raise SettingsError(
+                f"{len(self.sequence.stages)} stages have {self.sequence.num_orders} orders, got "
+                f"--orders {self.num_orders}"
+            )
+
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        """Makes the settings of each method's runs. Raises: SettingsError where they cannot be."""
+        shared = self.sequence.of_stages(dict.fromkeys(self.sequence.stages, 1.0))
+        for name, method in self.chosen.items():
+            try:
+                for adapter in (None, Path("adapter")) if method.kind == "chain" else (None,):
+                    make_run_settings(
+                        shared, "base", name, adapter=adapter, overrides=method.overrides
+                    )
+            except SettingsError as error:
+                raise SettingsError(f"method {name!r}: {error}") from None
+            if method.kind == "merged" and shared.lora.use_rslora:
+                raise SettingsError(
+                    f"method {name!r}: adapters of lora.use_rslora cannot be combined: set it to "
+                    "false, or leave the method out"
+                )
 
     @property
     def chosen(self) -> dict[str, Method]:
@@ -69,6 +95,7 @@ def run_study(
     Raises: SettingsError where `folder` is of another study, or another process runs it;
     TrainingError; Stopped.
     """
+    warn_unless_held_out(study.sequence.settings)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_run(folder):
         with signals.immediately():
@@ -81,7 +108,9 @@ def run_study(
             course = Course(own, base, folder / f"seed-{seed}", signals)
             for order in range(study.num_orders):
                 logger.info("order %d, seed %d", order, seed)
-                yield course.run(order, study.chosen)
+                result = course.run(order, study.chosen)
+                if result is not None:
+                    yield result
 
 
 def make_base(settings: Settings) -> str:
@@ -150,15 +179,17 @@ def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, A
     runs = [{run.adapter: run for run in each.runs}.values() for each in own]
     figures["tokens"] = round(fmean(sum(run.num_tokens for run in each) for each in runs))
     figures["seconds"] = round(fmean(sum(run.seconds for run in each) for each in runs), 1)
-    figures["bytes"] = round(fmean(_stored_bytes(name, list(each)) for each in runs))
+    figures["bytes"] = round(fmean(_stored_bytes(name, each) for each in own))
     return figures
 
 
-def _stored_bytes(name: str, runs: Sequence[Any]) -> int:
+def _stored_bytes(name: str, result: MethodResult) -> int:
     """Returns the bytes of adapters that are needed after the last stage."""
+    if result.merged_bytes is not None:
+        return result.merged_bytes
+    runs = list({run.adapter: run for run in result.runs}.values())
     keeps_all = METHODS[name].kind in ("bank", "router", "experts")
-    kept = runs if keeps_all else runs[-1:]
-    return sum(run.num_bytes for run in kept)
+    return sum(run.num_bytes for run in (runs if keeps_all else runs[-1:]))
 
 
 def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:

@@ -80,12 +80,17 @@ def train(settings: Settings, run_dir: Path, signals: StopSignals) -> StageRun:
         adapter=adapter,
         num_tokens=int(data.total("train/num_tokens")),
         seconds=round(data.total("time/total_s"), 3),
-        num_bytes=sum(file.stat().st_size for file in adapter.iterdir()),
+        num_bytes=folder_bytes(adapter),
     )
     row = {**asdict(run), "adapter": str(adapter.relative_to(run_dir))}
     write_file(done, json.dumps(row).encode())
     logger.info("%s: %d tokens, %.0f s", run_dir.name, run.num_tokens, run.seconds)
     return run
+
+
+def folder_bytes(folder: Path) -> int:
+    """Returns the bytes of an adapter's files."""
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def _start(settings: Settings, run_dir: Path) -> Start:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from math import factorial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +48,25 @@ class TaskSequence:
         return self.settings.model_copy(update={"environment": changed})
 
     def order(self, number: int) -> tuple[str, ...]:
-        """Returns the stages' names in an order: 0 is the file's, others are shuffled by number."""
-        if number == 0:
-            return self.stages
-        places = np.random.default_rng(number).permutation(len(self.stages))
-        return tuple(self.stages[place] for place in places)
+        """Returns the stages in an order of their own: 0 is the file's, the others are shuffled.
+
+        Raises: SettingsError where there are not so many orders.
+        """
+        if number >= self.num_orders:
+            raise SettingsError(
+                f"{len(self.stages)} stages have {self.num_orders} orders (0 to "
+                f"{self.num_orders - 1}), got {number}"
+            )
+        found = {self.stages: None}
+        shuffles = (np.random.default_rng(seed).permutation(len(self.stages)) for seed in count(1))
+        while len(found) <= number:
+            found[tuple(self.stages[place] for place in next(shuffles))] = None
+        return list(found)[number]
+
+    @property
+    def num_orders(self) -> int:
+        """How many orders the stages have."""
+        return factorial(len(self.stages))
 
     def with_stages(self, names: Sequence[str]) -> "TaskSequence":
         """Returns the sequence of some of its stages alone, whose base is of these too.
@@ -94,6 +110,18 @@ def read_sequence(
         raise SettingsError("evaluation.num_tasks must be above 0: stages are compared by them")
     if not settings.lora.use_lora:
         raise SettingsError("the stages of a sequence are adapters: lora.use_lora must be true")
+    if settings.curriculum.sampling != "uniform" or settings.training.dynamic_sampling:
+        raise SettingsError(
+            "the shares of replayed and joint stages would not hold: curriculum.sampling must be "
+            "'uniform' and training.dynamic_sampling false"
+        )
+    if settings.curriculum.stages:
+        raise SettingsError("curriculum.stages cannot be stages of a sequence: write [[stages]]")
+    if settings.model.adapter is not None:
+        raise SettingsError(
+            "all stages begin from the base alone: leave out model.adapter, or merge it into the "
+            "base and name that in model.name"
+        )
     if settings.model.name != "tiny" and settings.warm_start.num_steps > 0:
         raise SettingsError(
             "warm_start.num_steps makes the one base of all stages, which model.name "

@@ -7,7 +7,7 @@ time, so that a slow step delays nobody else.
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -273,8 +273,7 @@ class TextSession(Environment):  # type: ignore[misc]
                 task = _get_task(env, task_id, question.get("content"))
                 return {"actions": list(env.oracle_actions(task))}
             case {"ask": "final_reward", "outcome": str() as outcome} if outcome in set(Outcome):
-                episode = replace(env.episode, outcome=Outcome(outcome))
-                return {"reward": env.reward_config.final_reward(episode)}
+                return {"reward": env.final_reward(Outcome(outcome))}
         raise SettingsError(f"unknown question {shown(question)}")
 
     def _describe(self, env: TextEnv[Any]) -> dict[str, Any]:

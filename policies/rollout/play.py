@@ -7,7 +7,7 @@ tokenizer: what an agent knows of tokens is its own.
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -170,5 +170,4 @@ def reward_for(env: Env, outcome: Outcome) -> float:
     """
     if not isinstance(env.unwrapped, TextEnv):
         return 0.0
-    episode = replace(env.unwrapped.episode, outcome=outcome)
-    return check_reward(env.unwrapped.reward_config.final_reward(episode))
+    return check_reward(env.unwrapped.final_reward(outcome))

@@ -16,6 +16,7 @@ from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.curriculum import CurriculumSettings
+from agentpeft.policies.settings.mixture_sources import drawn_kwargs
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 from agentpeft.policies.settings.training_rewards import without_training_rewards
@@ -684,12 +685,14 @@ class EvaluationSettings(Section):
                 f"evaluation.samples_per_task {self.samples_per_task} would be equal samples at "
                 "env_runners.temperature 0"
             )
-        held_out = run.held_out_kwargs
+        evaluated = [
+            (own.get("data"), own.get("split")) for own in drawn_kwargs(run.held_out_kwargs)
+        ]
         trained = [
             own["data"]
-            for own in run.stage_kwargs
-            if own.get("data") is not None
-            and all(own.get(name) == held_out.get(name) for name in ("data", "split"))
+            for stage in run.stage_kwargs
+            for own in drawn_kwargs(stage)
+            if own.get("data") is not None and (own["data"], own.get("split")) in evaluated
         ]
         if self.num_tasks > 0 and trained:
             yield (

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from agentpeft.envs.core.rewards import RewardConfig
+from agentpeft.policies.settings.mixture_sources import SOURCES
 
-_ARGUMENT, _FIELD, _SOURCES = "partial_credit", "turn_reward_fn", "sources"
+_ARGUMENT, _FIELD = "partial_credit", "turn_reward_fn"
 
 
 def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,8 +16,9 @@ def without_training_rewards(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     They are `partial_credit`, and `turn_reward_fn` of `reward`, also of a mixture's sources.
     """
     left = {name: value for name, value in kwargs.items() if name != _ARGUMENT}
-    if isinstance(left.get(_SOURCES), list):
-        left[_SOURCES] = [_without_own_rewards(source) for source in left[_SOURCES]]
+    sources = left.get(SOURCES)
+    if isinstance(sources, list | tuple):
+        left[SOURCES] = type(sources)(_without_own_rewards(source) for source in sources)
     if "reward" in left:
         left["reward"] = _without_turn_rewards(left["reward"])
     return left

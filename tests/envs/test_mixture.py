@@ -63,6 +63,17 @@ def test_turns_rewards_and_verdicts_are_those_of_the_source():
     assert not info["is_valid_action"]
 
 
+def test_an_episode_that_the_caller_ends_has_the_reward_of_the_source():
+    strict = {**ADDITION, "name": "strict", "kwargs": {"reward": {"context_limit": -3.0}}}
+    env = make([{"name": "inner", "id": ENV_ID, "kwargs": {"sources": [ADDITION, strict]}}])
+    for task, reward in (
+        ("inner/strict/addition:1+2:plain", -3.0),
+        ("inner/sums/addition:1+2:plain", 0.0),
+    ):
+        env.reset(options={"task": task})
+        assert env.final_reward(Outcome.CONTEXT_LIMIT) == reward
+
+
 def test_an_invalid_action_that_ends_nothing_costs_a_turn():
     env = make([{**PLAYS_TWICE, "kwargs": {"max_turns": 2, "invalid_ends": False}}])
     env.reset(seed=0)
@@ -84,6 +95,19 @@ def test_tasks_can_be_rows():
     rng = np.random.default_rng(2)
     tasks = [env.task_source.draw(rng) for _ in range(20)]
     assert from_rows(to_rows(tasks)) == tasks
+
+
+def test_spaces_hold_every_source_and_episodes_can_be_shown():
+    short = {**ADDITION, "kwargs": {"max_action_chars": 5, "max_observation_chars": 300}}
+    env = make([short, {**PLAYS_TWICE, "kwargs": {"max_action_chars": 70_000}}], render_mode="ansi")
+    assert env.render_mode == "ansi"
+    prompt, _ = env.reset(options={"task": "sums/addition:1+2:plain"})
+    assert env.step("3")[1] == 1.0
+    assert env.render() == f"{prompt}\n> 3\nCorrect.\n[success]"
+    assert env.action_space.contains("1" * 70_000)
+    assert not env.action_space.contains("1" * 70_001)
+    assert make([short]).observation_space.max_length == 300
+    assert make().render() is None
 
 
 def test_many_at_once():
@@ -109,8 +133,10 @@ def test_many_at_once():
         ({"sources": [ADDITION], "adaptive": True, "num_digits": (1, 2)}, "adapts its difficulty"),
         ({"sources": [ADDITION], "skils": []}, "source 'sums': unknown setting 'skils'"),
         ({"weights": [1]}, "weights must be 3 numbers >= 0, one for each source"),
-        ({"weights": [0, 0, 0]}, "not all 0"),
+        ({"weights": [0, 0, 0]}, "whose sum is above 0"),
+        ({"weights": [1e308, 1e308, 0]}, "whose sum is above 0 and finite"),
         ({"weights": [1, 1, -1]}, "weights must be 3 numbers >= 0"),
+        ({"weights": 3}, "weights must be 3 numbers >= 0"),
         ({"weights": "111"}, "weights must be 3 numbers >= 0"),
     ],
 )

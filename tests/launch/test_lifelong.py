@@ -7,14 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from agentpeft.envs import Outcome, SettingsError
 from agentpeft.launch.lifelong import main
 from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.course import read_folder
+from agentpeft.launch.sequences.lifelong_study import Study, run_study
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
 from agentpeft.policies.checkpoints import read_config, write_config
@@ -65,6 +70,13 @@ def learn(capsys, *words):
     return json.loads(captured.out.splitlines()[-1])
 
 
+def set_outcomes(folder, outcome):
+    for path in (folder / "sessions").glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.dumps({**row, "outcome": outcome}) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
 def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
     sequence = read_sequence(path.stem)
@@ -73,6 +85,34 @@ def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
     assert sequence.order(0) == sequence.stages
     assert len({sequence.order(number) for number in range(4)}) > 1
+
+
+def test_orders_are_all_there_are_and_none_comes_twice(tiny):
+    sequence = read_sequence(str(tiny))
+    orders = [sequence.order(number) for number in range(6)]
+    assert orders[0] == sequence.stages
+    assert len(set(orders)) == 6
+    assert sequence.with_stages(["sums", "backwards"]).order(1) == ("backwards", "sums")
+    with pytest.raises(SettingsError, match="3 stages have 6 orders"):
+        sequence.order(6)
+
+
+@pytest.mark.slow
+def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_path):
+    sequence, out = read_sequence(str(tiny), is_quick=True), tmp_path / "out"
+    assert len(list(run_study(Study(sequence, ["base"]), out, StopSignals()))) == 1
+    for stage in sequence.stages:
+        set_outcomes(out / "seed-0/evaluations/base" / stage, Outcome.FAILURE)
+        ends = Outcome.FAILURE if stage == "sums" else Outcome.SUCCESS
+        set_outcomes(out / f"seed-0/evaluations/expert-{stage}" / stage, ends)
+    (out / "plan.json").unlink()
+    study = Study(replace(sequence, entry_rise=0.5), ["base"], num_orders=6)
+    courses = list(run_study(study, out, StopSignals()))
+    assert {each.dropped for each in courses} == {("sums",)}
+    assert sorted(each.stages for each in courses) == [
+        ("backwards", "differences"),
+        ("differences", "backwards"),
+    ]
 
 
 @pytest.mark.slow
@@ -96,6 +136,10 @@ def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, caps
     assert all((matrix[name][0] == matrix["average"][0]).all() for name in first)
     assert summary["methods"]["bank"]["bwt"] == 0.0
     assert summary["methods"]["joint"]["bwt"] is None
+    merged = out / "seed-0/merged/order-0.average-2"
+    merged_bytes = sum(file.stat().st_size for file in merged.iterdir())
+    assert summary["methods"]["average"]["bytes"] == merged_bytes
+    assert merged_bytes > 2 * summary["methods"]["sequential"]["bytes"]
     assert 0 <= summary["methods"]["router"]["router_accuracy"] <= 1
 
     page = (out / "lifelong.html").read_text(encoding="utf-8")
@@ -157,6 +201,21 @@ def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny
     assert summary["comparisons"]["base"]["num_pairs"] == 4
 
 
+def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, capsys, caplog):
+    text = TINY.replace('split = "train"', "").replace(', env_kwargs = {split = "test"}', "")
+    tiny.write_text(text.replace("num_digits = 1", "num_digits = 9"), encoding="utf-8")
+    out = tmp_path / "out"
+    learn(capsys, tiny, "--quick", "--methods", "in_context", "--output", out)
+    assert "evaluation is not held out" in caplog.text
+    for stage in ("sums", "differences", "backwards"):
+        evaluated, examples = (
+            {record.task_id for record in read_folder(out / "seed-0" / part / stage)}
+            for part in ("evaluations/base", "examples")
+        )
+        assert (len(evaluated), len(examples)) == (10, 64)
+        assert not evaluated & examples
+
+
 def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
     tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
     status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
@@ -173,11 +232,18 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["nowhere.toml"], "cannot read settings from 'nowhere.toml'"),
         (["arith5", "training.lrr=1"], "unknown setting 'training.lrr'"),
         (["{other}"], "warm_start.num_steps makes the one base of all"),
+        (["db9", "curriculum.sampling=frontier"], "curriculum.sampling must be 'uniform' and"),
+        (["arith5", "training.dynamic_sampling=true"], "training.dynamic_sampling false"),
+        (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
+        (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
+        (["arith5", "lora.use_rslora=true"], "method 'average': adapters of lora.use_rslora"),
+        (["arith5", "training.num_replay_tasks=8"], "method 'sft': "),
         (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
         (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
         (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
         (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),
         (["arith5", "--stages", "modulo,mod"], "unknown stage 'mod'"),
+        (["arith5", "--orders", "121"], "5 stages have 120 orders, got --orders 121"),
         (["arith5", "--orders", "0"], "orders and seeds must be >= 1, got 0 and 1"),
         (["{file}", "--quick"], "has no section quick"),
     ],
@@ -209,6 +275,7 @@ def test_what_cannot_work_is_one_line_before_anything_is_written(words, message,
         (("[environment.kwargs]", "[[environment]]"), "environment: input should be a valid dict"),
         (('{format = "reversed"}', "3"), "environment.kwargs: input should be a valid dictionary"),
         (('{name = "sums"}', '{name = "sums", id = 3}'), "environment.id: input should be a valid"),
+        (("entry_rise", "curriculum.stages = [{}, {}]\nentry_rise"), "write [[stages]]"),
         (("num_tasks = 10", "num_tasks = 0"), "evaluation.num_tasks must be above 0"),
         (('"backwards"', '"sums"'), "two sources have one name"),
         (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
@@ -273,3 +340,11 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
         assert np.allclose(update, expected, atol=1e-7)
     combine_adapters(load_base(settings), folders, "ties_svd", tmp_path / "ties")
     assert any(update.any() for update in updates(tmp_path / "ties").values())
+
+
+def test_the_benchmark_refuses_wrong_words_in_one_line():
+    words = [sys.executable, "benchmarks/lifelong.py", "arith5", "--methods", "nope"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: unknown method 'nope'; known: average" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -211,6 +211,10 @@ def test_bad_settings_are_one_clear_line(override, message):
             "equal samples",
         ),
         ("evaluation.interval=5 evaluation.num_tasks=0", "has no effect with"),
+        (
+            "environment.kwargs.sources=[{name='a',id='AgentPEFT/GSM8K-v0',kwargs={data='b.jsonl'}}]",
+            "would play the training file 'b.jsonl'",
+        ),
         ("environment.kwargs.data=a.jsonl", "would play the training file 'a.jsonl'"),
         ("evaluation.env_kwargs.adaptive=true", "tasks follow the outcomes"),
         ("warm_start.env_kwargs.adaptive=true", "tasks follow the outcomes"),

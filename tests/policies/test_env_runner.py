@@ -17,6 +17,7 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.play import reward_for
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 
@@ -177,10 +178,11 @@ def test_partial_credit_is_for_training_alone():
     kwargs = {"partial_credit": 0.5, "split": "train", "reward": reward}
     assert without_training_rewards(kwargs) == {"split": "train", "reward": {"preset": "db"}}
     assert without_training_rewards({"reward": "db"}) == {"reward": "db"}
-    mixture = {"sources": [{"name": "tables", "kwargs": kwargs}], "split": "train"}
-    assert not {"m:f", "partial_credit"} & set(
-        re.findall(r"[\w:]+", repr(without_training_rewards(mixture)))
-    )
+    source = {"name": "tables", "kwargs": kwargs}
+    for mixture in ({"sources": [source]}, {"sources": (source,), "split": "train"}):
+        left = without_training_rewards(mixture)
+        assert not {"m:f", "partial_credit"} & set(re.findall(r"[\w:]+", repr(left)))
+        assert type(left["sources"]) is type(mixture["sources"])
     own = RewardConfig(turn_reward_fn="test_env_runner:three_per_turn")
     for kwargs in ({"reward": own}, {"reward": {"preset": own}}):
         assert "three_per_turn" not in repr(without_training_rewards(kwargs))
@@ -267,6 +269,14 @@ def test_a_full_context_ends_the_episode_without_a_word_to_the_environment(build
     assert cut.turn_rewards == (-0.1,)
     assert cut.token_ids.tolist() == whole.token_ids[: whole.turn_ends[0]].tolist()
     assert [action for _, action in word_env.HEARD] == ["hello"]
+
+
+def test_a_full_context_in_a_mixture_has_the_reward_of_its_source():
+    source = {"name": "sums", "id": "AgentPEFT/Arithmetic-v0"}
+    source["kwargs"] = {"reward": {"context_limit": -3.0}}
+    env = gymnasium.make("AgentPEFT/Mixture-v0", sources=[source])
+    env.reset(seed=0)
+    assert reward_for(env, Outcome.CONTEXT_LIMIT) == -3.0
 
 
 def test_a_turn_cut_by_the_context_is_learnt_from_but_not_acted_on(build):

@@ -127,7 +127,12 @@ def test_an_environment_without_tasks_is_known_by_its_seeds():
     assert not set(hashes[0]) & set(hashes[2])
 
 
+SUMS = "{name = 'sums', id = 'AgentPEFT/Arithmetic-v0', kwargs = {split = 'train'}}"
+WORDS = "{name = 'words', id = 'AgentPEFT/GSM8K-v0', kwargs = {data = 'data', split = 'train'}}"
+MIXTURE = ("environment.id=AgentPEFT/Mixture-v0", f"environment.kwargs={{sources = [{SUMS}]}}")
 SAME = (
+    MIXTURE,
+    (*MIXTURE, "evaluation.env_kwargs.prompt=full"),
     (),
     ("evaluation.env_kwargs.prompt=full", "evaluation.env_kwargs.max_turns=3"),
     ("environment.kwargs.split=train",),
@@ -136,6 +141,12 @@ SAME = (
     ("evaluation.env_kwargs.num_digits=3", "curriculum.stages=[{num_digits=2}, {num_digits=3}]"),
 )
 APART = (
+    (*MIXTURE, "evaluation.env_kwargs.split=test"),
+    (
+        "environment.id=AgentPEFT/Mixture-v0",
+        f"environment.kwargs={{sources = [{SUMS}, {WORDS}], weights = [1, 0]}}",
+        "evaluation.env_kwargs={weights = [0, 1]}",
+    ),
     ("environment.kwargs.split=train", "evaluation.env_kwargs.split=test"),
     ("evaluation.env_kwargs.num_digits=3",),
     ("evaluation.num_tasks=0",),
