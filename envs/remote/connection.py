@@ -78,10 +78,10 @@ class Connection:
             text = " ".join(body.split())[:200] or error.response.reason_phrase
             kind = SettingsError if error.response.status_code == HTTPStatus.NOT_FOUND else EnvFault
             raise kind(f"{url}: {error.response.status_code}: {text}") from error
-        except (ValueError, ImportError) as error:  # a name or a proxy that nothing can be
-            raise SettingsError(f"{url}: cannot connect: {_describe(error)}") from error
         except (OSError, WebSocketException) as error:
             raise EnvFault(f"{url}: cannot connect: {_describe(error)}") from error
+        except (ValueError, ImportError) as error:  # a name or a proxy that nothing can be
+            raise SettingsError(f"{url}: cannot connect: {_describe(error)}") from error
         return cls(socket, closing, timeout_s)
 
     @property

@@ -34,7 +34,6 @@ from agentpeft.envs import (
     Outcome,
     SettingsError,
     Taskset,
-    TextEnv,
     TextVectorEnv,
     UnknownTaskError,
     check_text_env,
@@ -638,7 +637,7 @@ def test_a_file_that_holds_no_tokens_is_one_line_and_status_2(tmp_path, capsys):
 
 
 def test_what_a_server_gives_an_environment_is_told_to_no_client():
-    class KeyedEnv(TextEnv):
+    class KeyedEnv(gymnasium.Env):
         def __init__(self, key):
             raise NotImplementedError
 
@@ -649,7 +648,8 @@ def test_what_a_server_gives_an_environment_is_told_to_no_client():
 
 
 def test_requests_whose_bodies_are_slow_count_as_sessions():
-    head = b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+    head = b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 2\r\n\r\n"
     with (
         env_server(ARITHMETIC, "--max-sessions", "2", token=None) as server,
         ExitStack() as stack,
