@@ -462,6 +462,7 @@ DISTURBANCES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda function: function.__name__)
 def test_no_client_loses_another_one_its_session(server, folder, disturb):
     bystander = make(server, ARITHMETIC)

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -35,7 +36,10 @@ class Terminal:
         termios.tcsetwinsize(self.theirs, (60, 120))
         env = os.environ | {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
         ends = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
+        # Ctrl-C ends it also where pytest is a job in the background, which ignores that.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen([*CLI, *words], env=env, start_new_session=True, **ends)
+        signal.signal(signal.SIGINT, before)
         os.close(self.theirs)
         self.raw = ""
 
@@ -43,6 +47,8 @@ class Terminal:
         """Reads until a text was shown, or to the end for None; returns what was shown so far."""
         deadline_s = time.monotonic() + limit_s
         while time.monotonic() < deadline_s and (text is None or text not in self.shown):
+            if not select.select([self.owner], [], [], 1.0)[0]:
+                continue
             try:
                 chunk = os.read(self.owner, 65536)
             except OSError:  # the other end is closed
