@@ -1,9 +1,11 @@
 """A Ray head of the tests' own, stopped by its process id."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -34,14 +36,14 @@ def make_python(folder: Path) -> Path:
 
 
 @contextmanager
-def ray_head(
-    python: Path, temp_dir: Path, changes: Mapping[str, str] | None = None
-) -> Iterator[dict[str, str]]:
+def ray_head(python: Path, changes: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
     """Yields the environment that `ray job submit` needs for a head that runs on `python`.
 
-    `changes` are of the head's own; it has no authentication otherwise.
+    `changes` are of the head's own; it has no authentication otherwise. Its folder has a short
+    name, since Ray's sockets lie in it.
     """
     port, dashboard, agent, client = free_ports(4)
+    temp_dir = tempfile.mkdtemp(prefix="ray-")
     env = os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"} | dict(changes or {})
     env.pop("RAY_ADDRESS", None)
     env["PATH"] = f"{python.parent}{os.pathsep}{env['PATH']}"
@@ -58,6 +60,7 @@ def ray_head(
         with suppress(subprocess.TimeoutExpired):
             head.wait(30)
         head.kill()
+        shutil.rmtree(temp_dir, ignore_errors=True)
 
 
 def _wait_for(url: str, head: "subprocess.Popen[bytes]") -> None:

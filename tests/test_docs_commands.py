@@ -111,7 +111,7 @@ def test_what_takes_minutes_is_parsed(block, trees):
 
 
 @pytest.fixture(scope="module")
-def head(newcomer, tmp_path_factory):
+def head(newcomer):
     """The environment of a Ray head that asks for the newcomer's token, with the package."""
     run(newcomer, "RAY_AUTH_MODE=token ray get-auth-token --generate")
     changes = {
@@ -119,7 +119,7 @@ def head(newcomer, tmp_path_factory):
         "HOME": str(newcomer.home),
         "PYTHONPATH": str(newcomer.tree),
     }
-    with ray_head(Path(sys.executable), tmp_path_factory.mktemp("ray"), changes) as env:
+    with ray_head(Path(sys.executable), changes) as env:
         yield {k: v for k, v in env.items() if k.startswith("RAY_")} | {"HOME": changes["HOME"]}
 
 

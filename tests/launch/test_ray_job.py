@@ -51,9 +51,9 @@ def python(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def head(python, tmp_path_factory):
+def head(python):
     """The environment in which jobs are submitted to a head of such nodes."""
-    with ray_head(python, tmp_path_factory.mktemp("ray")) as env:
+    with ray_head(python) as env:
         yield env
 
 
