@@ -18,7 +18,8 @@ PYTEST_ARGS ?=
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
 ALONE := $(wildcard tests/launch/test_*vllm*.py) tests/launch/test_train_learners.py
-COMMANDS := $(filter-out $(SANDBOXES) $(ALONE),$(wildcard tests/test_*.py tests/launch/test_*.py tests/envs/test_*.py))
+SINGLE := $(addprefix tests/policies/test_,all_weights.py curriculum.py every_setting.py)
+COMMANDS := $(SINGLE) $(filter-out $(SANDBOXES) $(ALONE),$(wildcard tests/test_*.py tests/launch/test_*.py tests/envs/test_*.py))
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -29,10 +30,10 @@ quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints succe
 test: $(DEV) $(VLLM) ## Runs what each commit must pass, in ten minutes (PYTEST_ARGS="-k vector" runs some of it)
 	.ci/with_servers $(BIN)/python -m pytest -q -ra -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(DEV) $(VLLM) ## Runs the slow tests of training, one at a time
+test-slow: $(DEV) $(VLLM) ## Runs the slow tests of clusters, faults and vLLM, one at a time
 	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow $(SANDBOXES:%=--ignore=%) $(COMMANDS:%=--ignore=%) $(PYTEST_ARGS)
 
-test-commands: $(DEV) ## Runs the slow tests of commands, documentation and environments, two at once
+test-commands: $(DEV) ## Runs the slow tests of commands, documentation, environments and settings, two at once
 	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(COMMANDS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, two at once: they mostly wait
