@@ -80,7 +80,7 @@ class DamagedRuns:
         return Outcome(seed, kind, name, result, violation)
 
     def _copy(self, name: str) -> Path:
-        return Path(shutil.copytree(self._run_dir, self._folder / name))
+        return Path(shutil.copytree(self._run_dir, self._folder / name, symlinks=True))
 
     def _changes(self, run_dir: Path) -> set[str]:
         """Returns the files that are not as the run left them, as messages write their names."""
@@ -107,7 +107,7 @@ def _train(arguments: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+    return path.read_bytes() if path.is_file() else None
 
 
 def _flip_bit(path: Path, rng: random.Random) -> None:
@@ -157,8 +157,8 @@ def _remove(path: Path, rng: random.Random) -> None:
 
 
 def _remove_folder(path: Path, rng: random.Random) -> None:
-    """Removes the file's folder; of a file of the run itself the file alone."""
-    if (path.parent / "config.toml").exists():
+    """Removes the file's folder; of one of the run itself, or beside checkpoints, it alone."""
+    if (path.parent / "config.toml").exists() or path.parent.name == "checkpoints":
         path.unlink()
     else:
         shutil.rmtree(path.parent)
@@ -173,7 +173,7 @@ def _swap(path: Path, rng: random.Random) -> None:
 def _swap_checkpoints(path: Path, rng: random.Random) -> None:
     """Exchanges the names of two checkpoints; with a file of none it exchanges two files."""
     own = [parent for parent in path.parents if parent.name.startswith("checkpoint-")]
-    others = [p for p in own[0].parent.iterdir() if p != own[0]] if own else []
+    others = [p for p in own[0].parent.glob("checkpoint-*") if p != own[0]] if own else []
     if others:
         _exchange(own[0], rng.choice(sorted(others)))
     else:
