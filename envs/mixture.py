@@ -126,17 +126,15 @@ class MixtureEnv(TextEnv[Task]):
 
     def _act(self, action: str) -> Turn:
         observation, reward, _, _, info = self._env.step(action)
-        outcome = info["outcome"] if info["is_valid_action"] else Outcome.INVALID_ACTION
-        return Turn(observation, outcome, reward)
+        return Turn(observation, info["outcome"], reward, info["is_valid_action"])
 
     def _checked_act(self, action: str) -> Turn:
         """Leaves it to the source to check the action."""
         return self._act(action)
 
     def _settle(self, outcome: Outcome) -> Outcome:
-        """Returns what the source has settled by its own limits."""
-        del outcome
-        return self._env.outcome
+        """Returns the outcome as it is: the source has settled it by its own limits."""
+        return outcome
 
     def _release(self) -> None:
         for env in self._envs.values():

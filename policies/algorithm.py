@@ -275,8 +275,10 @@ class Algorithm:
     def is_best(self) -> bool:
         """Whether the present policy was evaluated, and did better than the best checkpoint."""
         rate = self._history.success_rate_at(self.iteration)
+        if rate is None:
+            return False
         best = read_best(self.run_dir / "checkpoints")
-        return rate is not None and (best is None or rate > best.success_rate)
+        return best is None or rate > best.success_rate
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint, whole or not at all, and returns its path.

@@ -78,7 +78,7 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
     values: dict[str, Any] = {}
     for place, config in enumerate(configs):
         try:
-            path = _find_config(config)
+            path = find_config(config)
         except SettingsError as error:
             if place > 0:
                 raise SettingsError(f"{error}; an override is written section.name=value") from None
@@ -87,14 +87,15 @@ def read_start(configs: Sequence[str], overrides: Sequence[str]) -> Start:
     return Start(Settings(**with_overrides(values, overrides)))
 
 
-def _find_config(config: str) -> Path:
+def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Path:
+    """Returns the path of a built-in file of a folder, or of a TOML file. Raises: SettingsError."""
     path = Path(config)
     if path.suffix == ".toml":
         return path
-    names = sorted(found.stem for found in CONFIGS.glob("*.toml"))
+    names = sorted(found.stem for found in folder.glob("*.toml"))
     if config not in names:
-        raise SettingsError(f"unknown config {config!r}{did_you_mean(config, names)}")
-    return CONFIGS / f"{config}.toml"
+        raise SettingsError(f"unknown {kind} {config!r}{did_you_mean(config, names)}")
+    return folder / f"{config}.toml"
 
 
 def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:

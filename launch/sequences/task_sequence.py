@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import factorial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean, is_number, shown
-from agentpeft.launch.run.run_folder import CONFIGS
+from agentpeft.launch.run.run_folder import CONFIGS, find_config
 from agentpeft.policies.settings.config import (
     Settings,
     merge_settings,
@@ -93,7 +92,7 @@ def read_sequence(
     The file is a config with `[[stages]]`, each a `name` and what it changes of `[environment]`;
     `entry_rise`; and `[quick]`, the settings that a quick look changes. Raises: SettingsError.
     """
-    values = read_toml(_find(name), CONFIGS)
+    values = read_toml(find_config(name, FOLDER, "sequence"), CONFIGS)
     quick, rise = values.pop("quick", None), values.pop("entry_rise", _ENTRY_RISE)
     stages = values.pop("stages", [])
     if is_quick:
@@ -128,16 +127,6 @@ def read_sequence(
             f"{settings.model.name!r} is already: set it to 0"
         )
     return TaskSequence(settings, tuple(source["name"] for source in sources), float(rise))
-
-
-def _find(name: str) -> Path:
-    path = Path(name)
-    if path.suffix == ".toml":
-        return path
-    known = sorted(found.stem for found in FOLDER.glob("*.toml"))
-    if name not in known:
-        raise SettingsError(f"unknown sequence {name!r}{did_you_mean(name, known)}")
-    return FOLDER / f"{name}.toml"
 
 
 def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, Any]]:

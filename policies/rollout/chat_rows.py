@@ -57,7 +57,8 @@ def chat_groups(
     rows = read_chats(path)
     for position in count(first):
         turn, index = divmod(position, len(rows))
-        order = np.random.default_rng([seed, _SHUFFLES, turn]).permutation(len(rows))
+        if index == 0 or position == first:
+            order = np.random.default_rng([seed, _SHUFFLES, turn]).permutation(len(rows))
         row = rows[order[index]]
         yield EpisodeGroup(position, row.name, (), 0, (_to_trajectory(row, chat),))
 
