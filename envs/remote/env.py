@@ -17,7 +17,7 @@ from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.registration import name_of
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
-from agentpeft.envs.remote.messages import PROTOCOL
+from agentpeft.envs.remote.messages import PROTOCOL, to_utf8
 from agentpeft.envs.remote.servers import Servers, Urls
 from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
 from agentpeft.envs.tasks.taskset import Task, TaskSource
@@ -121,8 +121,7 @@ class RemoteEnv(TextEnv[Task]):
         return self._act(action[: self.config.max_action_chars + 1])
 
     def _act(self, action: str) -> Turn:
-        text = action if action.isascii() else action.encode("utf-8", "replace").decode("utf-8")
-        data = self._episode_connection().ask("step", {"text": text})
+        data = self._episode_connection().ask("step", {"text": to_utf8(action)})
         try:
             info = data["metadata"]["info"]
             outcome, is_valid_action = Outcome(info["outcome"]), bool(info["is_valid_action"])

@@ -6,9 +6,21 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs.core.errors import SettingsError, shown
+from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.tasks.taskset import Task
 
 PROTOCOL = 1
 """Grows where an older client or server would misunderstand the other."""
+
+
+def hash_of(task: Task) -> str:
+    """Returns the hash by which both sides know a task's content."""
+    return f"{content_hash(task):016x}"
+
+
+def to_utf8(text: str) -> str:
+    """Returns a text as it can be sent: half a surrogate pair, as of a file's name, becomes `?`."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_random_state(rng: np.random.Generator) -> dict[str, Any]:

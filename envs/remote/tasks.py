@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs.core.errors import EnvFault
-from agentpeft.envs.remote.messages import read_random_state, write_random_state
-from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.remote.messages import hash_of, read_random_state, write_random_state
 from agentpeft.envs.tasks.taskset import Task, Taskset
 
 Ask = Callable[..., dict[str, Any]]
@@ -67,4 +66,4 @@ class RemoteTaskset(Taskset[RemoteTask]):
 
 def content_of(task: Task) -> str:
     """Returns the hash by which a server knows a task, be it remote or the environment's own."""
-    return task.content if isinstance(task, RemoteTask) else f"{content_hash(task):016x}"
+    return task.content if isinstance(task, RemoteTask) else hash_of(task)

@@ -16,8 +16,13 @@ from pydantic import BaseModel, ConfigDict
 
 from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, Taskset, TaskSource, TextEnv
 from agentpeft.envs.core.errors import UnknownTaskError, shown
-from agentpeft.envs.remote.messages import PROTOCOL, read_random_state, write_random_state
-from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.remote.messages import (
+    PROTOCOL,
+    hash_of,
+    read_random_state,
+    to_utf8,
+    write_random_state,
+)
 from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import (
     Environment,
@@ -224,7 +229,7 @@ class TextSession(Environment):  # type: ignore[misc]
         prompt, info = env.reset(seed=seed, options=None if task is None else {"task": task})
         self._has_info = wanted.info
         self._state = State(episode_id=episode_id, step_count=0)
-        return TextObservation(text=_to_utf8(prompt), metadata=self._metadata(info))
+        return TextObservation(text=to_utf8(prompt), metadata=self._metadata(info))
 
     def _step(self, text: str) -> TextObservation:
         if self._env is None:
@@ -242,7 +247,7 @@ class TextSession(Environment):  # type: ignore[misc]
             episode_id=self._state.episode_id, step_count=self._state.step_count + 1
         )
         return TextObservation(
-            text=_to_utf8(observation),
+            text=to_utf8(observation),
             reward=reward,
             done=is_over,
             metadata=self._metadata(info),
@@ -292,14 +297,9 @@ class TextSession(Environment):  # type: ignore[misc]
 def _get_task(env: TextEnv[Any], task_id: str, content: object) -> Task:
     """Returns a task by its id. Raises: UnknownTaskError, also where its content is not as told."""
     task: Task = env.task_source.get(task_id)
-    if content is not None and content != _content_of(task):
+    if content is not None and content != hash_of(task):
         raise UnknownTaskError(f"task {task_id!r} is another one on the server")
     return task
-
-
-def _to_utf8(text: str) -> str:
-    """Returns a text as it can be sent: half a surrogate pair, as of a file's name, becomes `?`."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _get_level(env: TextEnv[Any], level: object) -> TaskSource[Task]:
@@ -309,15 +309,11 @@ def _get_level(env: TextEnv[Any], level: object) -> TaskSource[Task]:
     return env.levels[level]
 
 
-def _content_of(task: Task) -> str:
-    return f"{content_hash(task):016x}"
-
-
 def _to_json(task: Task) -> dict[str, Any]:
     """Returns what a client may know of a task; nothing of its solution."""
     return {
         "task_id": task.task_id,
         "instruction": task.instruction,
         "skills": task.skills,
-        "content": _content_of(task),
+        "content": hash_of(task),
     }

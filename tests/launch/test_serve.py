@@ -640,7 +640,7 @@ def test_a_file_that_holds_no_tokens_is_one_line_and_status_2(tmp_path, capsys):
 def test_what_a_server_gives_an_environment_is_told_to_no_client():
     class KeyedEnv(gymnasium.Env):
         def __init__(self, key):
-            raise NotImplementedError
+            self.key = key
 
     gymnasium.register("Tests/Keyed-v0", KeyedEnv)
     with pytest.raises(SettingsError, match="unexpected keyword argument 'split'") as error:
