@@ -34,7 +34,9 @@ class Terminal:
     def __init__(self, *words):
         self.owner, self.theirs = pty.openpty()
         termios.tcsetwinsize(self.theirs, (60, 120))
-        env = os.environ | {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
+        sizes = {"LINES", "COLUMNS"}  # another terminal's, which pytest's workers may have
+        env = {name: value for name, value in os.environ.items() if name not in sizes}
+        env |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
         ends = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
         # Ctrl-C ends it also where pytest is a job in the background, which ignores that.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,7 +48,8 @@ class Terminal:
     def read_until(self, text, limit_s=60.0):
         """Reads until a text was shown, or to the end for None; returns what was shown so far."""
         deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s and (text is None or text not in self.shown):
+        while text is None or text not in self.shown:
+            assert time.monotonic() < deadline_s, f"no {text!r} in {self.raw[-4000:]!r}"
             if not select.select([self.owner], [], [], 1.0)[0]:
                 continue
             try:

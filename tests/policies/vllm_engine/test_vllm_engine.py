@@ -65,7 +65,7 @@ def test_the_environment_and_the_main_module_are_as_before(fused):
     assert not [name for name in os.environ if name.startswith("AGENTPEFT_PARENT")]
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
     assert "tcmalloc" not in os.environ.get("LD_PRELOAD", "")
-    assert Path(sys.modules["__main__"].__file__ or "").name != "owned_process.py"
+    assert Path(getattr(sys.modules["__main__"], "__file__", None) or "").name != "owned_process.py"
 
 
 def test_a_killed_process_of_vllm_is_an_error_and_not_a_hang(fused):
