@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.models.linear_logprobs import slice_size
 from agentpeft.policies.models.load import choose_dtype, choose_serving
 from agentpeft.policies.models.tiny import make_tiny_config
 from agentpeft.policies.settings.config import Settings
@@ -21,6 +22,8 @@ _PER_HIDDEN, _PER_INTERMEDIATE = 10, 4
 _NORM_BYTES = 16
 """What two norms over bfloat16 keep besides per hidden unit: input and output in float32, twice."""
 _OUTPUTS = {"lm_head", "embed_out"}
+_LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings of models that change what their output layer gives."""
 
 
 def estimate_memory(settings: Settings) -> dict[str, float]:
@@ -113,9 +116,11 @@ def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
 def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -> float:
     """Returns what a step over a full micro-batch takes, all of whose tokens were sampled.
 
-    At its peak there are four float32 arrays of the logits' size: the logits, what sums their
-    exponentials, and two parts of their gradient; an entropy bonus keeps two more. Over 16-bit
-    weights the output layer's are there in float32, twice.
+    At its peak the output layer has three float32 arrays of a slice's logits, and of each token a
+    state, its gradient's means, and its target's weights; an entropy bonus keeps one more. Models
+    that change their logits make all of them: those, what sums their exponentials, and two parts
+    of their gradient; an entropy bonus keeps two more. Over 16-bit weights the slice's (there: all
+    of the layer's, twice) are in float32.
     """
     shape: dict[str, int] = config.to_dict()
     tokens, num_layers = settings.learners.max_tokens_per_micro_batch, shape["num_hidden_layers"]
@@ -123,13 +128,26 @@ def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -
     intermediate = shape.get("intermediate_size") or 4 * hidden
     layer = (_PER_HIDDEN * hidden + _PER_INTERMEDIATE * intermediate) * size
     layer += _NORM_BYTES * hidden if size == 2 else 0
-    num_copies = 6 if algorithm_of(settings.training).entropy_coeff > 0 else 4
-    logits = num_copies * vocabulary * 4
-    head = 2 * vocabulary * hidden * 4 if size == 2 else 0
+    has_bonus = algorithm_of(settings.training).entropy_coeff > 0
+    if _makes_all_logits(shape, settings):
+        logits = (6 if has_bonus else 4) * vocabulary * 4
+        head = 2 * vocabulary * hidden * 4 if size == 2 else 0
+    else:
+        width = min(slice_size(tokens), vocabulary)
+        logits = 3 * width * 4 + (4 if has_bonus else 3) * hidden * 4
+        head = width * hidden * 4 if size == 2 else 0
     if settings.learners.gradient_checkpointing:
         # The layers' inputs; a layer is made anew only when the logits' arrays are gone
         return float(tokens * (num_layers * hidden * size + max(layer, logits)) + head)
     return float(tokens * (num_layers * layer + logits) + head)
+
+
+def _makes_all_logits(shape: dict[str, int], settings: Settings) -> bool:
+    targets = settings.lora.target_modules
+    is_adapted = targets != "all-linear" and not _OUTPUTS.isdisjoint(targets)
+    return (settings.lora.use_lora and is_adapted) or any(
+        shape.get(name) for name in _LOGIT_CHANGES
+    )
 
 
 def describe_memory(settings: Settings) -> list[str]:

@@ -1,7 +1,7 @@
 """The forward and backward passes: micro-batches through the model, for scores or gradients.
 
-Logits (U, V) are the largest tensors of an update. Only `compute_entropy` and
-`scoring.token_logprobs` read them; the loss sees one number per sampled token.
+Logits (U, V) would be the largest tensors of an update, so `linear_logprobs` does without. They are
+made only where a model changes them after its output layer, or an adapter is on that layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +29,7 @@ from agentpeft.policies.learning.objective import (
 )
 from agentpeft.policies.learning.samples import GroupMember, Scores
 from agentpeft.policies.messages import Floats
+from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
@@ -57,6 +58,7 @@ class ModelRunner:
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = next(policy.model.parameters()).device
+        self._needs_logits = not gives_logits(self._head, policy.model)
         spec = algorithm_of(settings.training)
         # Of the policy that sampled. Imitation, and greedy play (0), are scored at temperature 1
         sampled_at = settings.env_runners.temperature
@@ -113,12 +115,11 @@ class ModelRunner:
     ) -> None:
         """Fills in what the pass computes, by member's number."""
         for batch in self._micro_batches(members):
-            logits, states = self._forward(batch, forward_pass)
-            if forward_pass.has_logits:
-                logprobs |= batch.by_member(token_logprobs(logits, batch.slots, batch.targets))
-            if forward_pass.has_values:
-                values |= batch.by_member(self._critic.values(states, batch))
-            del logits, states  # or they would stay beside those of the next micro-batch
+            outputs = self._outputs(batch, forward_pass)
+            if outputs.policy is not None:
+                logprobs |= batch.by_member(outputs.policy.logprobs)
+            if outputs.values is not None:
+                values |= batch.by_member(outputs.values)
 
     def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:
@@ -137,21 +138,29 @@ class ModelRunner:
         return totals
 
     def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
-        logits, states = self._forward(batch, forward_pass)
+        needs_logits = forward_pass.has_logits and self._needs_logits
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            logits, states = compute_logits(self._model, self._head, batch, needs_logits)
         policy = values = None
-        if forward_pass.has_logits:
+        if needs_logits:
+            logits = logits if self._temperature == 1.0 else logits / self._temperature
             logprobs = token_logprobs(logits, batch.slots, batch.targets)
-            with torch.set_grad_enabled(self._has_entropy_bonus):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self._has_entropy_bonus):
                 policy = PolicyOutputs(logprobs, compute_entropy(logits, batch))
+        elif forward_pass.has_logits:
+            policy = PolicyOutputs(
+                *linear_logprobs(
+                    states,
+                    self._head,
+                    batch.slots,
+                    batch.targets,
+                    self._temperature,
+                    has_entropy_gradient=self._has_entropy_bonus,
+                )
+            )
         if forward_pass.has_values:
             values = self._critic.values(states, batch)
         return Outputs(policy, values)
-
-    def _forward(self, batch: MicroBatch, forward_pass: Pass) -> tuple[Tensor, Tensor]:
-        """Returns the needed positions' logits, over the temperature, and their states."""
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            logits, states = compute_logits(self._model, self._head, batch, forward_pass.has_logits)
-        return logits if self._temperature == 1.0 else logits / self._temperature, states
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
         return make_micro_batches(members, self.max_tokens, self._shares_prompts, self._device)

@@ -13,17 +13,24 @@ from agentpeft.policies.learning.model_runner import (
     compute_logits,
 )
 from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.models.linear_logprobs import linear_logprobs
 from agentpeft.policies.models.scoring import token_logprobs
 
 
-def compute_all(policy, members, share, max_tokens=10_000):
-    """Log-probabilities and entropies by member, from micro-batches."""
+def compute_all(policy, members, share, max_tokens=10_000, has_logits=True):
+    """Log-probabilities and entropies by member, from micro-batches, with logits or without."""
     head, found = policy.base.model.get_output_embeddings(), {}
     for batch in make_micro_batches(members, max_tokens, share, torch.device("cpu")):
-        logits, _ = compute_logits(policy.model, head, batch)
-        logprobs = token_logprobs(logits, batch.slots, batch.targets).split(batch.num_tokens)
-        entropies = compute_entropy(logits, batch).split(batch.num_tokens)
-        found.update(zip(batch.order, zip(logprobs, entropies, strict=True), strict=True))
+        logits, states = compute_logits(policy.model, head, batch, has_logits)
+        if has_logits:
+            logprobs = token_logprobs(logits, batch.slots, batch.targets)
+            values = logprobs, compute_entropy(logits, batch)
+        else:
+            values = linear_logprobs(
+                states, head, batch.slots, batch.targets, has_entropy_gradient=True
+            )
+        by_member = zip(*(each.split(batch.num_tokens) for each in values), strict=True)
+        found.update(zip(batch.order, by_member, strict=True))
     return [found[number] for number in range(len(members))]
 
 
@@ -37,11 +44,13 @@ def compute_alone(policy, member):
     return rows[range(len(rows)), ids[0, positions]], -(rows.exp() * rows).sum(-1)
 
 
+@pytest.mark.parametrize("has_logits", [True, False])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("max_tokens", [1, 60, 10_000])
-def test_logprobs_and_entropies_are_those_of_each_sequence_alone(share, max_tokens):
+def test_logprobs_and_entropies_are_those_of_each_sequence_alone(share, max_tokens, has_logits):
     policy, members = make_policy(nonzero=True), list_members(random_groups())
-    for member, got in zip(members, compute_all(policy, members, share, max_tokens), strict=True):
+    found = compute_all(policy, members, share, max_tokens, has_logits)
+    for member, got in zip(members, found, strict=True):
         for values, expected in zip(got, compute_alone(policy, member), strict=True):
             assert torch.allclose(values, expected, atol=1e-5)
 
@@ -58,14 +67,16 @@ def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient
     assert found.requires_grad == has_gradient
 
 
+@pytest.mark.parametrize("use_lora", [True, False])
+@pytest.mark.parametrize("has_logits", [True, False])
 @pytest.mark.parametrize("share", [True, False])
-def test_gradients_are_those_of_each_sequence_alone(share):
-    policy, members = make_policy(nonzero=True), list_members(random_groups())
+def test_gradients_are_those_of_each_sequence_alone(share, has_logits, use_lora):
+    policy, members = make_policy(nonzero=True, use_lora=use_lora), list_members(random_groups())
     parameters = policy.trainable_parameters()
     losses = [
-        sum(logprobs.square().mean() / len(members) for logprobs, _ in values)
+        sum((a.square() + b).mean() / len(members) for a, b in values)
         for values in (
-            compute_all(policy, members, share, 100),
+            compute_all(policy, members, share, 100, has_logits),
             [compute_alone(policy, member) for member in members],
         )
     ]
