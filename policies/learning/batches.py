@@ -6,8 +6,8 @@ that predict a sampled token. All of it is exact: losses and gradients are those
 sequence alone, but for the order of summation.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from torch import Tensor
 
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Floats, Ids, Trajectory
+
+_PASS_TOKENS = 256
+"""A pass through the model takes, beside its tokens, about the time of so many."""
 
 
 @dataclass(frozen=True)
@@ -61,42 +64,60 @@ class _Unit:
     """Distinct continuations of one prompt: what a micro-batch is filled with."""
 
     prompt: Ids
-    rows: list[Ids] = field(default_factory=list)
-    places: list[_Place] = field(default_factory=list)
+    rows: list[Ids]
+    places: list[_Place]
 
     @property
     def size(self) -> tuple[int, int]:
         return len(self.prompt), max(map(len, self.rows), default=0)
 
-    def add(self, number: int, trajectory: Trajectory, row: Ids) -> None:
-        same = (i for i, other in enumerate(self.rows) if np.array_equal(other, row))
-        index = next(same, len(self.rows))
-        if index == len(self.rows):
-            self.rows.append(row)
-        self.places.append(_Place(number, trajectory, index))
-
 
 def make_micro_batches(
     members: Sequence[GroupMember], max_tokens: int, share_prompts: bool, device: torch.device
 ) -> list[MicroBatch]:
-    """Returns all members, sorted by length, in batches of at most `max_tokens` padded tokens.
+    """Returns all members in batches of at most `max_tokens` padded tokens.
 
     A sequence longer than that is a batch of its own; members without sampled tokens are left out.
+    Of the ways to fill the batches the one is taken that computes least, padding included: with
+    shared prompts or without, by the prompts' lengths first or by the rows'.
     """
     numbered = [(i, member) for i, member in enumerate(members) if member.num_sampled_tokens]
-    units = _shared_units(numbered, max_tokens) if share_prompts else _plain_units(numbered)
-    batches: list[list[_Unit]] = []
-    for unit in sorted(units, key=lambda unit: unit.size):
-        if not batches or _num_tokens([*batches[-1], unit]) > max_tokens:
-            batches.append([])
-        batches[-1].append(unit)
-    return [_pack(batch, device) for batch in batches]
+    plain = _plain_units(numbered)
+    if not share_prompts:
+        return [_pack(batch, device) for batch in _fill(plain, max_tokens)[1]]
+    shared = _shared_units(numbered, max_tokens)
+    ways = [_fill(shared, max_tokens)]
+    ways.append(_fill(sorted(shared, key=lambda unit: unit.size[1]), max_tokens))
+    if sum(sum(unit.size) for unit in plain) < min(cost for cost, _ in ways):
+        ways.append(_fill(plain, max_tokens))
+    return [_pack(batch, device) for batch in min(ways, key=lambda way: way[0])[1]]
 
 
-def _num_tokens(units: Sequence[_Unit]) -> int:
-    longest_prompt, longest_row = (max(unit.size[i] for unit in units) for i in (0, 1))
-    num_rows = sum(len(unit.rows) for unit in units)
-    return len(units) * longest_prompt + num_rows * longest_row
+def _fill(units: Sequence[_Unit], max_tokens: int) -> tuple[int, list[list[_Unit]]]:
+    """Cuts the units into batches, and returns how much is computed: tokens, and a share a batch.
+
+    No other cut of this order computes less. A batch of several units keeps to `max_tokens`.
+    """
+    sizes = [(*unit.size, len(unit.rows)) for unit in units]
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first n units: the cost, the last batch's start
+    for stop in range(1, len(units) + 1):
+        choices: list[tuple[int, int]] = []
+        longest_prompt = longest_row = num_rows = 0
+        for start in range(stop - 1, -1, -1):
+            prompt, row, more = sizes[start]
+            longest_prompt, longest_row = max(longest_prompt, prompt), max(longest_row, row)
+            num_rows += more
+            num_tokens = (stop - start) * longest_prompt + num_rows * longest_row
+            if choices and num_tokens > max_tokens:
+                break
+            choices.append((best[start][0] + num_tokens + _PASS_TOKENS, start))
+        best.append(min(choices))
+    batches, stop = [], len(units)
+    while stop:
+        start = best[stop][1]
+        batches.append(list(units[start:stop]))
+        stop = start
+    return best[-1][0], batches[::-1]
 
 
 def _fed_ids(trajectory: Trajectory) -> Ids:
@@ -104,30 +125,51 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
     return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
-def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> Iterator[_Unit]:
+def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> list[_Unit]:
+    """Returns the groups, each cut where another copy of its prompt is less than the padding."""
     groups: dict[tuple[int, bytes], list[tuple[int, Trajectory]]] = {}
     for number, member in numbered:
         key = member.group, member.trajectory.prompt_ids.tobytes()
         groups.setdefault(key, []).append((number, member.trajectory))
+    units = []
     for group in groups.values():
-        unit = _Unit(group[0][1].prompt_ids)
+        prompt = group[0][1].prompt_ids
+        equal: dict[bytes, list[tuple[int, Trajectory]]] = {}
         for number, trajectory in sorted(group, key=lambda each: len(_fed_ids(each[1]))):
-            row = _fed_ids(trajectory)
-            grown = len(unit.prompt) + (len(unit.rows) + 1) * len(row)
-            if unit.rows and grown > max_tokens:
-                yield unit
-                unit = _Unit(unit.prompt)
-            unit.add(number, trajectory, row)
-        yield unit
+            equal.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
+        rows = [_fed_ids(members[0][1]) for members in equal.values()]
+        answers = list(equal.values())
+        for part in _cut(len(prompt), [len(row) for row in rows], max_tokens):
+            places = [_Place(*one, row) for row, same in enumerate(answers[part]) for one in same]
+            units.append(_Unit(prompt, rows[part], places))
+    return sorted(units, key=lambda unit: unit.size)
 
 
-def _plain_units(numbered: Sequence[tuple[int, GroupMember]]) -> Iterator[_Unit]:
+def _cut(prompt: int, lengths: Sequence[int], max_tokens: int) -> list[slice]:
+    """Cuts rows, the shortest first, into units that together have the fewest padded tokens.
+
+    A unit of several rows keeps to `max_tokens`.
+    """
+    best: list[tuple[int, list[slice]]] = [(0, [])]
+    for stop, length in enumerate(lengths, 1):
+        starts = [s for s in range(stop) if prompt + (stop - s) * length <= max_tokens]
+        best.append(
+            min(
+                (best[start][0] + prompt + (stop - start) * length, [*best[start][1], part])
+                for start in starts or [stop - 1]
+                for part in [slice(start, stop)]
+            )
+        )
+    return best[-1][1]
+
+
+def _plain_units(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:
     units: dict[bytes, _Unit] = {}
     for number, member in numbered:
         row = np.concatenate([member.trajectory.prompt_ids, _fed_ids(member.trajectory)])
-        unit = units.setdefault(row.tobytes(), _Unit(row[:0]))
-        unit.add(number, member.trajectory, row)
-    yield from units.values()
+        unit = units.setdefault(row.tobytes(), _Unit(row[:0], [row], []))
+        unit.places.append(_Place(number, member.trajectory, 0))
+    return sorted(units.values(), key=lambda unit: unit.size)
 
 
 def _pack(units: Sequence[_Unit], device: torch.device) -> MicroBatch:

@@ -114,3 +114,44 @@ def test_micro_batches_keep_within_the_budget(share):
 def test_prompts_are_shared_only_where_the_cache_is_plain():
     assert can_share_prompts(Qwen2Config())
     assert not can_share_prompts(Gemma2Config())
+
+
+def count_tokens(batches):
+    return sum(batch.prompt_ids.numel() + batch.row_ids.numel() for batch in batches)
+
+
+def spread_groups(prompt, lengths, num_groups=3):
+    rng = np.random.default_rng(0)
+
+    def draw(length):
+        return rng.integers(0, 20, length)
+
+    return [
+        make_group(g, [make_trajectory(first, draw(length), 1) for length in lengths])
+        for g, first in enumerate(draw(prompt) for _ in range(num_groups))
+    ]
+
+
+@pytest.mark.parametrize(("prompt", "lengths"), [(20, [3, 4, 90, 95]), (2, [5, 30, 60, 90])])
+def test_a_prompt_is_run_again_where_that_is_less_than_the_padding(prompt, lengths):
+    members = list_members(spread_groups(prompt, lengths))
+    batches = make_micro_batches(members, 1000, True, torch.device("cpu"))
+    padded = 3 * (prompt + len(lengths) * (lengths[-1] - 1))
+    assert count_tokens(batches) < 0.75 * padded
+    policy = make_policy(nonzero=True)
+    for member, got in zip(members, compute_all(policy, members, True, 1000), strict=True):
+        for values, expected in zip(got, compute_alone(policy, member), strict=True):
+            assert torch.allclose(values, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sharing_prompts_never_computes_more_tokens(seed):
+    rng = np.random.default_rng(seed)
+    prompt, longest = int(rng.integers(1, 40)), int(rng.integers(3, 40))
+    members = list_members(spread_groups(prompt, rng.integers(2, longest, 6), 5))
+    for max_tokens in (1, 100, 10_000):
+        shared, plain = (
+            make_micro_batches(members, max_tokens, share, torch.device("cpu"))
+            for share in (True, False)
+        )
+        assert count_tokens(shared) <= count_tokens(plain)
