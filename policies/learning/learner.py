@@ -173,18 +173,29 @@ class Learner:
     ) -> list[Sample]:
         """Returns the samples of the groups that are kept, and moves the baseline."""
         training, members = self.settings.training, list_members(kept)
-        reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
-        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        needs_logprobs = reuses_samples or kl_in_rewards or self._teacher is not None
-        passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
-        old = self._score(members, passes)
+        mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
+        self.baseline = mean if self.baseline is None else self.baseline
+        make = partial(make_samples, spec=self._spec, training=training, baseline=self.baseline)
         reference = [Scores()] * len(members)
         if training.kl_coeff > 0:
             with self.policy.reference():
                 reference = self._score(members, [POLICY_PASS])
-        mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
-        self.baseline = mean if self.baseline is None else self.baseline
-        samples = make_samples(members, old, reference, self._spec, training, self.baseline)
+        has_values = any(each.has_values for each in self._critic.passes)
+        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
+        reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
+        old = [Scores()] * len(members)
+        if has_values or kl_in_rewards or self._teacher is not None:
+            needs_logprobs = reuses_samples or kl_in_rewards or self._teacher is not None
+            passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
+            old = self._score(members, passes)
+        elif reuses_samples:  # only the loss reads them, so not for samples that have none
+            drafts = filter(self._objective.can_learn, make(members, old, reference))
+            learning = {(sample.member.group, sample.member.index) for sample in drafts}
+            numbers = [n for n, m in enumerate(members) if (m.group, m.index) in learning]
+            found = self._score([members[n] for n in numbers], self._critic.passes)
+            for number, scores in zip(numbers, found, strict=True):
+                old[number] = scores
+        samples = make(members, old, reference)
         if self._teacher is not None:
             samples = teacher.teach(samples, self._teacher, self.peers, training.teacher_coeff)
         momentum = training.baseline_momentum

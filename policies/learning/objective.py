@@ -155,12 +155,16 @@ class Objective:
         lengths = [sample.member.num_sampled_tokens for sample in minibatch]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
         num_turns = sum(int(s.critic.turn_starts.sum()) for s in minibatch if s.critic is not None)
-        has_terms = self._kl_coeff > 0 or self._spec.entropy_coeff > 0 or num_turns > 0
         return [
             WeightedSample(sample, weight, 1 / max(num_turns, 1))
             for sample, weight in zip(minibatch, weights, strict=True)
-            if has_terms or sample.advantages.any()
+            if self.can_learn(sample) or num_turns > 0
         ]
+
+    def can_learn(self, sample: Sample) -> bool:
+        """Returns whether a sample's tokens can have a gradient, the critic's apart."""
+        has_terms = self._kl_coeff > 0 or self._spec.entropy_coeff > 0
+        return has_terms or bool(sample.advantages.any())
 
     def compute(self, outputs: Outputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         """Returns the loss of all that a pass computed, and the totals."""

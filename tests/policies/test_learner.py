@@ -18,7 +18,7 @@ from learner_parts import (
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.model_runner import CALM_UPDATES
+from agentpeft.policies.learning.model_runner import CALM_UPDATES, ModelRunner
 from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
@@ -338,3 +338,21 @@ def test_samples_of_older_adapters_are_weighed_by_their_ratio_unless_told_otherw
     assert "train/importance_weight" not in other.update(groups)
     after = [learner.adapter().sha256 for learner in (lagging, capped, other)]
     assert after[0] == after[1] != after[2]
+
+
+@pytest.mark.parametrize("more", [{}, {"kl_coeff": 0.1}, {"entropy_coeff": 0.1}])
+def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
+    groups = random_groups()
+    equal = [replace(t, turn_rewards=(0.0,) * len(t.turn_rewards)) for t in groups[1].trajectories]
+    groups[1] = replace(groups[1], trajectories=tuple(equal))
+    scored = []
+    score = ModelRunner.score
+
+    def note(runner, members, passes):
+        scored.append({member.group for member in members})
+        return score(runner, members, passes)
+
+    monkeypatch.setattr(ModelRunner, "score", note)
+    make_learner(num_minibatches=2, **more).update(groups)
+    everything = [{0, 1, 2, 3}]
+    assert scored == (everything * len(scored) if more else [{0, 2, 3}])
