@@ -284,7 +284,7 @@ class Algorithm:
         """Writes a checkpoint, whole or not at all, and returns its path.
 
         `path` None: the run's own folder, which keeps the newest and, as `checkpoints/best`, the
-        best by evaluation. Raises: CheckpointError.
+        best by evaluation. Raises: CheckpointError; WorkerLostError where the learner is gone.
         """
         own = self.run_dir / "checkpoints"
         target = checkpoint_path(own, self.iteration) if path is None else Path(path)
@@ -298,7 +298,8 @@ class Algorithm:
             "settings": self.settings.model_dump(mode="json"),
             **seal_logs(self.run_dir),
         }
-        files = self._learners.call(LearnerActor.to_files)
+        with self._stopping_on_error():
+            files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
         files[STATE_FILE] = json.dumps(state, indent=1).encode()
         files[STATS_FILE] = self._history.to_bytes(self.iteration, self._num_episodes)
@@ -382,6 +383,9 @@ class Algorithm:
     def _stopping_on_error(self) -> Iterator[None]:
         try:
             yield
+        except WorkerLostError as error:
+            self.stop()
+            raise type(error)(f"{error}: resume the run") from error
         except BaseException:
             self.stop()
             raise

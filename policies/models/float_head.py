@@ -15,6 +15,8 @@ class FloatHead(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
         """Returns the logits (..., V) of states (..., H)."""
+        if not input.numel():  # or the weights would be converted for nothing
+            return input.new_zeros(*input.shape[:-1], self.out_features, dtype=torch.float32)
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
             return F.linear(input.float(), self.weight.float(), bias)

@@ -176,7 +176,10 @@ class RayActors:
             raise self._translate(error) from error
 
     def _translate(self, error: RayError) -> Exception:
-        """Returns the error that an actor raised, or says what is lost by an error of Ray's."""
+        """Returns the error that an actor raised, or says what is lost by an error of Ray's.
+
+        Raises: TrainingError where Ray itself has ended, and the actor only with it.
+        """
         name, reason = self._spec.name, " ".join(str(error).split())
         if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
             cause: Exception = error.cause
@@ -187,6 +190,7 @@ class RayActors:
             reason = str(error).partition("\n")[0]
             return WorkerMemoryError(f"Ray's memory monitor has ended one of {name}: {reason}")
         if isinstance(error, RayActorError | NodeDiedError):
+            self._check_node()
             return WorkerLostError(f"a process of {name} is gone: {reason}")
         return TrainingError(f"{name}: {type(error).__name__}: {reason}")
 

@@ -15,7 +15,7 @@ from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.delivery.version import ack_of
-from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.errors import TrainingError, WorkerLostError
 from agentpeft.policies.rollout.env_runner import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
@@ -121,6 +121,18 @@ def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
         fault.touch()
         with pytest.raises(TrainingError, match="max_num_learner_restarts 0 is reached"):
             algorithm.train()
+
+
+def test_a_learner_that_dies_while_it_saves_ends_the_run_and_says_what_to_do(tmp_path):
+    class KilledAtFiles(LearnerActor):
+        def to_files(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Algorithm(make_settings(), tmp_path, learner_class=KilledAtFiles) as algorithm:
+        algorithm.train()
+        with pytest.raises(WorkerLostError, match=r"the learner is gone.*resume the run"):
+            algorithm.save_to_path()
+    assert not list(tmp_path.glob("checkpoints/*"))
 
 
 class SkippingEngine(EngineAround):

@@ -1,0 +1,181 @@
+"""What an update costs on a GPU, counted on a CPU: bytes, tokens, positions.
+
+    python benchmarks/counts.py
+    python benchmarks/counts.py --only tokens --max-tokens 32768
+
+One JSON line each: `count` (its name), `value`, `bound` (what is aimed at), `within`. Every count
+is the same on every machine.
+
+    bytes_per_sampled_token  the most that an update holds at once, over its sampled tokens, with a
+                             vocabulary of 151,936, bfloat16 weights, an entropy bonus
+    tokens                   what the passes of 16 groups of 8 compute, padding included, over their
+                             distinct tokens: six profiles of prompts and answers
+    tokens_plain             the same without shared prompts, over all their tokens
+    keys                     the most keys that the rows of a micro-batch have, over its budget
+    scored                   tokens that are scored before several steps, over those of the samples
+                             with an advantage, where half of the groups have none
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from agentpeft.envs import Outcome
+from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.models.float_head import use_float_head
+from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.settings.config import Settings
+
+VOCABULARY = 151_936
+Count = tuple[str, float, float]
+PROFILES = {
+    "400 + 8 x 60": (400, 60, 0.0),
+    "600 + 60 ± 50 %": (600, 60, 0.5),
+    "700 + 500 ± 60 %": (700, 500, 0.6),
+    "900 + 1,500 ± 80 %": (900, 1500, 0.8),
+    "250 + 2,000 ± 80 %": (250, 2000, 0.8),
+    "3,000 + 300 ± 60 %": (3000, 300, 0.6),
+}
+"""Tokens of the prompt, and of an answer, with the spread of these (uniform)."""
+
+
+def make_groups(
+    profile: tuple[int, int, float], num_groups: int = 16, returns: Sequence[float] = (0.0, 1.0)
+) -> list[EpisodeGroup]:
+    """Returns groups of eight random answers, whose rewards go through `returns`."""
+    rng, (prompt_length, length, spread) = np.random.default_rng(0), profile
+    groups = []
+    for number in range(num_groups):
+        prompt = rng.integers(0, 1000, prompt_length)
+        episodes = []
+        for index in range(8):
+            size = int(length * (1 + spread * rng.uniform(-1, 1)))
+            ids, logprobs = rng.integers(0, 1000, size), np.full(size, -1, np.float32)
+            reward, mask = returns[index % len(returns)], np.ones(size, bool)
+            ends, rewards = (size,), (reward,)
+            episode = Trajectory(prompt, ids, mask, logprobs, ends, rewards, Outcome.SUCCESS)
+            episodes.append(episode)
+        groups.append(EpisodeGroup(number, f"task{number}", (), 0, tuple(episodes)))
+    return groups
+
+
+def count_tokens(batches: Sequence[MicroBatch]) -> int:
+    """Returns how many tokens go through the model."""
+    return sum(batch.prompt_ids.numel() + batch.row_ids.numel() for batch in batches)
+
+
+def count_bytes(max_tokens: int) -> Iterator[Count]:
+    """Yields the bytes of an update at a vocabulary of today's models, a token."""
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=896,
+        intermediate_size=896,
+        num_hidden_layers=1,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
+    settings = Settings.model_validate(
+        {
+            "training": {"algorithm": "grpo", "entropy_coeff": 0.01},
+            "learners": {"max_tokens_per_micro_batch": max_tokens},
+        }
+    )
+    model = Qwen2ForCausalLM(config).bfloat16()
+    use_float_head(model)
+    learner = Learner(settings, attach_lora(PolicyBase(model, None, "counts"), settings.lora))
+    groups = make_groups((4, 64, 0.0), num_groups=2)
+    learner.update(groups)  # the optimizer's state is there then
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        learner.update(groups)
+    events = (e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]")
+    held = accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    num_tokens = sum(len(t.token_ids) for group in groups for t in group.trajectories)
+    yield f"bytes_per_sampled_token, {num_tokens} tokens", max(held) / num_tokens, 300_000
+
+
+def count_padding(max_tokens: int) -> Iterator[Count]:
+    """Yields what is computed over what is there, and the keys of the largest micro-batch."""
+    for name, profile in PROFILES.items():
+        groups = make_groups(profile)
+        members = list_members(groups)
+        plain = sum(len(m.trajectory.prompt_ids) + len(m.trajectory.token_ids) for m in members)
+        prompts = sum(len(group.trajectories[0].prompt_ids) for group in groups)
+        answers = sum(len(member.trajectory.token_ids) for member in members)
+        batches = [
+            make_micro_batches(members, max_tokens, share, torch.device("cpu"))
+            for share in (True, False)
+        ]
+        yield f"tokens, {name}", count_tokens(batches[0]) / (prompts + answers), 1.1
+        yield f"tokens_plain, {name}", count_tokens(batches[1]) / plain, 1.1
+        keys = max(
+            len(b.row_ids) * (b.prompt_ids.shape[1] * (len(b.prompt_ids) > 0) + b.row_ids.shape[1])
+            for b in batches[0]
+        )
+        yield f"keys, {name}", keys / max_tokens, 1.0
+
+
+def count_scored(max_tokens: int) -> Iterator[Count]:
+    """Yields the tokens that are scored before several steps, over those that can learn."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=1000,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    settings = Settings.model_validate({"training": {"algorithm": "grpo", "num_minibatches": 2}})
+    policy = attach_lora(PolicyBase(Qwen2ForCausalLM(config), None, "counts"), settings.lora)
+    mixed, equal = make_groups((40, 20, 0.5), 8), make_groups((40, 20, 0.5), 8, returns=(1.0,))
+    groups = [*mixed, *equal]
+    seen: list[int] = []
+
+    def note(*call: Any) -> None:
+        if not torch.is_grad_enabled():
+            seen.append(call[2]["input_ids"].numel())
+
+    learner = Learner(settings, policy)
+    policy.model.register_forward_pre_hook(note, with_kwargs=True)
+    learner.update(groups)
+    alone = make_micro_batches(list_members(mixed), max_tokens, True, torch.device("cpu"))
+    yield "scored", sum(seen) / count_tokens(alone), 1.0
+
+
+COUNTS: dict[str, Callable[[int], Iterator[Count]]] = {
+    "bytes": count_bytes,
+    "tokens": count_padding,
+    "scored": count_scored,
+}
+
+
+def main() -> None:
+    """Prints the counts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", choices=COUNTS, help="one kind of counts (all)")
+    parser.add_argument("--max-tokens", type=int, default=8192, help="of a micro-batch (8192)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for kind, count in COUNTS.items():
+        if options.only not in {None, kind}:
+            continue
+        for name, value, bound in count(options.max_tokens):
+            row = {"count": name, "value": round(value, 3), "bound": bound}
+            print(json.dumps({**row, "within": value <= bound}, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
