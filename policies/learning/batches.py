@@ -94,13 +94,22 @@ def make_micro_batches(
 
 
 def _fill(units: Sequence[_Unit], max_tokens: int) -> tuple[int, list[list[_Unit]]]:
-    """Cuts the units into batches, and returns how much is computed: tokens, and a share a batch.
-
-    No other cut of this order computes less. A batch of several units keeps to `max_tokens`.
-    """
+    """Returns how much is computed, and the batches. None of several units is over `max_tokens`."""
     sizes = [(*unit.size, len(unit.rows)) for unit in units]
-    best: list[tuple[int, int]] = [(0, 0)]  # of the first n units: the cost, the last batch's start
-    for stop in range(1, len(units) + 1):
+    cost, parts = _cut(sizes, max_tokens, _PASS_TOKENS)
+    return cost, [list(units[part]) for part in parts]
+
+
+def _cut(
+    sizes: Sequence[tuple[int, int, int]], max_tokens: int, extra: int
+) -> tuple[int, list[slice]]:
+    """Returns the cheapest way to cut a sequence: what it computes, and its parts.
+
+    `sizes`: a prompt's length, a row's, and how many rows. A part has the tokens of its prompts and
+    rows, padded to the longest of each, and `extra` ones.
+    """
+    best: list[tuple[int, list[slice]]] = [(0, [])]  # of the first n
+    for stop in range(1, len(sizes) + 1):
         choices: list[tuple[int, int]] = []
         longest_prompt = longest_row = num_rows = 0
         for start in range(stop - 1, -1, -1):
@@ -110,14 +119,10 @@ def _fill(units: Sequence[_Unit], max_tokens: int) -> tuple[int, list[list[_Unit
             num_tokens = (stop - start) * longest_prompt + num_rows * longest_row
             if choices and num_tokens > max_tokens:
                 break
-            choices.append((best[start][0] + num_tokens + _PASS_TOKENS, start))
-        best.append(min(choices))
-    batches, stop = [], len(units)
-    while stop:
-        start = best[stop][1]
-        batches.append(list(units[start:stop]))
-        stop = start
-    return best[-1][0], batches[::-1]
+            choices.append((best[start][0] + num_tokens + extra, start))
+        cost, start = min(choices)
+        best.append((cost, [*best[start][1], slice(start, stop)]))
+    return best[-1]
 
 
 def _fed_ids(trajectory: Trajectory) -> Ids:
@@ -139,28 +144,11 @@ def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) 
             equal.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
         rows = [_fed_ids(members[0][1]) for members in equal.values()]
         answers = list(equal.values())
-        for part in _cut(len(prompt), [len(row) for row in rows], max_tokens):
+        sizes = [(0, len(row), 1) for row in rows]
+        for part in _cut(sizes, max_tokens - len(prompt), extra=len(prompt))[1]:
             places = [_Place(*one, row) for row, same in enumerate(answers[part]) for one in same]
             units.append(_Unit(prompt, rows[part], places))
     return sorted(units, key=lambda unit: unit.size)
-
-
-def _cut(prompt: int, lengths: Sequence[int], max_tokens: int) -> list[slice]:
-    """Cuts rows, the shortest first, into units that together have the fewest padded tokens.
-
-    A unit of several rows keeps to `max_tokens`.
-    """
-    best: list[tuple[int, list[slice]]] = [(0, [])]
-    for stop, length in enumerate(lengths, 1):
-        starts = [s for s in range(stop) if prompt + (stop - s) * length <= max_tokens]
-        best.append(
-            min(
-                (best[start][0] + prompt + (stop - start) * length, [*best[start][1], part])
-                for start in starts or [stop - 1]
-                for part in [slice(start, stop)]
-            )
-        )
-    return best[-1][1]
 
 
 def _plain_units(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:

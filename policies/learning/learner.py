@@ -180,21 +180,17 @@ class Learner:
         if training.kl_coeff > 0:
             with self.policy.reference():
                 reference = self._score(members, [POLICY_PASS])
-        has_values = any(each.has_values for each in self._critic.passes)
         kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
+        needs_all = kl_in_rewards or self._teacher is not None
         reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
-        old = [Scores()] * len(members)
-        if has_values or kl_in_rewards or self._teacher is not None:
-            needs_logprobs = reuses_samples or kl_in_rewards or self._teacher is not None
-            passes = [p for p in self._critic.passes if p.has_values or needs_logprobs]
-            old = self._score(members, passes)
-        elif reuses_samples:  # only the loss reads them, so not for samples that have none
+        passes = [p for p in self._critic.passes if p.has_values or needs_all or reuses_samples]
+        old, scored = [Scores()] * len(members), members
+        if not (needs_all or any(each.has_values for each in passes)):  # only the loss reads them
             drafts = filter(self._objective.can_learn, make(members, old, reference))
-            learning = {(sample.member.group, sample.member.index) for sample in drafts}
-            numbers = [n for n, m in enumerate(members) if (m.group, m.index) in learning]
-            found = self._score([members[n] for n in numbers], self._critic.passes)
-            for number, scores in zip(numbers, found, strict=True):
-                old[number] = scores
+            scored = [sample.member for sample in drafts]
+        places = {(member.group, member.index): n for n, member in enumerate(members)}
+        for member, scores in zip(scored, self._score(scored, passes), strict=True):
+            old[places[member.group, member.index]] = scores
         samples = make(members, old, reference)
         if self._teacher is not None:
             samples = teacher.teach(samples, self._teacher, self.peers, training.teacher_coeff)

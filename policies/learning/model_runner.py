@@ -33,13 +33,12 @@ from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logpr
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
-from agentpeft.policies.models.scoring import token_logprobs
+from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
 
 _MIN_MICRO_BATCH_TOKENS = 32
 CALM_UPDATES = 20
 """After so many updates in a row without a shortage of memory, micro-batches double again."""
-_NUM_ENTROPY_LOGITS = 2**22
 _T = TypeVar("_T")
 
 
@@ -146,18 +145,11 @@ class ModelRunner:
             logits = logits if self._temperature == 1.0 else logits / self._temperature
             logprobs = token_logprobs(logits, batch.slots, batch.targets)
             with torch.set_grad_enabled(torch.is_grad_enabled() and self._has_entropy_bonus):
-                policy = PolicyOutputs(logprobs, compute_entropy(logits, batch))
+                policy = PolicyOutputs(logprobs, token_entropy(logits, batch.slots))
         elif forward_pass.has_logits:
-            policy = PolicyOutputs(
-                *linear_logprobs(
-                    states,
-                    self._head,
-                    batch.slots,
-                    batch.targets,
-                    self._temperature,
-                    has_entropy_gradient=self._has_entropy_bonus,
-                )
-            )
+            compute = partial(linear_logprobs, has_entropy_gradient=self._has_entropy_bonus)
+            asked = batch.slots, batch.targets, self._temperature
+            policy = PolicyOutputs(*compute(states, self._head, *asked))
         if forward_pass.has_values:
             values = self._critic.values(states, batch)
         return Outputs(policy, values)
@@ -200,18 +192,6 @@ def compute_logits(
             output = model(input_ids=batch.row_ids, **extra)
         logits.append(output.logits[0])
     return torch.cat(logits).float(), torch.cat(states)
-
-
-def compute_entropy(logits: Tensor, batch: MicroBatch) -> Tensor:
-    """Returns the entropy (N,), in nats, of the distribution at each sampled token.
-
-    Without gradients a few rows at a time, so that a large vocabulary takes no more memory.
-    """
-    if torch.is_grad_enabled() and logits.requires_grad:
-        logprobs = logits.log_softmax(-1)
-        return -(logprobs.exp() * logprobs).sum(-1)[batch.slots]
-    parts = torch.split(logits.detach(), max(1, _NUM_ENTROPY_LOGITS // logits.shape[1]))
-    return torch.cat([torch.special.entr(part.softmax(-1)).sum(-1) for part in parts])[batch.slots]
 
 
 def can_share_prompts(config: PretrainedConfig) -> bool:

@@ -1,4 +1,4 @@
-"""The log-probability of given tokens under a model: the one place that computes it."""
+"""Log-probabilities and entropies from logits, and the scores of whole sequences."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,18 @@ def token_logprobs(logits: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
     Row `rows[i]` of `logits` (U, V) predicts target i; several targets may share a row.
     """
     return logits[rows, targets] - logits.logsumexp(-1)[rows]
+
+
+def token_entropy(logits: Tensor, rows: Tensor) -> Tensor:
+    """Returns the entropy (N,), in nats, of the distributions in `rows` (N,) of logits (U, V).
+
+    Without gradients a few rows at a time, so that a large vocabulary takes no more memory.
+    """
+    if torch.is_grad_enabled() and logits.requires_grad:
+        logprobs = logits.log_softmax(-1)
+        return -(logprobs.exp() * logprobs).sum(-1)[rows]
+    parts = torch.split(logits.detach(), max(1, _NUM_LOGITS // logits.shape[1]))
+    return torch.cat([torch.special.entr(part.softmax(-1)).sum(-1) for part in parts])[rows]
 
 
 def score_sequences(

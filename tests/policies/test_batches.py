@@ -9,12 +9,11 @@ from transformers import Gemma2Config, Qwen2Config
 from agentpeft.policies.learning.batches import make_micro_batches
 from agentpeft.policies.learning.model_runner import (
     can_share_prompts,
-    compute_entropy,
     compute_logits,
 )
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.linear_logprobs import linear_logprobs
-from agentpeft.policies.models.scoring import token_logprobs
+from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 
 
 def compute_all(policy, members, share, max_tokens=10_000, has_logits=True):
@@ -24,7 +23,7 @@ def compute_all(policy, members, share, max_tokens=10_000, has_logits=True):
         logits, states = compute_logits(policy.model, head, batch, has_logits)
         if has_logits:
             logprobs = token_logprobs(logits, batch.slots, batch.targets)
-            values = logprobs, compute_entropy(logits, batch)
+            values = logprobs, token_entropy(logits, batch.slots)
         else:
             values = linear_logprobs(
                 states, head, batch.slots, batch.targets, has_entropy_gradient=True
@@ -62,7 +61,7 @@ def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient
     logits = torch.randn(size, 150_000, generator=torch.manual_seed(0)) * 5
     expected = torch.distributions.Categorical(logits=logits).entropy()[batch.slots]
     with torch.set_grad_enabled(has_gradient):
-        found = compute_entropy(logits.requires_grad_(), batch)
+        found = token_entropy(logits.requires_grad_(), batch.slots)
     assert torch.allclose(found, expected, rtol=1e-4)
     assert found.requires_grad == has_gradient
 
