@@ -55,7 +55,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
         "kv_cache": _kv_cache_bytes(config, settings) * runner_dtype.itemsize,
-        "activations": _activation_bytes(config, settings, size),
+        "activations": _activation_bytes(config, settings, size, devices[0]),
     }
     mib = {name: number / _MIB for name, number in parts.items()}
     is_vllm, kv_cache_gib = settings.env_runners.engine == "vllm", settings.env_runners.kv_cache_gib
@@ -113,7 +113,9 @@ def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
     return 2.0 * shape["num_hidden_layers"] * width * num_tokens * episodes
 
 
-def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -> float:
+def _activation_bytes(
+    config: PreTrainedConfig, settings: Settings, size: int, device: torch.device
+) -> float:
     """Returns what a step over a full micro-batch takes, all of whose tokens were sampled.
 
     At its peak the output layer has three float32 arrays of a slice's logits, and of each token a
@@ -133,7 +135,7 @@ def _activation_bytes(config: PreTrainedConfig, settings: Settings, size: int) -
         logits = (6 if has_bonus else 4) * vocabulary * 4
         head = 2 * vocabulary * hidden * 4 if size == 2 else 0
     else:
-        width = min(slice_size(tokens), vocabulary)
+        width = min(slice_size(tokens, device), vocabulary)
         logits = 3 * width * 4 + (4 if has_bonus else 3) * hidden * 4
         head = width * hidden * 4 if size == 2 else 0
     if settings.learners.gradient_checkpointing:

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from agentpeft.policies.models.float_head import FloatHead
 
-_NUM_LOGITS = 2**20
+_NUM_LOGITS = {"cpu": 2**20}
+"""How many logits there are at once, by device: here what a cache holds …"""
+_NUM_LOGITS_ELSEWHERE = 2**24
+"""… and on a GPU enough for its many cores, 64 MiB."""
 _MIN_SLICE = 256
 
 
@@ -169,7 +172,7 @@ def _slices(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yields each slice's first id, its logits (U, W) over the temperature, its weights (W, H)."""
     read = states.float()
-    size = slice_size(len(states))
+    size = slice_size(len(states), states.device)
     for start in range(0, len(weight), size):
         part = weight[start : start + size].float()
         logits = read @ part.T
@@ -178,9 +181,10 @@ def _slices(
         yield start, logits if temperature == 1.0 else logits.div_(temperature), part
 
 
-def slice_size(num_rows: int) -> int:
+def slice_size(num_rows: int, device: torch.device) -> int:
     """Returns how much of the vocabulary is computed at once."""
-    return max(_NUM_LOGITS // max(num_rows, 1), _MIN_SLICE)
+    num_logits = _NUM_LOGITS.get(device.type, _NUM_LOGITS_ELSEWHERE)
+    return max(num_logits // max(num_rows, 1), _MIN_SLICE)
 
 
 def _places(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
