@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
-# It bounds the memory of the machine that is left, so nothing large may start beside it.
+# It bounds the memory of the machine that is left, so it runs beside what is small.
 LOST_NODES := tests/policies/test_lost_nodes.py
 
 help: ## Lists the targets

@@ -57,6 +57,7 @@ _FAULTS = (
     "num_learner_restarts",
     "num_redrawn_groups",
 )
+_ADVICE = ": resume the run"
 _FIXED = ("model", "tiny", "lora")
 """Sections of the settings that must be the same in a checkpoint and the run that restores it."""
 
@@ -298,7 +299,7 @@ class Algorithm:
             "settings": self.settings.model_dump(mode="json"),
             **seal_logs(self.run_dir),
         }
-        with self._stopping_on_error():
+        with self._stopping_on_error(WorkerLostError):
             files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
         files[STATE_FILE] = json.dumps(state, indent=1).encode()
@@ -380,14 +381,14 @@ class Algorithm:
             )
 
     @contextmanager
-    def _stopping_on_error(self) -> Iterator[None]:
+    def _stopping_on_error(self, kind: type[BaseException] = BaseException) -> Iterator[None]:
         try:
             yield
-        except WorkerLostError as error:
+        except kind as error:
             self.stop()
-            raise type(error)(f"{error}: resume the run") from error
-        except BaseException:
-            self.stop()
+            is_lost = isinstance(error, WorkerLostError) and self._checkpoint is not None
+            if is_lost and not str(error).endswith(_ADVICE):
+                raise type(error)(f"{error}{_ADVICE}") from error
             raise
 
     def _broadcast(self) -> dict[str, float]:

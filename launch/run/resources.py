@@ -147,9 +147,8 @@ def _activation_bytes(
 def _makes_all_logits(shape: dict[str, int], settings: Settings) -> bool:
     targets = settings.lora.target_modules
     is_adapted = targets != "all-linear" and not _OUTPUTS.isdisjoint(targets)
-    return (settings.lora.use_lora and is_adapted) or any(
-        shape.get(name) for name in _LOGIT_CHANGES
-    )
+    is_changed = any(shape.get(name) not in {None, 1.0} for name in _LOGIT_CHANGES)
+    return is_changed or (settings.lora.use_lora and is_adapted)
 
 
 def describe_memory(settings: Settings) -> list[str]:

@@ -78,16 +78,16 @@ def make_micro_batches(
     """Returns all members in batches of at most `max_tokens` padded tokens.
 
     A sequence longer than that is a batch of its own; members without sampled tokens are left out.
-    Of the ways to fill the batches the one is taken that computes least, padding included: with
-    shared prompts or without, by the prompts' lengths first or by the rows'.
+    Of these ways to fill the batches the one is taken that computes least, padding included: with
+    prompts shared, repeated within a group or not, by the prompts' lengths or the rows'; or plain.
     """
     numbered = [(i, member) for i, member in enumerate(members) if member.num_sampled_tokens]
     plain = _plain_units(numbered)
     if not share_prompts:
         return [_pack(batch, device) for batch in _fill(plain, max_tokens)[1]]
-    shared = _shared_units(numbered, max_tokens)
-    ways = [_fill(shared, max_tokens)]
-    ways.append(_fill(sorted(shared, key=lambda unit: unit.size[1]), max_tokens))
+    choices = [_shared_units(numbered, max_tokens, may_repeat) for may_repeat in (True, False)]
+    choices += [sorted(units, key=lambda unit: unit.size[1]) for units in choices]
+    ways = [_fill(units, max_tokens) for units in choices]
     if sum(sum(unit.size) for unit in plain) < min(cost for cost, _ in ways):
         ways.append(_fill(plain, max_tokens))
     return [_pack(batch, device) for batch in min(ways, key=lambda way: way[0])[1]]
@@ -106,7 +106,7 @@ def _cut(
     """Returns the cheapest way to cut a sequence: what it computes, and its parts.
 
     `sizes`: a prompt's length, a row's, and how many rows. A part has the tokens of its prompts and
-    rows, padded to the longest of each, and `extra` ones.
+    rows, padded to the longest of each, and `extra` ones. One that is over `max_tokens` is alone.
     """
     best: list[tuple[int, list[slice]]] = [(0, [])]  # of the first n
     for stop in range(1, len(sizes) + 1):
@@ -130,8 +130,10 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
     return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
-def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> list[_Unit]:
-    """Returns the groups, each cut where another copy of its prompt is less than the padding."""
+def _shared_units(
+    numbered: Sequence[tuple[int, GroupMember]], max_tokens: int, may_repeat: bool
+) -> list[_Unit]:
+    """Returns the groups; `may_repeat`: cut where another copy of the prompt saves more padding."""
     groups: dict[tuple[int, bytes], list[tuple[int, Trajectory]]] = {}
     for number, member in numbered:
         key = member.group, member.trajectory.prompt_ids.tobytes()
@@ -145,7 +147,8 @@ def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) 
         rows = [_fed_ids(members[0][1]) for members in equal.values()]
         answers = list(equal.values())
         sizes = [(0, len(row), 1) for row in rows]
-        for part in _cut(sizes, max_tokens - len(prompt), extra=len(prompt))[1]:
+        copy = len(prompt) if may_repeat else max_tokens  # more than any padding
+        for part in _cut(sizes, max_tokens - len(prompt), copy)[1]:
             places = [_Place(*one, row) for row, same in enumerate(answers[part]) for one in same]
             units.append(_Unit(prompt, rows[part], places))
     return sorted(units, key=lambda unit: unit.size)

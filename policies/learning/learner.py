@@ -185,9 +185,9 @@ class Learner:
         reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
         passes = [p for p in self._critic.passes if p.has_values or needs_all or reuses_samples]
         old, scored = [Scores()] * len(members), members
-        if not (needs_all or any(each.has_values for each in passes)):  # only the loss reads them
-            drafts = filter(self._objective.can_learn, make(members, old, reference))
-            scored = [sample.member for sample in drafts]
+        if passes and not (needs_all or any(each.has_values for each in passes)):
+            drafts = make(members, old, reference)  # only the loss reads the scores
+            scored = [sample.member for sample in drafts if self._objective.can_learn(sample)]
         places = {(member.group, member.index): n for n, member in enumerate(members)}
         for member, scores in zip(scored, self._score(scored, passes), strict=True):
             old[places[member.group, member.index]] = scores

@@ -1,7 +1,6 @@
 """The forward and backward passes: micro-batches through the model, for scores or gradients.
 
-Logits (U, V) would be the largest tensors of an update, so `linear_logprobs` does without. They are
-made only where a model changes them after its output layer, or an adapter is on that layer.
+Only models that change their logits have them made, (U, V); others: `linear_logprobs`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -162,9 +162,8 @@ class Objective:
         ]
 
     def can_learn(self, sample: Sample) -> bool:
-        """Returns whether a sample's tokens can have a gradient, the critic's apart."""
-        has_terms = self._kl_coeff > 0 or self._spec.entropy_coeff > 0
-        return has_terms or bool(sample.advantages.any())
+        """Returns whether a sample's tokens can have a gradient, whatever its old scores."""
+        return self._kl_coeff > 0 or self._spec.entropy_coeff > 0 or bool(sample.advantages.any())
 
     def compute(self, outputs: Outputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         """Returns the loss of all that a pass computed, and the totals."""

@@ -2,7 +2,7 @@
 
 Logits are U x V numbers: 600 KB a token with a vocabulary of 152,000, and a plain backward pass
 holds four of them. Here the vocabulary goes by in slices. A running maximum and running sums make
-log-sum-exp and entropy of them, as FlashAttention does with keys; at most `_NUM_LOGITS` logits are
+log-sum-exp and entropy of them, as FlashAttention does with keys; at most `_MAX_LOGITS` are
 there at once, and no copy of all the layer's weights.
 
 Where the layer is frozen (LoRA), the sums for the gradient are made in the same pass, so the
@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from agentpeft.policies.models.float_head import FloatHead
 
-_NUM_LOGITS = {"cpu": 2**20}
-"""How many logits there are at once, by device: here what a cache holds …"""
-_NUM_LOGITS_ELSEWHERE = 2**24
-"""… and on a GPU enough for its many cores, 64 MiB."""
+_MAX_LOGITS = {"cpu": 2**20, "cuda": 2**24}
+"""How many logits there are at once: as many as a CPU's cache holds, and a GPU's cores want."""
 _MIN_SLICE = 256
 
 
@@ -42,9 +41,10 @@ def linear_logprobs(
     """
     needs_gradient = torch.is_grad_enabled()
     options = temperature, needs_gradient, needs_gradient and has_entropy_gradient
-    logprobs, entropy = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
-        states, head.weight, head.bias, rows, targets, *options
-    )
+    with torch.autocast(states.device.type, enabled=False):
+        logprobs, entropy = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
+            states, head.weight, head.bias, rows, targets, *options
+        )
     return logprobs, entropy if has_entropy_gradient else entropy.detach()
 
 
@@ -59,14 +59,15 @@ def gives_logits(head: nn.Module, model: nn.Module) -> bool:
         return False
     device = next(model.parameters()).device
     known = torch.linspace(-8, 8, head.out_features, device=device)[None, None]
-    handle = head.register_forward_hook(lambda *_: known)
-    was_training = model.training
+    handle = head.register_forward_hook(lambda *_: known.clone())  # it may be changed in place
+    training = [module for module in model.modules() if module.training]
     try:
         token = torch.zeros(1, 1, dtype=torch.long, device=device)
         logits: Tensor = model.eval()(input_ids=token, use_cache=False).logits
     finally:
         handle.remove()
-        model.train(was_training)
+        for module in training:
+            module.training = True
     return torch.equal(logits, known)
 
 
@@ -91,12 +92,13 @@ class _LinearLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         is_frozen = not (weight.requires_grad or (bias is not None and bias.requires_grad))
         keeps_means = needs_gradient and is_frozen
+        keeps_products = keeps_means and has_entropy_gradient
         num_rows, width = states.shape
         lowest = torch.finfo(torch.float32).min
         top = states.new_full((num_rows, 1), lowest, dtype=torch.float32)
         total, mean = torch.zeros_like(top), torch.zeros_like(top)
         mean_weight = top.new_zeros(num_rows if keeps_means else 0, width)
-        mean_product = top.new_zeros(num_rows if keeps_means and has_entropy_gradient else 0, width)
+        mean_product = top.new_zeros(num_rows if keeps_products else 0, width)
         chosen = top.new_zeros(len(targets))
         for start, logits, part in _slices(states, weight, bias, temperature):
             here, places = _places(targets, start, len(part))
@@ -107,18 +109,18 @@ class _LinearLogprobs(torch.autograd.Function):
             odds = logits.sub_(top).exp()
             mean = (mean + shift * total) * shrink + torch.linalg.vecdot(odds, logits)[:, None]
             total = total * shrink + odds.sum(-1, keepdim=True)
-            if len(mean_product):
+            if keeps_products:
                 mean_product.addcmul_(mean_weight, shift).mul_(shrink)
                 mean_product.addmm_(logits.mul_(odds), part)
-            if len(mean_weight):
+            if keeps_means:
                 mean_weight.mul_(shrink).addmm_(odds, part)
         mean /= total
         log_sum, entropy = top + total.log(), total.log() - mean
         ctx.temperature, ctx.is_frozen = temperature, is_frozen
         if is_frozen:
-            if len(mean_weight):
+            if keeps_means:
                 mean_weight.div_(total)
-            if len(mean_product):  # now d entropy / d states, times the temperature
+            if keeps_products:  # now d entropy / d states, times the temperature
                 mean_product.div_(-total).addcmul_(mean, mean_weight)
             ctx.save_for_backward(weight, rows, targets, mean_weight, mean_product)
         else:
@@ -126,6 +128,7 @@ class _LinearLogprobs(torch.autograd.Function):
         return chosen - log_sum[rows, 0], entropy[rows, 0]
 
     @staticmethod
+    @once_differentiable
     def backward(
         ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor
     ) -> tuple[Tensor | None, ...]:
@@ -139,7 +142,7 @@ def _backward_frozen(
     weight, rows, targets, mean_weight, entropy_gradient = ctx.saved_tensors
     by_row = _sum_by_row(grad_logprobs, rows, len(mean_weight))
     grad = mean_weight * -by_row
-    grad.index_put_((rows,), weight[targets].float() * grad_logprobs[:, None], accumulate=True)
+    _add_at(grad, rows, weight[targets].float() * grad_logprobs[:, None])
     if len(entropy_gradient):
         grad += entropy_gradient * _sum_by_row(grad_entropy, rows, len(mean_weight))
     return grad / ctx.temperature, None, None
@@ -158,7 +161,7 @@ def _backward_trained(
         here, places = _places(targets, start, len(part))
         surprise = logits - log_sum
         slope = -surprise.exp() * (by_row + entropy_by_row * (surprise + entropy))
-        slope.index_put_((rows, places), torch.where(here, grad_logprobs, 0.0), accumulate=True)
+        _add_at(slope.view(-1), rows * len(part) + places, torch.where(here, grad_logprobs, 0.0))
         slope /= ctx.temperature
         grad.addmm_(slope, part)
         grad_weight[start : start + len(part)] = slope.T @ read
@@ -183,7 +186,7 @@ def _slices(
 
 def slice_size(num_rows: int, device: torch.device) -> int:
     """Returns how much of the vocabulary is computed at once."""
-    num_logits = _NUM_LOGITS.get(device.type, _NUM_LOGITS_ELSEWHERE)
+    num_logits = _MAX_LOGITS.get(device.type, _MAX_LOGITS["cuda"])
     return max(num_logits // max(num_rows, 1), _MIN_SLICE)
 
 
@@ -194,5 +197,14 @@ def _places(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _sum_by_row(values: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    sums = values.new_zeros(num_rows)
-    return sums.index_put_((rows,), values, accumulate=True)[:, None]
+    return _add_at(values.new_zeros(num_rows), rows, values)[:, None]
+
+
+def _add_at(sums: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    """Adds values to rows of `sums`, in place, in an order that is always the same.
+
+    On CPUs several threads of `index_put_` add in any order, on GPUs those of `index_add_` do.
+    """
+    if sums.device.type == "cpu":
+        return sums.index_add_(0, rows, values)
+    return sums.index_put_((rows,), values, accumulate=True)

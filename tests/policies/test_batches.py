@@ -154,3 +154,11 @@ def test_sharing_prompts_never_computes_more_tokens(seed):
             for share in (True, False)
         )
         assert count_tokens(shared) <= count_tokens(plain)
+
+
+@pytest.mark.parametrize(("prompt", "lengths"), [(100, [11, 11, 11, 51]), (60, [11, 31, 51, 81])])
+def test_a_group_is_whole_where_cutting_it_saves_nothing(prompt, lengths):
+    members = list_members(spread_groups(prompt, lengths, num_groups=1))
+    batches = make_micro_batches(members, 1000, True, torch.device("cpu"))
+    assert len(batches) == 1
+    assert count_tokens(batches) == prompt + len(lengths) * (lengths[-1] - 1)

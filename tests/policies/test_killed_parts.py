@@ -123,16 +123,25 @@ def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
             algorithm.train()
 
 
-def test_a_learner_that_dies_while_it_saves_ends_the_run_and_says_what_to_do(tmp_path):
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_learner_that_dies_while_it_saves_ends_the_run_and_says_what_to_do(
+    tmp_path, fault, has_checkpoint
+):
     class KilledAtFiles(LearnerActor):
         def to_files(self):
-            os.kill(os.getpid(), signal.SIGKILL)
+            if take(fault):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().to_files()
 
     with Algorithm(make_settings(), tmp_path, learner_class=KilledAtFiles) as algorithm:
         algorithm.train()
-        with pytest.raises(WorkerLostError, match=r"the learner is gone.*resume the run"):
+        if has_checkpoint:
             algorithm.save_to_path()
-    assert not list(tmp_path.glob("checkpoints/*"))
+        fault.touch()
+        with pytest.raises(WorkerLostError, match="the learner is gone") as raised:
+            algorithm.save_to_path()
+    assert str(raised.value).endswith(": resume the run") == has_checkpoint
+    assert len(list(tmp_path.glob("checkpoints/*"))) == has_checkpoint
 
 
 class SkippingEngine(EngineAround):

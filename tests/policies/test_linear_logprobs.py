@@ -61,7 +61,7 @@ def differentiate(outputs, inputs, has_entropy_gradient):
 def test_values_and_gradients_are_those_of_plain_logits_in_double_precision(
     monkeypatch, num_logits, is_frozen, has_bias, has_entropy_gradient
 ):
-    monkeypatch.setattr(module, "_NUM_LOGITS", {"cpu": num_logits})
+    monkeypatch.setattr(module, "_MAX_LOGITS", {"cpu": num_logits, "cuda": 1})
     monkeypatch.setattr(module, "_MIN_SLICE", 7)  # the last slice is a shorter one
     head, states, rows, targets = draw(has_bias=has_bias, is_frozen=is_frozen)
     found = linear_logprobs(
@@ -92,6 +92,35 @@ def test_layers_of_16_bits_compute_in_float32(is_frozen):
     (right,) = differentiate(expected, [wide], False)
     assert got.dtype == torch.bfloat16
     assert torch.allclose(got.float(), right, rtol=0.01, atol=0.01)  # of 8 bits
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_gradients_are_the_same_to_the_bit_with_several_threads(is_frozen):
+    head = draw(is_frozen=is_frozen)[0]
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(64, WIDTH, generator=generator, requires_grad=True)
+    rows = torch.arange(40_000) % 64  # many tokens of a row: more than a thread's share
+    targets = torch.randint(0, VOCABULARY, (len(rows),), generator=generator)
+    weights = torch.randn(len(rows), generator=generator)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = set()
+        for _ in range(20):
+            logprobs, _ = linear_logprobs(states, head, rows, targets)
+            (grad,) = torch.autograd.grad((logprobs * weights).sum(), [states])
+            found.add(grad.numpy().tobytes())
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+def test_autocast_changes_nothing():
+    head, states, rows, targets = draw()
+    plain = linear_logprobs(states, head, rows, targets, has_entropy_gradient=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_logprobs(states, head, rows, targets, has_entropy_gradient=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
 def test_nothing_is_kept_where_no_gradient_is_wanted():
@@ -129,6 +158,22 @@ def test_models_that_change_their_logits_are_found():
     assert not is_plain(with_lora(CohereForCausalLM(CohereConfig(**capped, logit_scale=0.5))))
     adapted = with_lora(Gemma2ForCausalLM(Gemma2Config(**plain)), target_modules=["lm_head"])
     assert not is_plain(adapted)
+
+
+def test_the_probe_sees_what_is_changed_in_place_and_leaves_the_model_as_it_was():
+    class Scaled(Gemma2ForCausalLM):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits.mul_(0.25)
+            return output
+
+    assert not is_plain(with_lora(Scaled(Gemma2Config(**SMALL, final_logit_softcapping=None))))
+    policy = make_policy()
+    policy.model.train(False)
+    policy.model.training = True  # as PEFT leaves it
+    modes = [part.training for part in policy.model.modules()]
+    assert is_plain(policy)
+    assert [part.training for part in policy.model.modules()] == modes
 
 
 @pytest.mark.parametrize("cap", [None, 5.0])
