@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import gc
 import os
 import pwd
 import shutil
@@ -31,6 +32,16 @@ def shared_data() -> Path:
             pytest.fail(f"no task data at {path}")
         pytest.skip(f"no task data at {path}")
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects() -> None:
+    """Sets the objects of earlier modules and of pytest apart, which are a million.
+
+    Else collecting them may take a second, with which some test that counts seconds is charged.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 _SCRIPTS = Path(__file__).parents[1] / ".ci"

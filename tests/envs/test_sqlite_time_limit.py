@@ -5,7 +5,6 @@ a column, in a default a number; `{e}` and `{d}` are an expression with the one 
 time is counted, this process's and its workers', so that a busy machine changes nothing.
 """
 
-import gc
 import os
 import resource
 import time
@@ -98,15 +97,12 @@ def cpu_s() -> float:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[SqliteDatabase]:
-    gc.collect()
-    gc.freeze()  # or a statement is charged with a second for collecting what other tests left
     backend = SqliteDatabase(DatabaseLimits(statement_timeout_s=TIMEOUT_S, max_database_mib=4))
     session = backend.open([SHOP])
     session.execute("SELECT LENGTH(REPEAT('x', 100000))")  # starts a worker
     session.close()
     yield backend
     backend.close()
-    gc.unfreeze()
 
 
 def open_session(database: SqliteDatabase) -> DatabaseSession:
