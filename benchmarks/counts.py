@@ -69,6 +69,22 @@ def make_groups(
     return groups
 
 
+def make_model(vocabulary: int, width: int, num_heads: int) -> Qwen2ForCausalLM:
+    """Returns one layer of random weights."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=width,
+        num_hidden_layers=1,
+        num_attention_heads=num_heads,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
+    return Qwen2ForCausalLM(config)
+
+
 def count_tokens(batches: Sequence[MicroBatch]) -> int:
     """Returns how many tokens go through the model."""
     return sum(batch.prompt_ids.numel() + batch.row_ids.numel() for batch in batches)
@@ -76,23 +92,13 @@ def count_tokens(batches: Sequence[MicroBatch]) -> int:
 
 def count_bytes(max_tokens: int) -> Iterator[Count]:
     """Yields the bytes of an update at a vocabulary of today's models, a token."""
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=896,
-        intermediate_size=896,
-        num_hidden_layers=1,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-    )
     settings = Settings.model_validate(
         {
             "training": {"algorithm": "grpo", "entropy_coeff": 0.01},
             "learners": {"max_tokens_per_micro_batch": max_tokens},
         }
     )
-    model = Qwen2ForCausalLM(config).bfloat16()
+    model = make_model(VOCABULARY, width=896, num_heads=14).bfloat16()
     use_float_head(model)
     learner = Learner(settings, attach_lora(PolicyBase(model, None, "counts"), settings.lora))
     groups = make_groups((4, 64, 0.0), num_groups=2)
@@ -129,17 +135,9 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
 
 def count_scored(max_tokens: int) -> Iterator[Count]:
     """Yields the tokens that are scored before several steps, over those that can learn."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=1000,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
     settings = Settings.model_validate({"training": {"algorithm": "grpo", "num_minibatches": 2}})
-    policy = attach_lora(PolicyBase(Qwen2ForCausalLM(config), None, "counts"), settings.lora)
+    model = make_model(1000, width=32, num_heads=2)
+    policy = attach_lora(PolicyBase(model, None, "counts"), settings.lora)
     mixed, equal = make_groups((40, 20, 0.5), 8), make_groups((40, 20, 0.5), 8, returns=(1.0,))
     groups = [*mixed, *equal]
     seen: list[int] = []

@@ -85,8 +85,8 @@ def make_micro_batches(
     plain = _plain_units(numbered)
     if not share_prompts:
         return [_pack(batch, device) for batch in _fill(plain, max_tokens)[1]]
-    choices = [_shared_units(numbered, max_tokens, may_repeat) for may_repeat in (True, False)]
-    choices += [sorted(units, key=lambda unit: unit.size[1]) for units in choices]
+    choices = [sorted(units, key=lambda u: u.size) for units in _shared_units(numbered, max_tokens)]
+    choices += [sorted(units, key=lambda unit: unit.size[::-1]) for units in choices]
     ways = [_fill(units, max_tokens) for units in choices]
     if sum(sum(unit.size) for unit in plain) < min(cost for cost, _ in ways):
         ways.append(_fill(plain, max_tokens))
@@ -131,27 +131,27 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
 
 
 def _shared_units(
-    numbered: Sequence[tuple[int, GroupMember]], max_tokens: int, may_repeat: bool
-) -> list[_Unit]:
-    """Returns the groups; `may_repeat`: cut where another copy of the prompt saves more padding."""
+    numbered: Sequence[tuple[int, GroupMember]], max_tokens: int
+) -> tuple[list[_Unit], list[_Unit]]:
+    """Returns the groups, cut where another copy of the prompt saves more padding, and whole."""
     groups: dict[tuple[int, bytes], list[tuple[int, Trajectory]]] = {}
     for number, member in numbered:
         key = member.group, member.trajectory.prompt_ids.tobytes()
         groups.setdefault(key, []).append((number, member.trajectory))
-    units = []
+    ways: tuple[list[_Unit], list[_Unit]] = [], []
     for group in groups.values():
         prompt = group[0][1].prompt_ids
         equal: dict[bytes, list[tuple[int, Trajectory]]] = {}
         for number, trajectory in sorted(group, key=lambda each: len(_fed_ids(each[1]))):
             equal.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
-        rows = [_fed_ids(members[0][1]) for members in equal.values()]
         answers = list(equal.values())
+        rows = [_fed_ids(same[0][1]) for same in answers]
         sizes = [(0, len(row), 1) for row in rows]
-        copy = len(prompt) if may_repeat else max_tokens  # more than any padding
-        for part in _cut(sizes, max_tokens - len(prompt), copy)[1]:
-            places = [_Place(*one, row) for row, same in enumerate(answers[part]) for one in same]
-            units.append(_Unit(prompt, rows[part], places))
-    return sorted(units, key=lambda unit: unit.size)
+        for units, copy in zip(ways, (len(prompt), max_tokens), strict=True):
+            for part in _cut(sizes, max_tokens - len(prompt), copy)[1]:
+                places = [_Place(*one, i) for i, same in enumerate(answers[part]) for one in same]
+                units.append(_Unit(prompt, rows[part], places))
+    return ways
 
 
 def _plain_units(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:

@@ -139,18 +139,19 @@ class ModelRunner:
         needs_logits = forward_pass.has_logits and self._needs_logits
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             logits, states = compute_logits(self._model, self._head, batch, needs_logits)
-        policy = values = None
+        slots, targets, bonus = batch.slots, batch.targets, self._has_entropy_bonus
+        policy = None
         if needs_logits:
             logits = logits if self._temperature == 1.0 else logits / self._temperature
-            logprobs = token_logprobs(logits, batch.slots, batch.targets)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self._has_entropy_bonus):
-                policy = PolicyOutputs(logprobs, token_entropy(logits, batch.slots))
+            logprobs = token_logprobs(logits, slots, targets)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and bonus):
+                policy = PolicyOutputs(logprobs, token_entropy(logits, slots))
         elif forward_pass.has_logits:
-            compute = partial(linear_logprobs, has_entropy_gradient=self._has_entropy_bonus)
-            asked = batch.slots, batch.targets, self._temperature
-            policy = PolicyOutputs(*compute(states, self._head, *asked))
-        if forward_pass.has_values:
-            values = self._critic.values(states, batch)
+            scores = linear_logprobs(
+                states, self._head, slots, targets, self._temperature, has_entropy_gradient=bonus
+            )
+            policy = PolicyOutputs(*scores)
+        values = self._critic.values(states, batch) if forward_pass.has_values else None
         return Outputs(policy, values)
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:

@@ -59,10 +59,9 @@ class Sample:
 
     `advantages`: (N,). `old`: scores by the weights before the update. If the update takes a single
     step, the weights have not moved when it is taken, so the loss uses its own log-probabilities as
-    the old ones, and those of `old` are None (unless a KL term in the rewards or a teacher asks);
-    so are those of a sample without an advantage, in an algorithm whose loss it is not in.
-    `reference`: scores by the reference policy; empty without a KL term. `critic`: None without a
-    critic. `teacher`: scores by the teacher; empty without one.
+    the old ones, and those of `old` are None (unless KL in the rewards or a teacher asks for them),
+    as are those of a sample that the loss leaves out. `reference`: scores by the reference policy;
+    empty without a KL term. `critic`: None without one. `teacher`: its scores; empty without one.
     """
 
     member: GroupMember
