@@ -45,18 +45,21 @@ __all__ = [
 ]
 
 _ENTRY_POINTS = {
-    "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "make_arithmetic"),
-    "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "make_gsm8k"),
-    "AgentPEFT/DBBench-v0": ("db_bench.env:DBBenchEnv", "make_db_bench"),
-    "AgentPEFT/OSInteraction-v0": ("os_interaction.env:OSInteractionEnv", "make_os_interaction"),
+    "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "core.vector:make_arithmetic"),
+    "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "core.vector:make_gsm8k"),
+    "AgentPEFT/DBBench-v0": ("db_bench.env:DBBenchEnv", "core.vector:make_db_bench"),
+    "AgentPEFT/OSInteraction-v0": (
+        "os_interaction.env:OSInteractionEnv",
+        "core.vector:make_os_interaction",
+    ),
 }
 ENV_IDS = tuple(_ENTRY_POINTS)
 """The ids of the environments that have tasks of their own."""
-_ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "make_remote")
-_ENTRY_POINTS["AgentPEFT/Mixture-v0"] = ("mixture:MixtureEnv", "make_mixture")
+_ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "remote.env:make_remote")
+_ENTRY_POINTS["AgentPEFT/Mixture-v0"] = ("mixture:MixtureEnv", "core.vector:make_mixture")
 for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
     gymnasium.register(
         id=_env_id,
         entry_point=f"agentpeft.envs.{_entry_point}",
-        vector_entry_point=f"agentpeft.envs.core.vector:{_make_vec}",
+        vector_entry_point=f"agentpeft.envs.{_make_vec}",
     )

@@ -9,6 +9,7 @@ from zlib import crc32
 from agentpeft.envs.arithmetic.difficulty import LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
+from agentpeft.envs.arithmetic.tools import TOOLS
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
@@ -56,8 +57,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         adaptive: True, or a mapping of `window`, `raise_at` and `lower_at`. The operands' digits
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
-        prompt: "full", "compact" (`1 try: 12+34=`), or "named", which is the compact one with the
-            format (`1 try, reversed: 21+43=`).
+        prompt: "full", "compact" (`1 try: 12+34=`), "named", which is the compact one with the
+            format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls `tools`.
         oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
             or the other way round, and answers as it reads them, without working. What learns from
             it can do both, and leaves to the reward what the format's name means.
@@ -72,13 +73,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         v0: first version.
     """
 
+    tools = TOOLS
+
     def __init__(  # noqa: PLR0913 (settings, by name)
         self,
         operations: Sequence[str] = ("addition",),
         num_digits: DigitRange = 2,
         format: Literal["plain", "reversed", "worked"] = "plain",  # noqa: A002 (the setting's plain name)
         adaptive: bool | Mapping[str, float] = False,
-        prompt: Literal["full", "compact", "named"] = "full",
+        prompt: Literal["full", "compact", "named", "tools"] = "full",
         *,
         oracle_lapses: float = 0.0,
         split: Split | None = None,
@@ -86,7 +89,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     ) -> None:
         """Raises: SettingsError."""
         check_choice("format", format, ("plain", "reversed", "worked"))
-        check_choice("prompt", prompt, ("full", "compact", "named"))
+        check_choice("prompt", prompt, ("full", "compact", "named", "tools"))
         check_share("oracle_lapses", oracle_lapses)
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -138,11 +141,12 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns
-        if self.prompt_style != "full":
+        if self.prompt_style in ("compact", "named"):
             name = f", {task.format}" if self.prompt_style == "named" else ""
             return f"{limit} {'try' if limit == 1 else 'tries'}{name}: {task.instruction}"
         turns = "1 try" if limit == 1 else f"{limit} tries (one per turn)"
-        return f"Compute {task.instruction}\n{_explain(task)}\nYou have {turns}."
+        verb = "Submit" if self.prompt_style == "tools" else "Reply with"
+        return f"Compute {task.instruction}\n{_explain(task, verb)}\nYou have {turns}."
 
     def _act(self, action: str) -> Turn:
         answer = action if self.task.work is None else action.rpartition("=")[2]
@@ -151,7 +155,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             return Turn("Correct.", Outcome.SUCCESS)
         syntax = _PLAIN if self.task.width is None else _REVERSED
         if syntax.fullmatch(answer) is None:
-            return Turn("Invalid: reply with the number alone.", Outcome.INVALID_ACTION)
+            verb = "submit" if self.prompt_style == "tools" else "reply with"
+            return Turn(f"Invalid: {verb} the number alone.", Outcome.INVALID_ACTION)
         if len(self._turns) + 1 < self.config.max_turns:
             return Turn("Wrong. Try again.")
         return Turn("Wrong.", Outcome.FAILURE)
@@ -168,15 +173,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
 
 
-def _explain(task: ArithmeticTask) -> str:
+def _explain(task: ArithmeticTask, verb: str) -> str:
     if task.width is None:
-        return "Reply with the number alone: digits, no zeros in front, a minus sign if negative."
+        return f"{verb} the number alone: digits, no zeros in front, a minus sign if negative."
     end = (
         "and nothing else" if task.work is None else "behind your working and an = if you need any"
     )
     return (
         "Numbers are written backwards here, least significant digit first, padded with zeros: 12 "
-        f"as 4 digits is 2100. Reply with the {len(task.answer.rstrip('-'))} digits of the result, "
+        f"as 4 digits is 2100. {verb} the {len(task.answer.rstrip('-'))} digits of the result, "
         f"written the same way, {end}."
     )
 

@@ -28,6 +28,7 @@ from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig, TurnRecord
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolTable
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         "render_fps": 1,  # of no meaning for text, but Gymnasium warns without it
     }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
+    tools: ClassVar[ToolTable] = ANY_TEXT
+    """What an agent can do, for those that play by tool calls; every call is an action's text."""
     has_waiting_steps: bool = False
     """Whether steps wait on a server or on another process, so that threads make many faster."""
 

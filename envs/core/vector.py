@@ -291,6 +291,5 @@ make_arithmetic = partial(TextVectorEnv.make, "AgentPEFT/Arithmetic-v0")
 make_gsm8k = partial(TextVectorEnv.make, "AgentPEFT/GSM8K-v0")
 make_db_bench = partial(TextVectorEnv.make, "AgentPEFT/DBBench-v0")
 make_os_interaction = partial(TextVectorEnv.make, "AgentPEFT/OSInteraction-v0")
-make_remote = partial(TextVectorEnv.make, "AgentPEFT/Remote-v0")
 make_mixture = partial(TextVectorEnv.make, "AgentPEFT/Mixture-v0")
 """The vector entry points of the suite's environments."""

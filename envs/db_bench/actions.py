@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass
 
+from agentpeft.envs.core.fenced_blocks import MAX_FENCE, write_block
 from agentpeft.envs.core.text_env import InvalidAction
 
 _MARKER = re.compile(r"Action:[ \t]*(Operation|Answer)\b")
-_BLOCK_START = re.compile(r"```sql\s")
+_BLOCK = re.compile(rf"(`{{3,{MAX_FENCE}}})sql\s(.*?)\1", re.DOTALL)
 _FINAL_ANSWER = "Final Answer:"
 
 
@@ -35,11 +36,10 @@ def parse_action(text: str) -> RunSQL | Answer | InvalidAction:
         return InvalidAction('no "Action: Operation" or "Action: Answer" found')
     body = text[marker.end() :]
     if marker.group(1) == "Operation":
-        start = _BLOCK_START.search(body)
-        end = body.find("```", start.end()) if start else -1
-        if start is None or end < 0:
+        block = _BLOCK.search(body)
+        if block is None:
             return InvalidAction('"Action: Operation" needs a ```sql block after it')
-        return RunSQL(body[start.end() : end].strip())
+        return RunSQL(block[2].strip())
     _, found, answer = body.partition(_FINAL_ANSWER)
     if not found:
         return InvalidAction('"Action: Answer" needs a line "Final Answer: ..." after it')
@@ -48,7 +48,7 @@ def parse_action(text: str) -> RunSQL | Answer | InvalidAction:
 
 def operation_action(sql: str) -> str:
     """Returns the action that runs `sql`."""
-    return f"Action: Operation\n```sql\n{sql}\n```"
+    return f"Action: Operation\n{write_block('sql', sql)}"
 
 
 def answer_action(answer: str) -> str:

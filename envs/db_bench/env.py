@@ -32,6 +32,7 @@ from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
+from agentpeft.envs.db_bench.tools import TOOLS
 from agentpeft.envs.tasks.skill_generator import choose_tasks
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
@@ -77,7 +78,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
       `DBBenchGenerator`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
-    * `prompt`: "full" or "compact".
+    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
@@ -99,6 +100,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     """
 
     default_config = EpisodeConfig(max_turns=4, reward="db")
+    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -197,7 +199,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     def _act(self, action: str) -> Turn:
         parsed = parse_action(action)
         if isinstance(parsed, InvalidAction):
-            return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
+            problem = TOOLS.advice if self.prompt_style == "tools" else parsed.problem
+            return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
         if isinstance(parsed, Answer):
             if self._grade(parsed.text):
                 return Turn("", Outcome.SUCCESS)

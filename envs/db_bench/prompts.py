@@ -1,4 +1,4 @@
-"""DB-bench's two prompts: `full` explains the game, `compact` spends the fewest tokens."""
+"""DB-bench's prompts: `full` explains the game, `tools` too, `compact` spends fewest tokens."""
 
 from typing import Literal
 
@@ -6,12 +6,18 @@ from agentpeft.envs.core.text_env import EpisodeConfig
 from agentpeft.envs.db_bench.backends.protocol import Table
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 
-PromptStyle = Literal["full", "compact"]
+PromptStyle = Literal["full", "compact", "tools"]
 
 _FULL = """\
 You work on a MySQL database. You are given its tables and a task: a question to answer from the \
 data, or a change to make to them. You have {turns}; the last one must be your answer.
 
+{actions}
+{schema}
+
+Task: {instruction}"""
+
+_TEXT_ACTIONS = """\
 Each turn, write exactly one of these two actions. You may think first.
 
 1. Run one SQL statement. You then see its result, or the error message.
@@ -40,10 +46,19 @@ SELECT COUNT(*) FROM pets WHERE age > 3
 which shows [(2,)], and then
 Action: Answer
 Final Answer: [(2,)]
+"""
 
-{schema}
+_TOOL_CALLS = """\
+Each turn, call exactly one tool: execute_sql to run SQL, or submit to give the final answer, \
+which ends the task. You may think first.
 
-Task: {instruction}"""
+Rules:
+- Statements follow MySQL's syntax and {commit}.
+- To a question, the final answer is the list of result rows, exactly as a query prints them, with \
+the columns asked for in the order asked for. If the task names an order, the rows must be in it.
+- After a change, the contents of the tables count. Still submit an answer, such as: done
+- A turn without a call of one of the tools {invalid}.
+"""
 
 _COMPACT = """\
 {schema}
@@ -63,10 +78,13 @@ def render_prompt(
         return _COMPACT.format(
             schema=schema, instruction=task.instruction, turns=turns, answer=answer
         )
+    actions = _TOOL_CALLS if style == "tools" else _TEXT_ACTIONS
     return _FULL.format(
         turns=turns,
-        invalid="ends the episode in failure" if config.invalid_ends else "costs a turn",
-        commit="are committed at once" if autocommit else "count only after a COMMIT",
+        actions=actions.format(
+            invalid="ends the episode in failure" if config.invalid_ends else "costs a turn",
+            commit="are committed at once" if autocommit else "count only after a COMMIT",
+        ),
         schema="\n".join(_full_table(table) for table in task.tables),
         instruction=task.instruction,
     )

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_path, check_share
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
+from agentpeft.envs.gsm8k.tools import TOOLS
 from agentpeft.envs.gsm8k.word_problems import WordProblems, write_with_lapses
 from agentpeft.envs.tasks.taskset import TaskSource
 
@@ -42,7 +43,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
             `train.jsonl` and `test.jsonl`, or "hub" (the `datasets` package and a network).
         split: "train" or "test": of a folder or the hub, where None is "train"; or of the
             templates, whose numbers of one never come in the other, where None is all.
-        prompt: "full" or "compact".
+        prompt: "full", "compact", or "tools" for an agent that calls `tools`.
         oracle_lapses: share of the templates' steps in which the oracle adds, whatever the question
             asks for (`write_with_lapses`): for a warm start that leaves the meaning of words to RL.
         options: `EpisodeOptions`; one turn by default.
@@ -54,6 +55,8 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         v0: first version.
     """
 
+    tools = TOOLS
+
     def __init__(
         self,
         data: str | Path | None = None,
@@ -63,7 +66,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         **options: Unpack[EpisodeOptions],
     ) -> None:
         """Raises: SettingsError, DataError."""
-        check_choice("prompt", prompt, ("full", "compact"))
+        check_choice("prompt", prompt, get_args(PromptStyle))
         check_path("data", data, "a path, 'hub'")
         check_path("split", split, "a name")
         check_share("oracle_lapses", oracle_lapses)
@@ -99,6 +102,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         if answer is NoAnswer.UNCLEAR:
             return Turn("Wrong: the final answer is not a single number.", Outcome.FAILURE)
         if self.config.max_turns == 1 or not action.strip():
-            return Turn("Invalid: no final answer such as #### 3.5.", Outcome.INVALID_ACTION)
+            wanted = TOOLS.advice if self.prompt_style == "tools" else "#### 3.5"
+            return Turn(f"Invalid: no final answer, such as {wanted}.", Outcome.INVALID_ACTION)
         left = self.config.max_turns - len(self._turns) - 1
         return Turn(f"No final answer yet; turns left: {left}.")

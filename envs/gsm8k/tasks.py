@@ -16,7 +16,7 @@ HUB = "hub"
 HUB_DATASET = "openai/gsm8k"
 DEFAULT_SPLIT = "train"
 
-PromptStyle: TypeAlias = Literal["full", "compact"]
+PromptStyle: TypeAlias = Literal["full", "compact", "tools"]
 ChatRow: TypeAlias = dict[str, list[dict[str, str]]]
 
 
@@ -75,6 +75,11 @@ def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int =
     turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
     if style == "compact":
         return f"{task.instruction}\n{turns}; end with #### and the number."
+    if style == "tools":
+        return (
+            f"Solve the problem below, step by step. You have {turns}. Submit the final answer by "
+            f"the tool: the number alone, such as 3.5.\n\nProblem: {task.instruction}"
+        )
     thinking = "" if max_turns == 1 else "Turns without a final answer are for thinking. "
     return (
         f"Solve the problem below, step by step. You have {turns}. {thinking}State the final "

@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass
 
+from agentpeft.envs.core.fenced_blocks import MAX_FENCE, write_block
 from agentpeft.envs.core.text_env import InvalidAction
 
 _MARKER = re.compile(r"Act:[ \t]*(?:(bash|finish)\b|answer[ \t]*\()")
-_BLOCK = re.compile(r"```bash[ \t]*\n(.*?)(?:\n[ \t]*)?```", re.DOTALL)
+_BLOCK = re.compile(rf"(`{{3,{MAX_FENCE}}})bash[ \t]*\n(.*?)(?:\n[ \t]*)?\1", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ def parse_action(text: str) -> Command | Finish | InvalidAction:
     block = _BLOCK.search(body)
     if block is None:
         return InvalidAction('"Act: bash" needs a ```bash block after it')
-    return Command(block[1])
+    return Command(block[2])
 
 
 def command_action(script: str) -> str:
     """Returns the action that runs a script."""
-    return f"Act: bash\n```bash\n{script}\n```"
+    return f"Act: bash\n{write_block('bash', script)}"
 
 
 def finish_action(answer: str | None) -> str:

@@ -43,6 +43,7 @@ from agentpeft.envs.os_interaction.sandboxes import (
     make_sandbox,
 )
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
+from agentpeft.envs.os_interaction.tools import TOOLS
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
@@ -88,7 +89,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
       contents in common): of generated tasks; see `OSGenerator`.
     * `sandbox`: "auto", "bubblewrap" or "docker"; `image`, `runtime`: see `make_sandbox`; `limits`:
       fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
-    * `prompt`: "full" or "compact".
+    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
     * `command_timeout_s`: of one command.
     * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
       of its reward, times the share of the checks that it made right (`share_of_checks`).
@@ -107,6 +108,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
 
     default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
     has_waiting_steps = True
+    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -223,7 +225,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
     def _act(self, action: str) -> Turn:
         parsed = parse_action(action)
         if isinstance(parsed, InvalidAction):
-            return Turn(f"Invalid action: {parsed.problem}.", Outcome.INVALID_ACTION)
+            problem = TOOLS.advice if self.prompt_style == "tools" else parsed.problem
+            return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
         if isinstance(parsed, Finish):
             return self._grade(parsed.answer)
         result = self._open_sandbox.run(parsed.script, self.command_timeout_s)

@@ -1,14 +1,26 @@
-"""OS-interaction's two prompts: `full` explains the game, `compact` spends the fewest tokens."""
+"""OS-interaction's prompts: `full` explains the game, `tools` too, `compact` is shortest."""
 
 from typing import Literal
 
-PromptStyle = Literal["full", "compact"]
+PromptStyle = Literal["full", "compact", "tools"]
 
 _FULL = """\
 You work as root in a bash shell on a Debian machine without network. You are given a task: \
 something to change on the machine, or a question about it. You have {turns}; the last one must \
-end the task with action 2 or 3.
+end the task{end}.
 
+{actions}
+Rules:
+- It is one shell all along: the current directory, variables and background jobs stay.
+- A command may take {timeout:g} seconds; over them it is killed{timeout_ends}. Nobody types into \
+the shell, so start nothing that waits for input.
+- Long output is shown without its middle.
+- An answer is only what was asked for: the number, the name or the path, without other words.
+- {other} {invalid}.
+
+{example}Task: {instruction}"""
+
+_TEXT_ACTIONS = """\
 Each turn, write exactly one of these three actions. You may think first.
 
 1. Run commands in the shell. You then see what they print.
@@ -22,15 +34,15 @@ Act: answer(42)
 
 3. End a task that asks for no answer, once all is done.
 Act: finish
+"""
 
-Rules:
-- It is one shell all along: the current directory, variables and background jobs stay.
-- A command may take {timeout:g} seconds; over them it is killed{timeout_ends}. Nobody types into \
-the shell, so start nothing that waits for input.
-- Long output is shown without its middle.
-- An answer is only what was asked for: the number, the name or the path, without other words.
-- Any other text, without one of the three actions, {invalid}.
+_TOOL_CALLS = """\
+Each turn, call exactly one tool: bash to run commands and see what they print, or submit to end \
+the task, with the answer to a question, or without one once all is done. You may think first.
+"""
 
+_OTHER_TEXT = "Any other text, without one of the three actions,"
+_TEXT_EXAMPLE = """\
 Example: to the question "How many files are in /etc/skel, hidden ones too?" you could write
 Act: bash
 ```bash
@@ -39,7 +51,7 @@ ls -A /etc/skel | wc -l
 which prints 3, and then
 Act: answer(3)
 
-Task: {instruction}"""
+"""
 
 _COMPACT = """\
 {instruction}
@@ -57,8 +69,13 @@ def render_prompt(
     turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
     if style == "compact":
         return _COMPACT.format(instruction=instruction, turns=turns)
+    is_text = style == "full"
     return _FULL.format(
         turns=turns,
+        end=" with action 2 or 3" if is_text else "",
+        actions=_TEXT_ACTIONS if is_text else _TOOL_CALLS,
+        other=_OTHER_TEXT if is_text else "A turn without a call of one of the tools",
+        example=_TEXT_EXAMPLE if is_text else "",
         timeout=timeout_s,
         timeout_ends=", and the task has failed" if does_end["timeout"] else "",
         invalid="ends the task in failure" if does_end["invalid"] else "costs a turn",

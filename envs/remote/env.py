@@ -15,8 +15,10 @@ from agentpeft.envs.core.errors import (
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import name_of
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
+from agentpeft.envs.remote.links import Links, sharing_links
 from agentpeft.envs.remote.messages import PROTOCOL, to_utf8
 from agentpeft.envs.remote.servers import Servers, Urls
 from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
@@ -81,6 +83,7 @@ class RemoteEnv(TextEnv[Task]):
         self._servers = Servers(url, f"{name_of(env_id)}/ws" if env_id else "ws")
         self._token, self._ca_file = token, ca_file
         self._connect_s, self._timeout_s = connect_s, timeout_s
+        self._links = Links.shared()
         render_mode = options.pop("render_mode", None)
         self._env_kwargs = _check_kwargs(options)
         self._connection: Connection | None = None
@@ -97,7 +100,8 @@ class RemoteEnv(TextEnv[Task]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the session. Raises: ClosedEnvironmentError."""
-        return {**super().__getstate__(), "_connection": None, "_playing": None}
+        own = {"_connection": None, "_playing": None, "_links": None}
+        return {**super().__getstate__(), **own}
 
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
@@ -192,7 +196,7 @@ class RemoteEnv(TextEnv[Task]):
         for url in self._servers.in_order():
             try:
                 connection = Connection.open(
-                    url, self._token, self._ca_file, self._connect_s, self._timeout_s
+                    url, self._token, self._ca_file, self._connect_s, self._timeout_s, self._links
                 )
                 with ExitStack() as on_error:
                     on_error.callback(connection.close)
@@ -209,6 +213,12 @@ class RemoteEnv(TextEnv[Task]):
         self._description = self._description or description
         if description != self._description:
             raise EnvFault(f"{url}: another environment than before: {shown(description)}")
+
+
+def make_remote(**kwargs: Any) -> TextVectorEnv:
+    """Returns copies of a remote environment, whose sessions share a connection to each server."""
+    with sharing_links():
+        return TextVectorEnv.make("AgentPEFT/Remote-v0", **kwargs)
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:

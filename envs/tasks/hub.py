@@ -9,19 +9,22 @@ from importlib.util import find_spec
 from agentpeft.envs.core.errors import DataError, SettingsError
 from agentpeft.envs.tasks.records import Record
 
+HUB_PREFIX = "hub:"
+"""Begins the name of a data set where a file's path may stand too."""
 _CHECK_TIMEOUT_S = 5.0
 _OFFLINE = "HF_HUB_OFFLINE"
 
 
-def load_hub_rows(dataset: str, config: str, split: str) -> Iterator[Record]:
+def load_hub_rows(dataset: str, config: str | None, split: str) -> Iterator[Record]:
     """Returns a split's rows, from the local cache where there is no network.
 
+    `dataset` is an id, or a folder of files that the package reads. `config` None is its only one.
     A hub that does not answer within 5 s counts as no network and sets `HF_HUB_OFFLINE` (the
     package reads it when it is first imported; its own retries take half a minute).
     Raises: SettingsError without the package, DataError where the rows cannot be had.
     """
     if find_spec("datasets") is None:
-        raise SettingsError(f"{dataset} needs the datasets package (pip install datasets)")
+        raise SettingsError(f"{dataset} needs datasets: pip install 'agentpeft[hub]'")
     if not is_hub_reachable():
         os.environ[_OFFLINE] = "1"
     from datasets import load_dataset

@@ -1,5 +1,6 @@
 """The tasks that attacks play, and the environments with small limits in which they play them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from agentpeft.envs import Taskset, TextEnv
@@ -115,9 +116,11 @@ def make_sql_env(database: str) -> DBBenchEnv:
     )
 
 
-def make_shell_env(sandbox: SandboxKind) -> OSInteractionEnv:
+def make_shell_env(
+    sandbox: SandboxKind, make: Callable[..., OSInteractionEnv] = OSInteractionEnv
+) -> OSInteractionEnv:
     """Returns OS-interaction with small limits; invalid actions cost a turn only."""
-    return OSInteractionEnv(
+    return make(
         task_source=Taskset(SHELL_TASKS),
         sandbox=sandbox,
         limits=SMALL,

@@ -75,7 +75,7 @@ def test_data_is_a_path():
 
 def test_the_hub_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(SettingsError, match="needs the datasets package"):
+    with pytest.raises(SettingsError, match="needs datasets: pip install"):
         GSM8KEnv(data="hub")
 
 

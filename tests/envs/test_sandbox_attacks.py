@@ -46,6 +46,14 @@ def test_fork_bomb_is_bounded_and_ended(sandbox):
     assert int(output(sandbox, "set -- /proc/[0-9]*; echo $#")) <= SMALL.num_processes + 5
 
 
+def test_who_was_ended_with_a_command_says_nothing_in_the_next(sandbox):
+    for writer in ("while :; do echo late; done", "trap 'echo late' INT; while :; do :; done"):
+        for _ in range(3):
+            run = sandbox.run(f"for i in {{1..8}}; do ({writer}) & done; sleep 60", 0.5)
+            assert run.is_timeout
+            assert is_usable(sandbox)
+
+
 def test_fork_bomb_of_many_users_is_bounded(sandbox):
     sandbox.prepare("for i in 1 2 3 4; do useradd u$i; done", 10)
     spawn = "for i in {1..20}; do sleep 9 & done; wait"

@@ -199,7 +199,7 @@ class _Server:
         _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
-            with _inside(f"{_BASE}/episode/upper"):
+            with served_files.inside(f"{_BASE}/episode/upper"):
                 changed = served_files.walk("/")
             self._pipes.watch(f"{_BASE}/check/root", changed)
             return self._run(command, timeout_s)
@@ -210,7 +210,7 @@ class _Server:
 
     def _apply_changes(self, before: served_files.Fields, *how: Any) -> None:
         root = f"{_BASE}/episode/root"
-        with _inside(root):
+        with served_files.inside(root):
             served_files.apply_changes(before, *how)
         self._pipes.watch(root, [change[:2] for change in before["changes"]])
 
@@ -220,24 +220,10 @@ class _Server:
 
 def _in_tree(name: str, work: Callable[..., object]) -> Callable[..., object]:
     def work_inside(*arguments: object) -> object:
-        with _inside(f"{_BASE}/{name}"):
+        with served_files.inside(f"{_BASE}/{name}"):
             return work(*arguments)
 
     return work_inside
-
-
-@contextmanager
-def _inside(root: str) -> Iterator[None]:
-    """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
-    outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.chroot(root)
-        os.chdir("/")
-        yield
-    finally:
-        os.fchdir(outside)
-        os.chroot(".")
-        os.close(outside)
 
 
 def _unmount_if_there(*names: str) -> None:

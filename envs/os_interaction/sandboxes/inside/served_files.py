@@ -10,13 +10,28 @@ import base64
 import os
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 Fields = dict[str, Any]
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextmanager
+def inside(root: str) -> Iterator[None]:
+    """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
+    outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.chroot(root)
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(outside)
+        os.chroot(".")
+        os.close(outside)
 
 
 def stat_path(path: str) -> Fields | None:

@@ -36,6 +36,7 @@ ENVIRONMENT = {
 }
 _PREAMBLE = b"set +o history +H; PS1= PS2= PS4='+ '; exec 200>&1 99>&-; cd ~ || cd /\n"
 _CHUNK_BYTES = 1 << 16
+"""All that a pipe holds."""
 _FREE_BYTES = 1 << 20
 _MARKER_BYTES = 64
 _TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
@@ -181,6 +182,8 @@ class PersistentShell:
             shell, jobs = self._list_jobs()
             victims = add_descendants([pid for pid in jobs if pid not in before])
             if is_back and not victims:
+                output.add(self._buffer + self._take_chunk())  # said after the shell was back
+                self._buffer = b""
                 return True
             if not is_back:
                 send_signal(shell, signal.SIGINT)

@@ -1,0 +1,1 @@
+"""Environments played by tool calls: what the tools are, and an episode of such calls."""

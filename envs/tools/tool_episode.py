@@ -1,0 +1,98 @@
+"""`ToolEpisode`: an episode that is played by tool calls, for whoever brings them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from agentpeft.envs.core.errors import EnvFault
+from agentpeft.envs.core.outcomes import Outcome
+from agentpeft.envs.core.text_env import TextEnv
+from agentpeft.envs.registration import find_spec
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable
+
+OVER = "The episode is over."
+
+
+class ToolEpisode:
+    """The episode that an environment has just been reset to, call by call.
+
+    A model sees what `call` returns, and nothing else: neither the reward nor `info`. An answer is
+    never empty, since some protocols know no empty one.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str]) -> None:
+        """`env` is at the start of an episode; one that is no `TextEnv` has the tool `act`."""
+        self._env = env
+        self.tools = tools_of(env)
+        self.episode_return = 0.0
+        self.outcome = Outcome.ONGOING
+        self.is_over = False
+        self.fault: EnvFault | None = None
+
+    def call(self, call: ToolCall) -> str:
+        """Plays a call as one turn, and returns what the agent is answered. Raises: EnvFault."""
+        if self.is_over:
+            return OVER
+        problem = self.tools.find_problem(call)
+        try:
+            action = self.tools.to_action(call)
+            observation, reward, terminated, truncated, info = self._env.step(action)
+        except EnvFault as fault:
+            self.fault, self.is_over, self.outcome = fault, True, Outcome.UNKNOWN
+            raise
+        self.episode_return += float(reward)
+        self.is_over = terminated or truncated
+        self.outcome = info.get("outcome", self.outcome)
+        if problem is not None:
+            observation = f"Invalid call: {problem}."
+        return observation or (OVER if self.is_over else "(no output)")
+
+    def call_openai(self, tool_calls: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+        """Plays the `tool_calls` of an OpenAI message in turn, and returns the messages after it.
+
+        Each call is a turn of its own. Raises: EnvFault.
+        """
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": str(each.get("id", "")),
+                "content": self.call(ToolCall.from_openai(each)),
+            }
+            for each in tool_calls
+        ]
+
+    def return_if_stopped(self) -> float:
+        """Returns the episode's return if the agent calls no more.
+
+        One that is not over then ends as by an invalid action. Raises: EnvFault of an earlier call.
+        """
+        if self.fault is not None:
+            raise self.fault
+        if self.is_over or not isinstance(self._env.unwrapped, TextEnv):
+            return self.episode_return
+        return self.episode_return + self._env.unwrapped.final_reward(Outcome.INVALID_ACTION)
+
+
+def tools_of(env: gymnasium.Env[Any, Any]) -> ToolTable:
+    """Returns an environment's tools."""
+    return env.unwrapped.tools if isinstance(env.unwrapped, TextEnv) else ANY_TEXT
+
+
+def find_tools(env_id: str) -> ToolTable:
+    """Returns the tools of a registered environment. Raises: SettingsError on an unknown id."""
+    creator: object = find_spec(env_id).entry_point
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
+    if isinstance(creator, type) and issubclass(creator, TextEnv):
+        return creator.tools
+    return ANY_TEXT
+
+
+def tool_kwargs(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `kwargs` with what makes an environment's prompt speak of its tools.
+
+    What `kwargs` say themselves stays. Raises: SettingsError on an unknown id.
+    """
+    return {**find_tools(env_id).env_kwargs, **kwargs}
