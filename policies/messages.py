@@ -117,9 +117,9 @@ class EpisodeRecord:
 class TokenRecord:
     """An episode as the learner saw it, for reports; its other facts are in its EpisodeRecord.
 
-    `prompt` is as it was tokenised. `tokens` and `loss_mask` (1: sampled): (T,). `advantages` and
-    `ratios`: one for each sampled token; a ratio is the token's probability after the update over
-    that with which it was sampled.
+    `prompt` is as it was tokenised. `tokens` and `loss_mask` (1: sampled): (T,). `advantages`,
+    `sampling_logprobs` and `ratios`: one for each sampled token; a ratio is the token's probability
+    after the update over that with which it was sampled.
     """
 
     group_id: int
@@ -129,6 +129,7 @@ class TokenRecord:
     tokens: tuple[str, ...]
     loss_mask: tuple[int, ...]
     advantages: tuple[float, ...]
+    sampling_logprobs: tuple[float, ...]
     ratios: tuple[float, ...]
 
 

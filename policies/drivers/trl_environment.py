@@ -5,16 +5,17 @@ one of those whose tool calls TRL knows. It is also TRL that takes the turns, on
 and not `play_episode`.
 """
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, wraps
 from typing import Any
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, from_rows, to_rows
+from agentpeft.envs import SettingsError, Task, from_rows, to_rows
 from agentpeft.envs.tasks.task_rows import is_task_row
+from agentpeft.envs.tools.tool_episode import OVER, ToolEpisode, find_tools, tool_kwargs
+from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
 from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import Env
-from agentpeft.policies.rollout.play import reward_for
-
-OVER = "The episode is over."
 
 
 def make_rows(
@@ -37,18 +38,24 @@ def make_rows(
 class TrlEnvironment:
     """One environment at a time, for `environment_factory`; its public methods are the tools.
 
-    The task is a function of the row (and of the environment's seed, for a position), so that a
-    group's episodes are of one task.
+    TRL looks for tools among a class's functions, so that each table of tools has a class of its
+    own, below this one. The task is a function of the row (and of the environment's seed, for a
+    position), so that a group's episodes are of one task.
     """
 
+    def __new__(cls, env_id: str, *_: object, **__: object) -> "TrlEnvironment":
+        """Returns an instance of the class with the environment's tools."""
+        return super().__new__(_class_with(find_tools(env_id)))
+
     def __init__(self, env_id: str, kwargs: dict[str, Any] | None = None, seed: int = 0) -> None:
-        """`kwargs` are the environment's settings. Raises: SettingsError."""
-        self._pool = EnvPool(env_id, kwargs or {}, (seed,))
+        """`kwargs` are the environment's settings, its prompt that for tools by default.
+
+        Raises: SettingsError.
+        """
+        self._pool = EnvPool(env_id, tool_kwargs(env_id, kwargs or {}), (seed,))
         self._env: Env | None = None
-        self._return = 0.0
-        self._fault: EnvFault | None = None
+        self._episode: ToolEpisode | None = None
         self._next_position = 0
-        self._is_over = True
 
     def reset(
         self,
@@ -69,12 +76,11 @@ class TrlEnvironment:
         """
         if isinstance(position, Mapping):
             return self.reset(**position)
-        if self._env is not None:
+        if self._env is not None and self._episode and self._episode.fault is None:
             self._pool.give_back(self._env)
-            self._env = None
-        self._return, self._fault, self._is_over = 0.0, None, True
+        self._env = self._episode = None
         self._env, prompt = self._begin(position, seed, task_id, row)
-        self._is_over = False
+        self._episode = ToolEpisode(self._env)
         return prompt
 
     def _begin(
@@ -98,33 +104,37 @@ class TrlEnvironment:
             raise SettingsError(f"a row has a position or a seed, got {position} and {seed}")
         return self._pool.begin_with(seed)
 
-    def act(self, action: str) -> str:
-        """Acts in the environment.
-
-        Args:
-            action: The whole text of the action, in the form that the task asks for.
-
-        Returns:
-            What the environment answers.
-        """
-        if self._is_over or self._env is None:
-            return OVER
-        try:
-            observation, reward, terminated, truncated, _ = self._env.step(str(action))
-        except EnvFault as fault:
-            self._fault, self._env, self._is_over = fault, None, True
-            raise
-        self._return += float(reward)
-        self._is_over = terminated or truncated
-        return observation
-
     def get_reward(self) -> float:
         """Returns the episode's return; one that stopped without a call ends as an invalid action.
 
         Raises: EnvFault of an earlier call, since TRL would show it to the model and train on it.
         """
-        if self._fault is not None:
-            raise self._fault
-        if self._env is None or self._is_over:
-            return self._return
-        return self._return + reward_for(self._env, Outcome.INVALID_ACTION)
+        return 0.0 if self._episode is None else self._episode.return_if_stopped()
+
+    def _call(self, tool: Tool, arguments: Mapping[str, object]) -> str:
+        """Plays a call of one of the tools. Raises: EnvFault."""
+        if self._episode is None:
+            return OVER
+        return self._episode.call(ToolCall(tool.name, arguments))
+
+
+@lru_cache
+def _class_with(tools: ToolTable) -> type[TrlEnvironment]:
+    """Returns the class whose methods are these tools."""
+    methods = {tool.name: _method_of(tool) for tool in tools}
+    return type(TrlEnvironment.__name__, (TrlEnvironment,), methods)
+
+
+def _method_of(tool: Tool) -> Callable[..., str]:
+    """Returns a method with the tool's docstring and signature, which takes what may be called."""
+
+    @wraps(tool.write)
+    def call(self: TrlEnvironment, **arguments: object) -> str:
+        return self._call(tool, arguments)
+
+    signature = inspect.signature(tool.write)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[own, *signature.parameters.values()]
+    )
+    return call

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 from agentpeft.policies.models.scoring import token_logprobs
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -49,6 +50,8 @@ class TrlRollout:
         `model` says how the model reads and writes: its system prompt, its template's variables.
         Raises: SettingsError.
         """
+        if model is not None and model.tool_calls:
+            raise SettingsError("model.tool_calls: TRL's own tool calls are TrlEnvironment's")
         self._pool = EnvPool(env_id, kwargs or {}, (seed,))
         self._chat = ChatFormat(tokenizer, model or ModelSettings())
         self._max_new_tokens = max_new_tokens

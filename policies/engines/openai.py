@@ -1,6 +1,7 @@
 """`OpenAIEngine`: plays through any OpenAI-compatible endpoint, for evaluation (needs `openai`).
 
-Such a model's tokens are not known here, so a conversation is kept as text, by `TextChat`. Nothing
+Such a model's tokens are not known here, so a conversation is kept as text, by `TextChat`, or by
+`EndpointToolChat` where the model acts by calls of tools. Nothing
 can be learnt from what it samples: there are no log-probabilities.
 """
 
@@ -8,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import cast
 
 import numpy as np
 from openai import APIError, AsyncOpenAI, BadRequestError
@@ -32,13 +34,15 @@ _MAX_RETRIES = 5
 class Endpoint:
     """Where to ask, and for which model.
 
-    `options` are further fields of every request, such as `{"top_p": 0.9}`.
+    `options` are further fields of every request, such as `{"top_p": 0.9}`. `adapters` are models
+    there that a request's `adapter_version` chooses from, by number, in place of `model`.
     """
 
     url: str
     model: str
     api_key: str
     options: Mapping[str, object] = field(default_factory=dict)
+    adapters: tuple[str, ...] = ()
 
 
 class OpenAIEngine:
@@ -77,7 +81,7 @@ class OpenAIEngine:
             raise EngineError(f"endpoint {self._endpoint.url}: {error}") from None
         if answer.usage is not None:
             self.num_tokens[_episode(request.session)] += answer.usage.completion_tokens
-        ids = self._chat.encode_action(answer.choices[0].message.content or "")
+        ids = self._chat.encode_message(answer.choices[0].message.model_dump())
         if answer.choices[0].finish_reason == "length":
             return _complete(ids[:-1], StopReason.MAX_NEW_TOKENS)
         return _complete(ids, StopReason.STOP_TOKEN)
@@ -87,19 +91,13 @@ class OpenAIEngine:
         if "max_completion_tokens" not in body:  # what reasoning models want in its place
             body["max_tokens"] = request.max_new_tokens
         seed = sha256(repr(request.seed).encode()).digest()[:4]
-        system = self._chat.system_prompt
-        messages: list[ChatCompletionMessageParam] = (
-            [{"role": "system", "content": system}] if system else []
-        )
-        messages += [
-            {"role": "assistant", "content": text}
-            if index % 2
-            else {"role": "user", "content": text}
-            for index, text in enumerate(self._chat.split(request.prompt_ids))
-        ]
+        if self._chat.tools:
+            body["tools"] = self._chat.tools
+        messages = self._chat.to_messages(request.prompt_ids)
+        own, number = self._endpoint, request.adapter_version or 0
         return await self._client.chat.completions.create(
-            model=self._endpoint.model,
-            messages=messages,
+            model=own.adapters[number] if own.adapters else own.model,
+            messages=cast(list[ChatCompletionMessageParam], messages),
             temperature=request.temperature,
             seed=int.from_bytes(seed, "big") >> 1,
             extra_body=body,

@@ -22,20 +22,22 @@ from agentpeft.policies.messages import (
     GenerationRequest,
     Ids,
 )
-from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction
 
 
 class ReplayChat(ChatFormat):
     """A chat that puts the last `num_examples` successes of each group before a prompt.
 
     Successes are dealt out to the groups in turn, and a prompt has one variant a group;
-    `variants` has them by the ids of the first, which `begin` returns.
+    `variants` has them by the ids of the first, which `begin` returns; `prompts` has the text
+    without examples by the ids of each.
     """
 
     def __init__(self, chat: ChatFormat, num_examples: int, num_groups: int = 1) -> None:
         """`num_examples` 0 leaves prompts as they are."""
         self._chat, self.stop_token_ids = chat, chat.stop_token_ids
         self.variants: dict[bytes, tuple[Ids, ...]] = {}
+        self.prompts: dict[bytes, str] = {}
         self._examples = [deque[str](maxlen=num_examples) for _ in range(num_groups)]
         self._num_seen = 0
 
@@ -57,19 +59,20 @@ class ReplayChat(ChatFormat):
         )
         variants = tuple(self._chat.begin(text, system) for text in texts)
         self.variants[variants[0].tobytes()] = variants
+        self.prompts |= {ids.tobytes(): prompt for ids in variants}
         return variants[0]
 
-    def extend(self, ids: Ids, observation: str) -> Ids:
+    def extend(self, ids: Ids, *observations: str) -> Ids:
         """Returns the tokens between `ids` and the next action."""
-        return self._chat.extend(ids, observation)
+        return self._chat.extend(ids, *observations)
 
     def decode(self, sampled: Ids) -> str:
         """Returns what was said."""
         return self._chat.decode(sampled)
 
-    def find_action(self, said: str) -> str:
-        """Returns what the environment is told."""
-        return self._chat.find_action(said)
+    def find_actions(self, said: str) -> list[FoundAction]:
+        """Returns what the environment is told, in order."""
+        return self._chat.find_actions(said)
 
     @property
     def system_prompt(self) -> str | None:
@@ -77,7 +80,7 @@ class ReplayChat(ChatFormat):
         return self._chat.system_prompt
 
     def _retell(self, role: str, text: str) -> str:
-        return f"{role}: {self.find_action(text) if role == 'assistant' else text}"
+        return f"{role}: {self._chat.strip_thoughts(text) if role == 'assistant' else text}"
 
 
 class VotingEngine:

@@ -1,14 +1,14 @@
-"""Packs trajectories into padded micro-batches, so that nothing is computed twice.
+"""Lays trajectories out in micro-batches, so that nothing is computed twice.
 
-A group's prompt runs once, and its keys and values (with their gradients) are expanded over the
-group's continuations; equal continuations of a group run once; logits are made only at positions
-that predict a sampled token. All of it is exact: losses and gradients are those of running every
-sequence alone, but for the order of summation.
+Packed, a micro-batch is one row without padding: a group's prompt, once, then its answers, each of
+which sees the prompt and itself (`packed_attention`), then the next group. Equal answers of a group
+are there once; logits are made only at positions that predict a sampled token. All of it is exact:
+losses and gradients are those of running every sequence alone, but for the order of summation.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,31 +16,29 @@ from torch import Tensor
 
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Floats, Ids, Trajectory
+from agentpeft.policies.models.packed_attention import Packing, Segment, make_packing
 
-_PASS_TOKENS = 256
-"""A pass through the model takes, beside its tokens, about the time of so many."""
+Layout: TypeAlias = Literal["shared", "packed", "padded"]
+"""One row with shared prompts; one row of whole sequences; or a padded row for each sequence."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Padded rows, and where in them the sampled tokens are predicted.
+    """Rows of tokens, and where in them the sampled tokens are predicted.
 
-    `prompt_ids`: (P, S), P = 0 where rows hold their prompts. `row_ids`: (R, T), the rest of each
-    distinct sequence; both are right-padded. `row_prompts`: (R,) the prompt of each row.
-    Logits are computed at U positions only: the flat positions `needed_prompts` and `needed_rows`,
-    one after the other. Sampled token i of N is predicted at the position number `slots[i]` of
-    these, and has the id `targets[i]`. Tokens are listed member by member: `order` has the members'
-    numbers, `num_tokens` how many tokens each has.
+    `token_ids`: (B, T), where B is 1 if they are packed: then `packing` says what each token sees,
+    and `position_ids` (1, T) its place in its own sequence. Else rows are padded on the right, and
+    both are None. Logits are computed at U flat positions only, `needed` (U,). Sampled token i of N
+    is predicted at the position number `slots[i]` of these, and has the id `targets[i]`. Tokens are
+    listed member by member: `order` has the members' numbers, `num_tokens` how many each has.
     """
 
     order: list[int]
     num_tokens: list[int]
-    prompt_ids: Tensor
-    prompt_lengths: Tensor
-    row_ids: Tensor
-    row_prompts: Tensor
-    needed_prompts: Tensor
-    needed_rows: Tensor
+    token_ids: Tensor
+    position_ids: Tensor | None
+    packing: Packing | None
+    needed: Tensor
     slots: Tensor
     targets: Tensor
 
@@ -52,7 +50,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class _Place:
-    """Member number `number` of those that are packed lies in row `row` of its unit."""
+    """Member number `number` of those that are laid out is row `row` of its unit."""
 
     number: int
     trajectory: Trajectory
@@ -61,68 +59,42 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Unit:
-    """Distinct continuations of one prompt: what a micro-batch is filled with."""
+    """Distinct continuations of one prompt, which may be empty."""
 
     prompt: Ids
     rows: list[Ids]
     places: list[_Place]
 
     @property
-    def size(self) -> tuple[int, int]:
-        return len(self.prompt), max(map(len, self.rows), default=0)
+    def num_tokens(self) -> int:
+        return len(self.prompt) + sum(map(len, self.rows))
 
 
 def make_micro_batches(
-    members: Sequence[GroupMember], max_tokens: int, share_prompts: bool, device: torch.device
+    members: Sequence[GroupMember], max_tokens: int, layout: Layout, device: torch.device
 ) -> list[MicroBatch]:
-    """Returns all members in batches of at most `max_tokens` padded tokens.
+    """Returns all members in batches of at most `max_tokens` tokens, padding included.
 
     A sequence longer than that is a batch of its own; members without sampled tokens are left out.
-    Of these ways to fill the batches the one is taken that computes least, padding included: with
-    prompts shared, repeated within a group or not, by the prompts' lengths or the rows'; or plain.
     """
     numbered = [(i, member) for i, member in enumerate(members) if member.num_sampled_tokens]
-    plain = _plain_units(numbered)
-    if not share_prompts:
-        return [_pack(batch, device) for batch in _fill(plain, max_tokens)[1]]
-    choices = [sorted(units, key=lambda u: u.size) for units in _shared_units(numbered, max_tokens)]
-    choices += [sorted(units, key=lambda unit: unit.size[::-1]) for units in choices]
-    ways = [_fill(units, max_tokens) for units in choices]
-    if sum(sum(unit.size) for unit in plain) < min(cost for cost, _ in ways):
-        ways.append(_fill(plain, max_tokens))
-    return [_pack(batch, device) for batch in min(ways, key=lambda way: way[0])[1]]
-
-
-def _fill(units: Sequence[_Unit], max_tokens: int) -> tuple[int, list[list[_Unit]]]:
-    """Returns how much is computed, and the batches. None of several units is over `max_tokens`."""
-    sizes = [(*unit.size, len(unit.rows)) for unit in units]
-    cost, parts = _cut(sizes, max_tokens, _PASS_TOKENS)
-    return cost, [list(units[part]) for part in parts]
-
-
-def _cut(
-    sizes: Sequence[tuple[int, int, int]], max_tokens: int, extra: int
-) -> tuple[int, list[slice]]:
-    """Returns the cheapest way to cut a sequence: what it computes, and its parts.
-
-    `sizes`: a prompt's length, a row's, and how many rows. A part has the tokens of its prompts and
-    rows, padded to the longest of each, and `extra` ones. One that is over `max_tokens` is alone.
-    """
-    best: list[tuple[int, list[slice]]] = [(0, [])]  # of the first n
-    for stop in range(1, len(sizes) + 1):
-        choices: list[tuple[int, int]] = []
-        longest_prompt = longest_row = num_rows = 0
-        for start in range(stop - 1, -1, -1):
-            prompt, row, more = sizes[start]
-            longest_prompt, longest_row = max(longest_prompt, prompt), max(longest_row, row)
-            num_rows += more
-            num_tokens = (stop - start) * longest_prompt + num_rows * longest_row
-            if choices and num_tokens > max_tokens:
-                break
-            choices.append((best[start][0] + num_tokens + extra, start))
-        cost, start = min(choices)
-        best.append((cost, [*best[start][1], slice(start, stop)]))
-    return best[-1]
+    if layout == "shared":
+        units = _shared_units(numbered, max_tokens)
+    else:
+        units = _whole_sequences(numbered)
+    units.sort(key=lambda unit: unit.num_tokens)
+    batches: list[list[_Unit]] = []
+    num_tokens = 0
+    for unit in units:
+        num_tokens += unit.num_tokens
+        if batches and layout == "padded":
+            num_tokens = (len(batches[-1]) + 1) * unit.num_tokens
+        if not batches or num_tokens > max_tokens:
+            batches.append([])
+            num_tokens = unit.num_tokens
+        batches[-1].append(unit)
+    lay_out = _lay_out_padded if layout == "padded" else _lay_out_packed
+    return [lay_out(batch, device) for batch in batches]
 
 
 def _fed_ids(trajectory: Trajectory) -> Ids:
@@ -130,77 +102,108 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
     return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
-def _shared_units(
-    numbered: Sequence[tuple[int, GroupMember]], max_tokens: int
-) -> tuple[list[_Unit], list[_Unit]]:
-    """Returns the groups, cut where another copy of the prompt saves more padding, and whole."""
-    groups: dict[tuple[int, bytes], list[tuple[int, Trajectory]]] = {}
+def _shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> list[_Unit]:
+    """Returns the groups; one of more than `max_tokens` in parts, each with the prompt."""
+    groups: dict[tuple[int, bytes], dict[bytes, list[tuple[int, Trajectory]]]] = {}
     for number, member in numbered:
-        key = member.group, member.trajectory.prompt_ids.tobytes()
-        groups.setdefault(key, []).append((number, member.trajectory))
-    ways: tuple[list[_Unit], list[_Unit]] = [], []
+        trajectory = member.trajectory
+        same_prompt = groups.setdefault((member.group, trajectory.prompt_ids.tobytes()), {})
+        same_prompt.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
+    units: list[_Unit] = []
     for group in groups.values():
-        prompt = group[0][1].prompt_ids
-        equal: dict[bytes, list[tuple[int, Trajectory]]] = {}
-        for number, trajectory in sorted(group, key=lambda each: len(_fed_ids(each[1]))):
-            equal.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
-        answers = list(equal.values())
-        rows = [_fed_ids(same[0][1]) for same in answers]
-        sizes = [(0, len(row), 1) for row in rows]
-        for units, copy in zip(ways, (len(prompt), max_tokens), strict=True):
-            for part in _cut(sizes, max_tokens - len(prompt), copy)[1]:
-                places = [_Place(*one, i) for i, same in enumerate(answers[part]) for one in same]
-                units.append(_Unit(prompt, rows[part], places))
-    return ways
+        unit: _Unit | None = None
+        for same in sorted(group.values(), key=lambda same: len(_fed_ids(same[0][1]))):
+            prompt, row = same[0][1].prompt_ids, _fed_ids(same[0][1])
+            if unit is None or unit.num_tokens + len(row) > max_tokens:
+                unit = _Unit(prompt, [], [])
+                units.append(unit)
+            unit.places.extend(_Place(*one, len(unit.rows)) for one in same)
+            unit.rows.append(row)
+    return units
 
 
-def _plain_units(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:
+def _whole_sequences(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:
+    """Returns each distinct sequence as a row without a prompt before it."""
     units: dict[bytes, _Unit] = {}
     for number, member in numbered:
         row = np.concatenate([member.trajectory.prompt_ids, _fed_ids(member.trajectory)])
         unit = units.setdefault(row.tobytes(), _Unit(row[:0], [row], []))
         unit.places.append(_Place(number, member.trajectory, 0))
-    return sorted(units.values(), key=lambda unit: unit.size)
+    return list(units.values())
 
 
-def _pack(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
-    prompts = _pad([unit.prompt for unit in units])
-    rows = _pad([row for unit in units for row in unit.rows])
-    places = [place for unit in units for place in unit.places]
-    # Lay all padded prompts end to end, then all padded rows. A code is an index into that line:
-    # the position just before a sampled token. Tokens that share a position share its logits.
-    codes, first_row = [], 0
-    for number, unit in enumerate(units):
-        last_of_prompt = number * prompts.shape[1] + len(unit.prompt) - 1
-        for place in unit.places:
-            # Without a shared prompt, the row begins with the prompt
-            offset = 0 if len(unit.prompt) else len(place.trajectory.prompt_ids)
-            before = np.flatnonzero(place.trajectory.loss_mask) + offset - 1
-            in_row = prompts.size + (first_row + place.row) * rows.shape[1] + before
-            codes.append(np.where(before < 0, last_of_prompt, in_row))
-        first_row += len(unit.rows)
-    needed, slots = np.unique(np.concatenate(codes), return_inverse=True)
-    targets = [place.trajectory.token_ids[place.trajectory.loss_mask] for place in places]
+def _lay_out_packed(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
+    ids: list[Ids] = []
+    segments: list[Segment] = []
+    row_starts: list[list[int]] = []
+    stop = 0
 
-    def tensor(array: Any) -> Tensor:
-        return torch.as_tensor(np.asarray(array)).to(device)
+    def add(context: Ids, tokens: Ids) -> Ids:
+        nonlocal stop
+        places = np.arange(stop, stop + len(tokens))
+        stop += len(tokens)
+        if len(tokens):
+            ids.append(tokens)
+            segments.append(Segment(context, places))
+        return places
 
-    return MicroBatch(
-        order=[place.number for place in places],
-        num_tokens=[len(ids) for ids in targets],
-        prompt_ids=tensor(prompts),
-        prompt_lengths=tensor([len(unit.prompt) for unit in units]),
-        row_ids=tensor(rows),
-        row_prompts=tensor(np.repeat(np.arange(len(units)), [len(unit.rows) for unit in units])),
-        needed_prompts=tensor(needed[needed < prompts.size]),
-        needed_rows=tensor(needed[needed >= prompts.size] - prompts.size),
-        slots=tensor(slots),
-        targets=tensor(np.concatenate(targets)),
+    for unit in units:
+        prompt = add(np.zeros(0, np.int64), unit.prompt)
+        row_starts.append([])
+        for row in unit.rows:
+            row_starts[-1].append(stop)
+            add(prompt, row)
+    positions = [len(each.context) + np.arange(len(each.tokens)) for each in segments]
+    return _find_targets(
+        units,
+        row_starts,
+        device,
+        token_ids=_tensor(np.concatenate(ids)[None], device),
+        position_ids=_tensor(np.concatenate(positions)[None], device),
+        packing=make_packing(segments, device),
     )
 
 
-def _pad(rows: Sequence[Ids]) -> Ids:
-    padded = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
+def _lay_out_padded(units: Sequence[_Unit], device: torch.device) -> MicroBatch:
+    rows = [unit.rows[0] for unit in units]
+    width = max(map(len, rows))
+    padded = np.zeros((len(rows), width), np.int64)
     for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row
-    return padded
+    row_starts = [[number * width] for number in range(len(rows))]
+    token_ids = _tensor(padded, device)
+    return _find_targets(
+        units, row_starts, device, token_ids=token_ids, position_ids=None, packing=None
+    )
+
+
+def _find_targets(
+    units: Sequence[_Unit],
+    row_starts: Sequence[Sequence[int]],
+    device: torch.device,
+    **tokens: Any,
+) -> MicroBatch:
+    """Returns the batch of the laid out `tokens`; unit u's row r begins at `row_starts[u][r]`."""
+    before: list[Ids] = []
+    for unit, starts in zip(units, row_starts, strict=True):
+        for place in unit.places:
+            # Without a shared prompt, the row begins with the prompt
+            offset = 0 if len(unit.prompt) else len(place.trajectory.prompt_ids)
+            in_row = np.flatnonzero(place.trajectory.loss_mask) + offset - 1
+            # The prompt's last token, which predicts a row's first one, lies before the first row
+            before.append(np.where(in_row < 0, starts[0] - 1, starts[place.row] + in_row))
+    needed, slots = np.unique(np.concatenate(before), return_inverse=True)
+    places = [place for unit in units for place in unit.places]
+    targets = [place.trajectory.token_ids[place.trajectory.loss_mask] for place in places]
+    return MicroBatch(
+        order=[place.number for place in places],
+        num_tokens=[len(ids) for ids in targets],
+        needed=_tensor(needed, device),
+        slots=_tensor(slots, device),
+        targets=_tensor(np.concatenate(targets), device),
+        **tokens,
+    )
+
+
+def _tensor(array: Ids, device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)

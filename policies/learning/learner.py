@@ -28,7 +28,7 @@ from agentpeft.policies.learning.critic import (
 )
 from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.objective import Objective, Totals
-from agentpeft.policies.learning.options import control, replay, teacher
+from agentpeft.policies.learning.options import control, orthogonality, replay, teacher
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (
     GroupMember,
@@ -67,6 +67,7 @@ class Learner:
         training = settings.training
         self._optimizer = ScheduledAdamW(training, policy, self._critic.parameters())
         self._teacher = teacher.open_teacher(settings, policy.base) if training.teacher else None
+        self._orthogonality = orthogonality.Orthogonality(policy, settings.lora)
         self._replay = replay.Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
         self._num_skipped = self._num_skipped_in_a_row = 0
@@ -99,8 +100,7 @@ class Learner:
         self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
         self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
-        runners = [self._runner, *([self._teacher] if self._teacher else [])]
-        num_retries = sum(runner.end_update() for runner in runners)
+        num_retries = sum(each.end_update() for each in (self._runner, self._teacher) if each)
         self._num_oom_retries += sum(self.peers.gather(num_retries))
         return {
             **totals.metrics(),
@@ -222,7 +222,7 @@ class Learner:
         share = [weighted[number] for number in numbers]
         share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
-        whole = Totals()
+        whole = self._orthogonality.penalize()
         for each in self.peers.gather(share_totals):
             whole.add(each)
         limit = self.settings.training.max_grad_norm

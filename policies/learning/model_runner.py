@@ -3,20 +3,18 @@
 Only models that change their logits have them made, (U, V); others: `linear_logprobs`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer
 
 from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
+from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.critic import Critic, Pass
 from agentpeft.policies.learning.objective import (
     Objective,
@@ -31,6 +29,7 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.packed_attention import can_pack, packed_attention
 from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
@@ -62,8 +61,11 @@ class ModelRunner:
         sampled_at = settings.env_runners.temperature
         self._temperature = 1.0 if spec.is_supervised or sampled_at == 0 else sampled_at
         self._has_entropy_bonus = spec.entropy_coeff > 0
-        may_share = settings.learners.share_prompts and not settings.learners.gradient_checkpointing
-        self._shares_prompts = may_share and can_share_prompts(policy.base.model.config)
+        self._layout: Layout = "padded"
+        self._attention: Callable[[], AbstractContextManager[None]] = nullcontext
+        if can_pack(policy.base.model, policy.model):
+            self._layout = "shared" if settings.learners.share_prompts else "packed"
+            self._attention = partial(packed_attention, policy.base.model)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 
     def score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
@@ -76,7 +78,7 @@ class ModelRunner:
                 logprobs |= dict.fromkeys(numbers, no_tokens)
             if each.has_values:
                 values |= dict.fromkeys(numbers, no_tokens)
-            with each.adapter():
+            with each.adapter(), self._attention():
                 self._within_memory(partial(self._score, members, each, logprobs, values))
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
@@ -125,7 +127,7 @@ class ModelRunner:
         totals = Totals()
         members = [each.sample.member for each in samples]
         for forward_pass in self._critic.passes:
-            with forward_pass.adapter():
+            with forward_pass.adapter(), self._attention():
                 for batch in self._micro_batches(members):
                     packed = [samples[number] for number in batch.order]
                     outputs = self._outputs(batch, forward_pass)
@@ -155,7 +157,7 @@ class ModelRunner:
         return Outputs(policy, values)
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
-        return make_micro_batches(members, self.max_tokens, self._shares_prompts, self._device)
+        return make_micro_batches(members, self.max_tokens, self._layout, self._device)
 
     def _within_memory(self, compute: Callable[[], _T]) -> _T:
         """Returns the result; tries again with smaller micro-batches while memory runs out."""
@@ -175,57 +177,22 @@ def compute_logits(
     """Returns the logits (U, V), float32, of the needed positions, and their states (U, H).
 
     The states are what `head`, the output layer, reads. Without `has_logits` that layer computes
-    nothing, and the logits are (0, V).
+    nothing, and the logits are (0, V). A packed batch runs under `packed_attention`. What the model
+    does after the output layer (soft caps, scales) still happens.
     """
-    logits: list[Tensor] = []
     states: list[Tensor] = []
-    extra: dict[str, Any] = {"use_cache": False}
-    if batch.prompt_ids.numel():
-        with _only_positions(head, batch.needed_prompts, states, has_logits):
-            output = model(input_ids=batch.prompt_ids, use_cache=True)
-        logits.append(output.logits[0])
-        cache = output.past_key_values
-        cache.batch_select_indices(batch.row_prompts)  # each row gets its prompt's keys and values
-        extra = {"use_cache": True, "past_key_values": cache, **_places_after_prompts(batch)}
-    if batch.row_ids.numel():
-        with _only_positions(head, batch.needed_rows, states, has_logits):
-            output = model(input_ids=batch.row_ids, **extra)
-        logits.append(output.logits[0])
-    return torch.cat(logits).float(), torch.cat(states)
-
-
-def can_share_prompts(config: PretrainedConfig) -> bool:
-    """Returns whether the model caches plain keys and values, which rows can select from."""
-    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
-
-
-@contextmanager
-def _only_positions(
-    head: nn.Module, positions: Tensor, states: list[Tensor], has_logits: bool
-) -> Iterator[None]:
-    """Lets the output layer see only the flat `positions` of its input: (B, T, H) -> (1, U, H).
-
-    Appends them to `states`, (U, H). Without `has_logits` the layer sees no position at all. What
-    the model does after that layer (soft caps, scales) still happens.
-    """
 
     def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         del module
-        states.append(args[0].flatten(0, 1).index_select(0, positions))
+        states.append(args[0].flatten(0, 1).index_select(0, batch.needed))
         return (states[-1][None] if has_logits else states[-1][None, :0],)
 
+    extra: dict[str, Any] = {}
+    if batch.packing is not None:
+        extra = {"position_ids": batch.position_ids, "packing": batch.packing}
     handle = head.register_forward_pre_hook(keep)
     try:
-        yield
+        logits = model(input_ids=batch.token_ids, use_cache=False, **extra).logits[0]
     finally:
         handle.remove()
-
-
-def _places_after_prompts(batch: MicroBatch) -> dict[str, Tensor]:
-    """Returns the rows' position ids, and a mask that hides the padding of their prompts."""
-    lengths = batch.prompt_lengths[batch.row_prompts]
-    num_columns = batch.row_ids.shape[1]
-    steps = torch.arange(num_columns, device=lengths.device)
-    columns = torch.arange(batch.prompt_ids.shape[1], device=lengths.device)
-    seen = torch.cat([columns < lengths[:, None], torch.ones_like(batch.row_ids).bool()], dim=1)
-    return {"position_ids": lengths[:, None] + steps, "attention_mask": seen.long()}
+    return logits.float(), states[0]

@@ -29,7 +29,8 @@ def to_token_record(
 ) -> TokenRecord:
     """Returns the record of a sample of `group`."""
     sample, played = updated.sample, updated.sample.member.trajectory
-    ratios = np.exp(updated.updated_logprobs - played.sampling_logprobs[played.loss_mask])
+    logprobs = played.sampling_logprobs[played.loss_mask]
+    ratios = np.exp(updated.updated_logprobs - logprobs)
     return TokenRecord(
         group_id=group.group_id,
         sample=sample.member.index,
@@ -38,5 +39,6 @@ def to_token_record(
         tokens=tuple(map(str, tokenizer.batch_decode(played.token_ids[:, None].tolist()))),
         loss_mask=tuple(played.loss_mask.astype(int).tolist()),
         advantages=tuple(np.round(sample.advantages.astype(float), 4).tolist()),
+        sampling_logprobs=tuple(np.round(logprobs.astype(float), 7).tolist()),
         ratios=tuple(np.round(ratios.astype(float), 4).tolist()),
     )

@@ -37,6 +37,7 @@ __all__ = [
     "choose_serving",
     "find_base",
     "load_base",
+    "load_served_base",
     "uses_autocast",
 ]
 
@@ -66,6 +67,19 @@ def load_base(
     if (folder / ADAPTER_CONFIG).is_file():
         return _load(_base_of_adapter(folder), model, device, adapter_path=str(folder.resolve()))
     return _load(name, model, device, adapter_path=model.adapter)
+
+
+def load_served_base(settings: Settings, num_gpus: float = 0.0) -> PolicyBase:
+    """Returns the base as an engine serves it: of 4 bits a copy in the base's type.
+
+    Its weights are those that the learner's 4 bits stand for. Raises: SettingsError.
+    """
+    base = load_base(settings, num_gpus)
+    if not settings.model.load_in_4bit:
+        return base
+    dtype = choose_dtype(settings.model, choose_device(num_gpus))
+    plain = base.model.dequantize(dtype)  # type: ignore[no-untyped-call]
+    return replace(base, model=plain.train(False))
 
 
 def choose_device(num_gpus: float) -> torch.device:
@@ -134,7 +148,7 @@ def _load(
 ) -> PolicyBase:
     options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": True}
     if model.load_in_4bit:
-        options["quantization_config"] = _four_bit(device)
+        options["quantization_config"] = _four_bit(options["dtype"])
         options["device_map"] = {"": device}
     folder = _find_folder(name)
     try:
@@ -207,10 +221,13 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _four_bit(device: torch.device) -> BitsAndBytesConfig:
-    if device.type != "cuda" or find_spec("bitsandbytes") is None:
-        lacks = "a GPU" if device.type != "cuda" else "bitsandbytes (pip install bitsandbytes)"
-        raise SettingsError(f"model.load_in_4bit needs {lacks}; set it to false")
+def _four_bit(dtype: torch.dtype) -> BitsAndBytesConfig:
+    for package in ("bitsandbytes", "accelerate"):
+        if find_spec(package) is None:
+            raise SettingsError(
+                f"model.load_in_4bit needs {package}: pip install 'agentpeft[quantize]', or set "
+                "it to false"
+            )
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
     )

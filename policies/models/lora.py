@@ -152,7 +152,7 @@ class LoraPolicy(_Trained):
         Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
         """
         _check_fits(Path(path), _read_config(Path(path)), self._config)
-        self.load_weights(_read_weights(Path(path) / ADAPTER_WEIGHTS))
+        self.load_weights(read_weights(Path(path) / ADAPTER_WEIGHTS))
 
 
 class FullPolicy(_Trained):
@@ -208,7 +208,7 @@ class FullPolicy(_Trained):
         """Takes over the weights of a saved model. Raises: CheckpointError."""
         weights: dict[str, Floats] = {}
         for file in Path(path).glob("*.safetensors"):  # large models are saved in parts
-            weights |= _read_weights(file)
+            weights |= read_weights(file)
         self.load_weights(weights)
 
 
@@ -254,7 +254,8 @@ def attach_lora(
     if not lora.use_lora:
         return FullPolicy(base)
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        # The seed's adapter again would begin in the very subspace of the first of the others
+        torch.manual_seed(seed + len(lora.orthogonal_to))
         model = _add_adapter(base, lora)
     if base.adapter_path is None:
         return LoraPolicy(base, model)
@@ -271,7 +272,34 @@ def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -
     Raises: SettingsError if the adapter names another base (unless `is_trusted`: it may be the
     same under another name) or is no plain LoRA, CheckpointError if it cannot be read.
     """
-    folder = Path(path)
+    model, _ = open_adapters(base, [Path(path)], is_trusted)
+    return model
+
+
+def open_adapters(
+    base: PolicyBase, folders: Sequence[Path], is_trusted: bool = False
+) -> tuple[PeftModel, tuple[str, ...]]:
+    """Returns the base, changed in place, with several adapters, and their names within PEFT.
+
+    The first is active; a pass may name another for each row (`adapter_names`). Raises: as
+    `open_adapter`.
+    """
+    names = (_TRAINED, *(f"other{number}" for number in range(1, len(folders))))
+    for folder in folders:
+        _check_base(base, folder, is_trusted)
+    folder = folders[0]
+    try:
+        model = PeftModel.from_pretrained(base.model, str(folder))
+        for name, folder in zip(names[1:], folders[1:], strict=True):
+            model.load_adapter(str(folder), adapter_name=name)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        reason = str(error).strip().replace("\n", " ")
+        raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
+    return model.eval(), names
+
+
+def _check_base(base: PolicyBase, folder: Path, is_trusted: bool) -> None:
+    """Raises: SettingsError, CheckpointError, as `open_adapter`."""
     config = _read_config(folder)
     if config.peft_type != "LORA" or config.use_dora:
         raise SettingsError(f"{folder} is an adapter of another kind than plain LoRA")
@@ -281,11 +309,6 @@ def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -
     if config.revision != base.fingerprint if is_known else not (is_same or is_trusted):
         was, has = f"{named} ({config.revision})", f"{base.name} ({base.fingerprint})"
         raise SettingsError(f"wrong base: the adapter {folder} was trained on {was}, not {has}")
-    try:
-        return PeftModel.from_pretrained(base.model, str(folder)).eval()
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().replace("\n", " ")
-        raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
 
 
 def combine_adapters(
@@ -298,16 +321,13 @@ def combine_adapters(
     The base is changed in place. Source of TIES: Yadav et al. 2023, "TIES-Merging". Raises: as
     `open_adapter`; SettingsError for rsLoRA, whose scale PEFT does not carry over.
     """
-    model = open_adapter(base, folders[0])
+    model, names = open_adapters(base, folders)
     if cast(LoraConfig, model.peft_config[_TRAINED]).use_rslora:
         raise SettingsError("adapters of lora.use_rslora cannot be combined: set it to false")
-    names = [_TRAINED, *(f"other{number}" for number in range(1, len(folders)))]
-    for name, folder in zip(names[1:], folders[1:], strict=True):
-        model.load_adapter(str(folder), adapter_name=name)
     tuner = cast(LoraModel, model.base_model)
     density = _TIES_DENSITY if kind == "ties_svd" else None
     weights = [1 / len(names) if kind == "cat" else 1.0] * len(names)
-    tuner.add_weighted_adapter(names, weights, _COMBINED, kind, density=density)
+    tuner.add_weighted_adapter(list(names), weights, _COMBINED, kind, density=density)
     config = cast(LoraConfig, model.peft_config[_COMBINED])
     weights_by_name = {
         name: parameter.detach().float().cpu().numpy().copy()
@@ -378,8 +398,8 @@ def _copy_weights(weights: Mapping[str, Floats], parameters: Mapping[str, nn.Par
             parameter.copy_(torch.from_numpy(weights[name]))
 
 
-def _read_weights(path: Path) -> dict[str, Floats]:
-    """Returns weights in float32, whatever type they are saved in. Raises: CheckpointError."""
+def read_weights(path: Path) -> dict[str, Floats]:
+    """Returns a file's weights in float32, whatever type they have. Raises: CheckpointError."""
     try:
         return {name: weight.float().numpy() for name, weight in load_file(path).items()}
     except (OSError, SafetensorError) as error:

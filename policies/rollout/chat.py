@@ -1,7 +1,10 @@
 """How prompts, sampled turns and observations become one sequence of tokens."""
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -9,13 +12,24 @@ from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.messages import Ids
-from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.thoughts import find_action, is_thinking
-from agentpeft.policies.settings.config import ModelSettings, Settings
+from agentpeft.policies.settings.config import ModelSettings
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 _DEFAULTS = ModelSettings()
+
+
+@dataclass(frozen=True)
+class FoundAction:
+    """What the environment is told; `problem` is what the agent is told instead of its answer."""
+
+    text: str
+    problem: str | None = None
+
+    def answer(self, observation: str) -> str:
+        """Returns what the agent is told, where the environment said this."""
+        return observation if self.problem is None else f"Invalid call: {self.problem}."
 
 
 class ChatFormat:
@@ -32,6 +46,11 @@ class ChatFormat:
     template would strip them from its history; `find_action` leaves them out. A template may begin
     a thought itself, after the prompt and after each observation.
     """
+
+    _between = "\n"
+    """What stands between the answers to several actions of one turn."""
+    _schemas: Sequence[dict[str, Any]] = ()
+    """The tools that the template is given."""
 
     def __init__(
         self,
@@ -71,16 +90,18 @@ class ChatFormat:
         if not self._is_chat:
             lines = [*filter(None, [system]), prompt, ""]
             return np.array(self.tokenizer("\n".join(lines))["input_ids"], np.int64)
-        return self._encode(self._render([_message("user", prompt)], asks=True, system=system))
+        return self._encode(self._render([to_message("user", prompt)], asks=True, system=system))
 
-    def extend(self, ids: Ids, observation: str) -> Ids:
+    def extend(self, ids: Ids, *observations: str) -> Ids:
         """Returns the tokens between `ids`, which end with what was sampled, and the next action.
 
-        Where the sampled ids did not end with a stop token, the end of the turn comes first.
+        Where the sampled ids did not end with a stop token, the end of the turn comes first. Each
+        of the turn's actions has an observation.
         """
         is_ended = len(ids) > 0 and int(ids[-1]) in self.stop_token_ids
         closing = self._encode("" if is_ended else self._closing)
-        return np.concatenate([closing, self._encode(self._before + observation + self._after)])
+        answers = self._between.join(map(self._write_observation, observations))
+        return np.concatenate([closing, self._encode(self._before + answers + self._after)])
 
     def decode(self, sampled: Ids) -> str:
         """Returns what was said: the text of exactly the sampled ids but for a final stop token."""
@@ -89,7 +110,11 @@ class ChatFormat:
         return str(self.tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False))
 
     def find_action(self, said: str) -> str:
-        """Returns what the environment is told of a turn's text: what follows its last thought.
+        """Returns what the environment is told of a turn's text; of several actions, in lines."""
+        return "\n".join(action.text for action in self.find_actions(said))
+
+    def strip_thoughts(self, said: str) -> str:
+        """Returns what follows a turn's last thought.
 
         What the template itself writes before an action, such as a space, is no part of it.
         """
@@ -97,20 +122,31 @@ class ChatFormat:
         action = find_action(said, end, is_opened=self._is_thought_opened)
         return action.removeprefix(self._before_action)
 
+    def find_actions(self, said: str) -> list[FoundAction]:
+        """Returns what the environment is told of a turn's text, in order; it is never empty."""
+        return [FoundAction(self.strip_thoughts(said))]
+
     def encode_action(self, action: str) -> Ids:
+        """Returns the tokens of a complete turn that tells the environment an action."""
+        return self.encode_turn(action)
+
+    def encode_turn(self, text: str) -> Ids:
         """Returns the tokens of a complete turn, as if it had been sampled.
 
         A thought that the template opens, or writes empty before an action, is closed first; a
         text that ends a thought itself stands as it is.
         """
         end = self._model.end_of_thought
-        before = "" if end and end in action else self._before_action
-        return np.append(self._encode(before + action), self.end_token_id)
+        before = "" if end and end in text else self._before_action
+        return np.append(self._encode(before + text), self.end_token_id)
 
     @property
     def system_prompt(self) -> str | None:
         """What stands before the prompt; None is nothing."""
         return self._model.system_prompt
+
+    def _write_observation(self, observation: str) -> str:
+        return observation
 
     def _encode(self, text: str) -> Ids:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
@@ -118,12 +154,13 @@ class ChatFormat:
 
     def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
         system = system or self.system_prompt
-        before = [_message("system", system)] if system else []
+        before = [to_message("system", system)] if system else []
         try:
             text = self.tokenizer.apply_chat_template(
                 [*before, *messages],
                 tokenize=False,
                 add_generation_prompt=asks,
+                tools=list(self._schemas) or None,
                 **self._model.chat_template_kwargs,
             )
         except TemplateError as error:
@@ -147,7 +184,7 @@ class ChatFormat:
                     f"model.chat_template_kwargs: the chat template does not read {name!r}"
                 )
         system = self.system_prompt or ""
-        if system.strip() not in self._render([_message("user", PROMPT)], asks=True):
+        if system.strip() not in self._render([to_message("user", PROMPT)], asks=True):
             raise SettingsError(
                 "model.system_prompt: the chat template leaves it out; write it into the task's "
                 "prompt, or set model.use_chat_template=false"
@@ -156,8 +193,8 @@ class ChatFormat:
     def _read_template(self) -> tuple[str, str, str]:
         """Returns an action's end of turn, and the texts before and after an observation."""
         first: Messages = [{"role": "user", "content": PROMPT}]
-        action, observation = _message("assistant", ACTION), _message("user", OBSERVATION)
-        earlier = [*first, _message("assistant", "one"), _message("user", "two")]
+        action, observation = to_message("assistant", ACTION), to_message("user", OBSERVATION)
+        earlier = [*first, to_message("assistant", "one"), to_message("user", "two")]
         ended = self._render([*first, action], asks=False).partition(ACTION)[2]
         tails = {
             self._render([*history, action, observation], asks=True).partition(ACTION)[2]
@@ -176,9 +213,9 @@ class ChatFormat:
 
         Both are seen behind the prompt: where the model is asked, and in a turn that is over.
         """
-        prompt, end = _message("user", PROMPT), self._model.end_of_thought
+        prompt, end = to_message("user", PROMPT), self._model.end_of_thought
         asked = self._render([prompt], asks=True).rpartition(PROMPT)[2]
-        answered = self._render([prompt, _message("assistant", ACTION)], asks=False)
+        answered = self._render([prompt, to_message("assistant", ACTION)], asks=False)
         written = answered.partition(ACTION)[0].rpartition(PROMPT)[2]
         if written.startswith(asked):
             before = written[len(asked) :]
@@ -202,16 +239,13 @@ class ChatFormat:
         return int(ids[0]) if len(ids) == 1 else None
 
 
-def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
-    """Returns how a model reads and writes, which stops where its own config says."""
-    return ChatFormat(base.tokenizer, settings.model, base.stop_token_ids)
-
-
 class TextChat(ChatFormat):
     """A conversation without a tokenizer: ids are characters, and every turn ends with `END`."""
 
     END = "\U0010ffff"
     """A character that is none: Unicode leaves it to programs."""
+    tools: Sequence[dict[str, Any]] = ()
+    """What the model can call, in OpenAI's format."""
 
     def __init__(self, model: ModelSettings = _DEFAULTS) -> None:
         """`model` says where thoughts end and what the system prompt is."""
@@ -229,6 +263,16 @@ class TextChat(ChatFormat):
         """Returns the text, without ends of turns."""
         return "".join(map(chr, sampled)).replace(self.END, "")
 
+    def encode_message(self, message: Mapping[str, Any]) -> Ids:
+        """Returns the turn of a message of OpenAI's format."""
+        return self.encode_turn(message.get("content") or "")
+
+    def to_messages(self, ids: Ids) -> Messages:
+        """Returns a conversation whose turns are whole, the system's message first."""
+        roles = itertools.cycle(("user", "assistant"))
+        system = [to_message("system", self.system_prompt)] if self.system_prompt else []
+        return [*system, *map(to_message, roles, self.split(ids))]
+
     def split(self, ids: Ids) -> list[str]:
         """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
         return "".join(map(chr, ids)).split(self.END)[:-1]
@@ -237,5 +281,6 @@ class TextChat(ChatFormat):
         return np.fromiter(map(ord, text), np.int64, len(text))
 
 
-def _message(role: str, content: str) -> dict[str, str]:
+def to_message(role: str, content: str) -> dict[str, Any]:
+    """Returns a message of a conversation, as templates take it."""
     return {"role": role, "content": content}

@@ -4,14 +4,15 @@ A row has `messages`, of which every assistant's turn is learnt, or `prompt` and
 which the completion alone is, whatever the prompt holds. Both are TRL's formats.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
 import numpy as np
 
-from agentpeft.envs import DataError, Outcome
+from agentpeft.envs import DataError, Outcome, SettingsError
+from agentpeft.envs.tasks.hub import HUB_PREFIX, load_hub_rows
 from agentpeft.envs.tasks.records import Json, Record, read_records
 from agentpeft.policies.messages import Completion, EpisodeGroup, Ids, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -40,11 +41,23 @@ class ChatRow:
 
 @lru_cache(maxsize=2)
 def read_chats(path: str) -> tuple[ChatRow, ...]:
-    """Returns the rows of a JSONL, JSON or parquet file. Raises: DataError."""
-    rows = tuple(_read_row(record) for record in read_records(path))
+    """Returns the rows of a JSONL, JSON or parquet file, or of `hub:owner/name[:split]`.
+
+    Raises: DataError, SettingsError without the `datasets` package.
+    """
+    rows = tuple(_read_row(record) for record in _read_records(path))
     if not rows:
-        raise DataError(f"{path}: no chats in this file")
+        raise DataError(f"{path}: no chats in it")
     return rows
+
+
+def _read_records(path: str) -> Iterator[Record]:
+    if not path.startswith(HUB_PREFIX):
+        return read_records(path)
+    dataset, _, split = path.removeprefix(HUB_PREFIX).partition(":")
+    if not dataset:
+        raise SettingsError(f"chats {path!r}: expected hub:owner/name or hub:owner/name:split")
+    return load_hub_rows(dataset, None, split or "train")
 
 
 def chat_groups(

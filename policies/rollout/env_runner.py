@@ -24,21 +24,21 @@ from agentpeft.policies.messages import (
     StopReason,
 )
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat, make_chat
+from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import GroupRequest, Mode, OpenGroup, SampleReport, Seat
 from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.stages import TRAIN_STREAM, open_stages
+from agentpeft.policies.rollout.stages import EVAL_STREAM, TRAIN_STREAM, open_held_out, open_stages
+from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 __all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
 
 logger = logging.getLogger(__name__)
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
-_STREAMS = {"train": TRAIN_STREAM, "eval": 1}
+_STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
 _MAX_LANES = 64
 
 
@@ -141,13 +141,10 @@ class EnvRunner:
 
     def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
         """Returns the environments by mode and stage; evaluation has one stage."""
-        environment, limit_s = self._settings.environment, self._own.step_timeout_s
-        held_out = without_training_rewards(self._settings.held_out_kwargs)
-        seed = self._settings.seed, _STREAMS["eval"]
         pools: dict[tuple[Mode, int], EnvPool] = {
             ("train", stage): pool for stage, pool in enumerate(open_stages(self._settings))
         }
-        return {**pools, ("eval", 0): EnvPool(environment.id, held_out, seed, limit_s)}
+        return {**pools, ("eval", 0): open_held_out(self._settings)}
 
     def _pool_of(self, request: GroupRequest) -> EnvPool:
         return self._pools[request.mode, request.stage]
@@ -159,9 +156,9 @@ class EnvRunner:
 
             return Player(*start_vllm(settings))
         if base is None:
-            from agentpeft.policies.models.load import load_base
+            from agentpeft.policies.models.load import load_served_base
 
-            base = load_base(settings, settings.env_runners.num_gpus_per_env_runner)
+            base = load_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
         chat = make_chat(base, settings)
         return Player(chat, make_engine(settings, base, chat))
 

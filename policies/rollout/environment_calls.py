@@ -3,12 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
 
-from agentpeft.envs import DataError, EnvFault, SettingsError, TextEnv, UnknownTaskError
+from agentpeft.envs import DataError, EnvFault, SettingsError, Task, TextEnv, UnknownTaskError
 from agentpeft.envs.core.user_code import describe_error
 from agentpeft.policies.errors import EnvironmentBugError
 
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 Env: TypeAlias = gymnasium.Env[str, str]
 T = TypeVar("T")
 _EXPECTED = (EnvFault, SettingsError, DataError, UnknownTaskError)
+CLOSE_S = 60.0
+"""How long an environment that nothing waits for may take to close."""
 ENVIRONMENT_ERRORS = (*_EXPECTED, EnvironmentBugError)
 """All that `call_environment` raises."""
 _GYMNASIUMS_END = " was raised from the environment creator for"
@@ -84,3 +87,18 @@ def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s:
     if problems:
         counts = len(problems), len(environments)
         logger.warning("closing %d of %d environments failed: %s", *counts, problems[-1])
+
+
+@contextmanager
+def opened(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[TextEnv[Any]]:
+    """Yields an environment, and closes it with all that it holds. Raises: as `make_text_env`."""
+    env = make_text_env(env_id, kwargs)
+    try:
+        yield env
+    finally:
+        close_environments([env], CLOSE_S)
+
+
+def begin(env: TextEnv[Any], task: Task) -> str:
+    """Returns the prompt of an episode of a task. Raises: as `call_environment`."""
+    return call_environment(lambda: env.reset(options={"task": task}))[0]

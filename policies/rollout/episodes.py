@@ -1,5 +1,6 @@
 """Episodes under way, token by token."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from agentpeft.policies.messages import (
     StopReason,
     Trajectory,
 )
-from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction
 from agentpeft.policies.rollout.environment_calls import Env
 from agentpeft.policies.rollout.play import StepResult, reward_for
 
@@ -36,6 +37,7 @@ class EpisodeBuilder:
         self._masks: list[Mask] = []
         self._turn_ends: list[int] = []
         self._rewards: list[float] = []
+        self._answers: list[str] = []
 
     @property
     def num_turns(self) -> int:
@@ -60,13 +62,22 @@ class EpisodeBuilder:
         if self._rewards:
             self._rewards[-1] += reward
 
-    def add_result(self, result: StepResult) -> None:
-        """Adds what the last turn has led to; unless it was the last, the next turn's beginning."""
+    def add_result(
+        self, result: StepResult, answer: str | None = None, *, is_answered: bool = True
+    ) -> None:
+        """Adds what an action of the last turn has led to; `answer` is told for its observation.
+
+        Where all of the turn's actions are answered, the next turn's beginning follows, unless the
+        episode is over.
+        """
         self.add_reward(result.reward)
-        self.messages.append(("user", result.observation))
-        if not result.is_last:
-            ids = self._chat.extend(self.context, result.observation)
-            self._append(ids, np.zeros(len(ids), np.float32), is_sampled=False)
+        self._answers.append(result.observation if answer is None else answer)
+        if is_answered or result.is_last:
+            self.messages.append(("user", "\n".join(self._answers)))
+            if not result.is_last:
+                ids = self._chat.extend(self.context, *self._answers)
+                self._append(ids, np.zeros(len(ids), np.float32), is_sampled=False)
+            self._answers.clear()
 
     def end(self, env: Env, outcome: Outcome | None) -> None:
         """Settles the outcome: None is that there was no room for another turn.
@@ -100,7 +111,10 @@ class EpisodeBuilder:
 
 
 class EngineAgent:
-    """An engine at play: its completions become turns, and their texts without thoughts actions."""
+    """An engine at play: its completions become turns, and their texts without thoughts actions.
+
+    A turn of several tool calls has as many actions: nothing is sampled before all are answered.
+    """
 
     def __init__(
         self,
@@ -110,17 +124,25 @@ class EngineAgent:
     ) -> None:
         """`complete` samples the next turn after the episode's context."""
         self._episode, self._chat, self._complete = episode, chat, complete
+        self._actions: deque[FoundAction] = deque()
 
     async def act(self) -> str | None:
-        """Samples a turn and returns its action; None where the context is full."""
+        """Returns the turn's next action, of a turn that is sampled where none is left.
+
+        None where the context is full.
+        """
+        if self._actions:
+            return self._actions[0].text
         completion = await self._complete(self._episode)
         said = self._chat.decode(completion.token_ids)
         if len(completion.token_ids):
             self._episode.add_turn(completion, said)
         if completion.stop_reason is StopReason.CONTEXT_FULL:
             return None
-        return self._chat.find_action(said)
+        self._actions.extend(self._chat.find_actions(said))
+        return self._actions[0].text
 
     def receive(self, result: StepResult) -> None:
         """Adds the result to the episode."""
-        self._episode.add_result(result)
+        answer = self._actions.popleft().answer(result.observation)
+        self._episode.add_result(result, answer, is_answered=not self._actions)

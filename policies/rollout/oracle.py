@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import count, islice
 from typing import Any
 
@@ -15,9 +14,8 @@ from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Tr
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.chat_rows import chat_groups
 from agentpeft.policies.rollout.environment_calls import (
-    call_environment,
-    close_environments,
-    make_text_env,
+    begin,
+    opened,
 )
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.play import (
@@ -30,19 +28,8 @@ from agentpeft.policies.rollout.play import (
 )
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 
-_CLOSE_S = 60.0
 WARM_START_STREAM = 2
 """The warm start's tasks: other ones than training's (0) and evaluation's (1)."""
-
-
-@contextmanager
-def _opened(environment: EnvironmentSettings) -> Iterator[TextEnv[Any]]:
-    """Yields the environment, and closes it. Raises: as `make_text_env`."""
-    env = make_text_env(environment.id, environment.kwargs)
-    try:
-        yield env
-    finally:
-        close_environments([env], _CLOSE_S)
 
 
 def oracle_groups(
@@ -52,7 +39,7 @@ def oracle_groups(
 
     A task depends on seed and position alone. Raises: SettingsError, EnvFault.
     """
-    with _opened(environment) as env:
+    with opened(environment.id, environment.kwargs) as env:
         for position in count(first):
             task = _draw(env, seed, position)
             played = (play_oracle(env, task, chat),)
@@ -120,17 +107,12 @@ def play_oracle(env: TextEnv[Task], task: Task, chat: ChatFormat) -> Trajectory:
     The environment is told the oracle's own words, not what the tokenizer makes of them.
     """
     with _naming(env, task):
-        prompt = _begin(env, task)
+        prompt = begin(env, task)
         episode = EpisodeBuilder(prompt, chat.begin(prompt), chat)
         agent = _Imitated(episode, env.oracle_actions(task), chat)
         run_without_waiting(play_episode(env, agent, read_reward=read_any_reward))
     episode.outcome = env.outcome
     return episode.to_trajectory()
-
-
-def _begin(env: TextEnv[Any], task: Task) -> str:
-    """Returns the prompt."""
-    return call_environment(partial(env.reset, options={"task": task}))[0]
 
 
 @contextmanager
@@ -145,11 +127,11 @@ def _naming(env: TextEnv[Any], task: Task) -> Iterator[None]:
 
 def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Iterator[str]:
     """Yields the prompts, actions and observations of `num` oracle episodes."""
-    with _opened(environment) as env:
+    with opened(environment.id, environment.kwargs) as env:
         for position in range(num):
             task = _draw(env, seed, position)
             with _naming(env, task):
-                prompt, actions = _begin(env, task), list(env.oracle_actions(task))
+                prompt, actions = begin(env, task), list(env.oracle_actions(task))
                 results = play_actions(env, actions, read_any_reward)
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them

@@ -8,9 +8,10 @@ from agentpeft.envs import SettingsError, Task, TaskSource
 from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.training_rewards import without_training_rewards
 
-TRAIN_STREAM = 0
-"""Training's tasks and samples: other ones than evaluation's (1) and the warm start's (2)."""
+TRAIN_STREAM, EVAL_STREAM = 0, 1
+"""Training's tasks and samples: other ones than evaluation's and the warm start's (2)."""
 
 
 def open_stages(settings: Settings) -> list[EnvPool]:
@@ -30,6 +31,13 @@ def open_stages(settings: Settings) -> list[EnvPool]:
         EnvPool(environment.id, own, seed, limit_s, source)
         for own, source in zip(kwargs, sources, strict=True)
     ]
+
+
+def open_held_out(settings: Settings) -> EnvPool:
+    """Returns evaluation's environments and tasks. Raises: SettingsError."""
+    kwargs = without_training_rewards(settings.held_out_kwargs)
+    limit_s = settings.env_runners.step_timeout_s
+    return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
 
 
 def count_epoch_tasks(settings: Settings, stage: EnvPool) -> int:

@@ -69,8 +69,8 @@ class ModelSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base's weights. Auto is float32 on a CPU, bfloat16 on a GPU."""
     load_in_4bit: bool = False
-    """Quantizes the base with bitsandbytes; needs a GPU. The `transformers` engine cannot
-    serve such a base yet.
+    """Quantizes the learner's base with bitsandbytes (`pip install 'agentpeft[quantize]'`). The
+    `transformers` engine serves a dequantized copy, which takes the memory of `dtype`.
     """
     use_chat_template: bool = True
     """Renders conversations by the tokenizer's chat template. False: as plain text, in lines."""
@@ -82,6 +82,11 @@ class ModelSettings(Section):
     """System message before every prompt. Refused where the template leaves it out. None: no
     system message.
     """
+    tool_calls: bool = False
+    """Actions are calls of [the environment's tools](../environments/tools.md), in the chat
+    template's own format. The environment's prompt must speak of them: `environment.kwargs.prompt`
+    is `"tools"` then.
+    """
     end_of_thought: str = END_OF_THOUGHT
     """The environment is told what a turn says [after the last such
     mark](how_it_works.md#thinking-models). Empty: it is told the whole turn.
@@ -91,12 +96,8 @@ class ModelSettings(Section):
         """Yields what cannot work or has no effect in `run`."""
         if self.load_in_4bit and run.env_runners.engine == "vllm":
             yield (
-                "model.load_in_4bit cannot be served by env_runners.engine 'vllm': set it to false"
-            )
-        if self.load_in_4bit and not run.asks_gpus:
-            yield (
-                "model.load_in_4bit needs a GPU (bitsandbytes): set learners.num_gpus_per_learner "
-                "and env_runners.num_gpus_per_env_runner, or load_in_4bit = false"
+                "model.load_in_4bit cannot be served by env_runners.engine 'vllm': set that to "
+                "'transformers', or load_in_4bit to false"
             )
         if self.load_in_4bit and (not run.lora.use_lora or run.is_tiny):
             yield (
@@ -105,6 +106,13 @@ class ModelSettings(Section):
             )
         if self.adapter is not None and not run.lora.use_lora:
             yield f"model.adapter {self.adapter!r} is trained further: lora.use_lora must be true"
+        if self.tool_calls and (run.is_tiny or not self.use_chat_template):
+            yield (
+                "model.tool_calls needs a chat template with tools: another model.name than "
+                "'tiny', and model.use_chat_template = true"
+            )
+        if self.tool_calls and (run.training.chats or run.warm_start.chats):
+            yield "model.tool_calls imitates the oracle's calls: chats are texts alone"
         if self.chat_template_kwargs and not self.use_chat_template:
             yield ("model.chat_template_kwargs has no effect with model.use_chat_template = false")
         if not _RESERVED.isdisjoint(self.chat_template_kwargs):
@@ -120,11 +128,13 @@ CHAT_SETTINGS = {
     "chat_template_kwargs",
     "system_prompt",
     "end_of_thought",
+    "tool_calls",
 }
 """The settings of `model` that say how it reads and writes, whichever weights it has."""
 _RESERVED = frozenset(
     {
         *("messages", "conversation", "conversations", "chat_template", "add_generation_prompt"),
+        "tools",
         *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
         *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     }
@@ -190,9 +200,19 @@ class LoraSettings(Section):
     """
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of the adapter's input, with algorithm `sft` only."""
+    orthogonal_to: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Folders of earlier adapters, which the base has been merged with: a penalty keeps the new
+    adapter's A orthogonal to theirs ([O-LoRA](algorithms.md#o-lora)).
+    """
+    orthogonality_coeff: float = Field(default=0.5, gt=0)
+    """Weight of that penalty. Needs `orthogonal_to`."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
+        if self.orthogonal_to and not self.use_lora:
+            yield "lora.orthogonal_to has no effect with lora.use_lora = false"
+        if self.orthogonality_coeff != 0.5 and not self.orthogonal_to:
+            yield "lora.orthogonality_coeff has no effect without lora.orthogonal_to"
         if self.dropout > 0 and run.is_rl:
             yield (
                 f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
@@ -232,8 +252,8 @@ class WarmStartSettings(Section):
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Override `environment.kwargs`, for easier tasks to learn from."""
     chats: str | None = Field(default=None, min_length=1)
-    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from. None: the
-    oracle's episodes.
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from, or
+    `hub:owner/name[:split]`. None: the oracle's episodes.
     """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
@@ -448,8 +468,8 @@ class TrainingSettings(Section):
     same task in which all episodes failed. 0: no replay.
     """
     chats: str | None = Field(default=None, min_length=1)
-    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) that algorithm `sft`
-    learns from. None: the oracle's episodes.
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats), or
+    `hub:owner/name[:split]`, that algorithm `sft` learns from. None: the oracle's episodes.
     """
     shuffle_rewards: bool = False
     """A control: deals each update's rewards out among its episodes at random, so that they
@@ -637,12 +657,14 @@ class LearnerSettings(Section):
     weights or more.
     """
     gradient_checkpointing: bool = False
-    """Takes less memory and more time. Prompts are then not shared."""
+    """Computes the layers again in the backward pass: takes less memory and more time."""
     share_prompts: bool = True
-    """Computes the prompt of a group once; the gradient is the same."""
+    """Computes the prompt of a group once; the gradient is the same. Models whose layers see a
+    window, or keep a state, compute each sequence alone, padded.
+    """
     max_tokens_per_micro_batch: Count = 8192
-    """Padded tokens of a forward pass. Halved when memory does not suffice, and doubled again
-    after 20 updates for which it did.
+    """Tokens of a forward pass, padding included. Halved when memory does not suffice, and doubled
+    again after 20 updates for which it did.
     """
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
@@ -779,8 +801,8 @@ class OutputSettings(Section):
     checkpoint_interval: CountOrZero | Literal["epoch"] = 10
     """Saves after every so many iterations, at the end and when stopped. 0: only at the end
     and when stopped, so that a killed run is lost but for its best. `epoch`: whenever all tasks
-    of a task file have been taken once more. An evaluation with more success than all before
-    saves too.
+    of a task file, or all of `training.chats`, have been taken once more. An evaluation with more
+    success than all before saves too.
     """
     num_checkpoints_kept: Count = 2
     """Number of checkpoints that are kept, the newest. Besides them the one with the most success
@@ -789,7 +811,9 @@ class OutputSettings(Section):
     tensorboard: bool = True
     """Writes TensorBoard's event files to `logs/`."""
     wandb: Literal["off", "online", "offline"] = "off"
-    """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`); a resumed run goes on there."""
+    """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`), with tables of sample episodes
+    where `episodes` is true; a resumed run goes on there.
+    """
     episodes: bool = True
     """Writes every episode with its messages to `sessions/`."""
 

@@ -20,8 +20,8 @@ from agentpeft.policies.learning.token_records import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
+from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
 from agentpeft.policies.workers.ray_actors import node_address, resolve

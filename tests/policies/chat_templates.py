@@ -60,6 +60,59 @@ BEFORE_ACTION = {
     ("deepseek", True): "\n</think>\n\n",
 }
 """What an imitated turn begins with, by template and enable_thinking; else nothing."""
+_TOOLS = """
+{%- if tools %}{{ '<|im_start|>system\n' }}
+{%- for tool in tools %}{{ tool | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}ANSWER
+{%- elif m.tool_calls -%}
+{{ '<|im_start|>assistant\n' }}BLOCK
+{%- for call in m.tool_calls -%}{% set call = call.function %}CALL{% endfor -%}
+{{ '<|im_end|>\n' }}
+{%- elif m.role == 'assistant' -%}
+{{ '<|im_start|>assistant\n' }}BLOCK{{ m.content + '<|im_end|>\n' }}
+{%- else -%}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}OPENED{% endif -%}"""
+_JSON = """{{ '{"name": "' + call.name + '", "KEY": ' }}{{ call.arguments | tojson }}{{ '}' }}"""
+_RESPONSE = """
+{%- if loop.first or loop.previtem.role != 'tool' %}{{ '<|im_start|>user' }}{% endif -%}
+{{ '\n<tool_response>\n' + m.content + '\n</tool_response>' }}
+{%- if loop.last or loop.nextitem.role != 'tool' %}{{ '<|im_end|>\n' }}{% endif -%}"""
+_MARKED = """{{ '<tool_call>\n<function=' + call.name + '>\n' }}
+{%- for name, value in call.arguments | items -%}
+{{ '<parameter=' + name + '>\n' + value + '\n</parameter>\n' }}
+{%- endfor -%}{{ '</function>\n</tool_call>' }}"""
+
+
+def _with_tools(call: str, answer: str, block: str = "", opened: str = "") -> str:
+    parts = {"ANSWER": answer, "BLOCK": block, "CALL": call, "OPENED": opened}
+    template = _TOOLS
+    for name, text in parts.items():
+        template = template.replace(name, text)
+    return template
+
+
+_TAGGED = "{{ '<tool_call>\n' }}" + _JSON.replace("KEY", "arguments") + "{{ '\n</tool_call>' }}"
+TOOL_TEMPLATES = {
+    "json": _with_tools(_TAGGED, _RESPONSE),
+    "json behind a thought": _with_tools(
+        _TAGGED, _RESPONSE, "{% if loop.last %}{{ " + _EMPTY + " }}{% endif %}"
+    ),
+    "bare json": _with_tools(
+        _JSON.replace("KEY", "parameters"),
+        "{{ '<|im_start|>tool\n' }}{{ m.content | tojson }}{{ '<|im_end|>\n' }}",
+    ),
+    "marks": _with_tools(_MARKED, _RESPONSE),
+    "marks behind an opened thought": _with_tools(
+        _MARKED,
+        _RESPONSE,
+        "{% if loop.last %}{{ " + _EMPTY + " }}{% endif %}",
+        "{{ '<think>\n' }}",
+    ),
+}
+"""Of several families of models: how they write calls of tools, and a tool's answers."""
 SPECIAL = [
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|User|>", "<|Assistant|>", "<|begin|>"),
     *("<think>", "</think>"),

@@ -78,7 +78,7 @@ def test_training_changes_the_adapter_and_episodes_are_written(build):
     lines = (algorithm.run_dir / "sessions" / "train.jsonl").read_text().splitlines()
     assert [json.loads(line)["group_id"] for line in lines] == [0, 0, 0, 1, 1, 1]
     lines = (algorithm.run_dir / "sessions" / "tokens.jsonl").read_text().splitlines()
-    assert len(lines) == 4 and set(map(len, map(json.loads, lines))) == {9}
+    assert len(lines) == 4 and set(map(len, map(json.loads, lines))) == {10}
 
 
 def test_evaluation_is_greedy_repeatable_and_apart_from_training(build):

@@ -415,6 +415,7 @@ def test_actors_take_the_tasks_that_one_process_takes_and_resume_to_the_bit(buil
     assert tasks[0] == tasks[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_resumed_run_with_a_lag_plays_the_round_that_it_had_chosen(build):

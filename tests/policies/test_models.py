@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -118,8 +119,10 @@ def test_gpu_is_refused_where_none_is():
     assert choose_device(0.0).type == "cpu"
 
 
-def test_four_bits_need_a_gpu(folder):
-    with pytest.raises(SettingsError, match="load_in_4bit needs a GPU"):
+def test_four_bits_without_their_package_name_the_extra(folder, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
+    with pytest.raises(SettingsError, match=r"needs bitsandbytes: pip install 'agentpeft\[quan"):
         load(folder, load_in_4bit=True)
 
 

@@ -1,9 +1,11 @@
 """Which episodes of an update are recorded token by token, and with which numbers."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from learner_parts import make_group, make_learner, make_policy, make_trajectory, random_groups
 
 from agentpeft.policies.checkpoints import append_episodes
@@ -46,6 +48,7 @@ def test_a_record_tells_tokens_mask_advantages_and_ratios():
     assert (record.group_id, record.sample, record.prompt) == (5, 1, "77")
     assert record.tokens == ("a", "b", "a") and record.loss_mask == (1, 0, 1)
     assert record.advantages == (0.5, -0.5) and record.ratios == (0.5, 2.0)
+    assert record.sampling_logprobs == pytest.approx((math.log(0.5), math.log(0.25)))
 
 
 def test_an_update_makes_good_tokens_likelier_and_bad_ones_less_likely():

@@ -22,12 +22,14 @@ STATE = {"seat": "i8", "last": "i8", "position": "i8", "count": "i8", "limit": "
 class Row:
     """A session's place in the cache; slot -1 is none yet.
 
-    `cached`: ids whose keys and values lie there (at least).
+    `cached`: ids whose keys and values lie there (at least). `adapter` names who answers, among
+    several; with "" it is the model as it is.
     """
 
     session: str
     slot: int = -1
     cached: Ids = field(default_factory=lambda: NO_IDS)
+    adapter: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,11 @@ class Batch:
     slot, tokens by "seat", which a job keeps. Not thread-safe; of no use after an exception.
     """
 
-    def __init__(self, model: PreTrainedModel, max_jobs: int, max_tokens: int) -> None:
-        self._model = model
+    def __init__(
+        self, model: PreTrainedModel, max_jobs: int, max_tokens: int, has_adapters: bool = False
+    ) -> None:
+        """With `has_adapters` each row's own adapter answers, all of them in one pass."""
+        self._model, self._has_adapters = model, has_adapters
         self._state = np.zeros(max_jobs, list(STATE.items()))
         self._seats = list(range(max_jobs))
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
@@ -121,7 +126,7 @@ class Batch:
         """Samples a token for every job; returns those that ended."""
         state = self._state[: self.num_active]
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
-        logits = next_token_logits(self._model, self._cache, 0, ids, positions)
+        logits = self._next_logits(0, ids, positions, self._jobs)
         state["position"] += 1
         return self._record(0, logits, stops)
 
@@ -158,7 +163,14 @@ class Batch:
             ids[index, start - end :] = job.prompt_ids[start:]
             positions[index, start - end :] = np.arange(start, end)
             job.row.cached = job.prompt_ids
-        return next_token_logits(self._model, self._cache, jobs[0].row.slot, ids, positions)
+        return self._next_logits(jobs[0].row.slot, ids, positions, jobs)
+
+    def _next_logits(
+        self, first: int, ids: Ids, positions: Ids, jobs: list[DecodingJob]
+    ) -> torch.Tensor:
+        """Returns the logits (B, V) after the tokens of jobs in the rows from `first` on."""
+        adapters = [job.row.adapter for job in jobs] if self._has_adapters else ()
+        return next_token_logits(self._model, self._cache, first, ids, positions, adapters)
 
     def _copy_prompts(self, leader_of: dict[DecodingJob, DecodingJob]) -> None:
         for job in leader_of:
@@ -232,10 +244,11 @@ def _share(jobs: Sequence[DecodingJob]) -> tuple[list[DecodingJob], dict[Decodin
     """Returns the jobs to run, the shortest first, and those with the prompt of one of them."""
     leaders: list[DecodingJob] = []
     leader_of: dict[DecodingJob, DecodingJob] = {}
-    by_prefix: dict[str, DecodingJob] = {}
+    by_prefix: dict[tuple[str, str], DecodingJob] = {}
     for job in jobs:
         job.row.cached = _common(job.row.cached, job.prompt_ids[:-1])
-        leader = job if job.prefix is None else by_prefix.setdefault(job.prefix, job)
+        name = (job.prefix or "", job.row.adapter)
+        leader = job if job.prefix is None else by_prefix.setdefault(name, job)
         is_same = leader is not job and np.array_equal(leader.prompt_ids, job.prompt_ids)
         if is_same and not len(job.row.cached):
             leader_of[job] = leader

@@ -48,12 +48,15 @@ class EngineSettings:
     `max_concurrent`: requests decoded together; others wait. `max_context_tokens`: None is what
     the model was made for. `needs_adapter`: without one nothing is served. `deterministic`: a
     batch begins when every open session has asked, and serves them in order of their names.
+    `adapters`: those of a PEFT model that are served at once, by name; a request's
+    `adapter_version` is the number of one of them.
     """
 
     max_concurrent: int = 256
     max_context_tokens: int | None = None
     needs_adapter: bool = True
     deterministic: bool = False
+    adapters: tuple[str, ...] = ()
 
 
 class TransformersEngine:
@@ -83,7 +86,9 @@ class TransformersEngine:
         self._stop_token_ids = frozenset(stop_token_ids)
         limit = int(model.config.get_text_config().max_position_embeddings)
         self._max_context_tokens = min(settings.max_context_tokens or limit, limit)
-        self._batch = Batch(model, settings.max_concurrent, self._max_context_tokens)
+        self._batch = Batch(
+            model, settings.max_concurrent, self._max_context_tokens, bool(settings.adapters)
+        )
         self._fuse = fuse
         self._pristine: dict[str, torch.Tensor] = {}
         self.served_effect = math.nan
@@ -115,10 +120,13 @@ class TransformersEngine:
         """Samples one turn.
 
         Raises: EngineError where the session is not open or has asked already, where an adapter
-        is needed and none was loaded, and where the engine is closed or failed.
+        is needed and none was loaded or it is none of several, and where the engine is closed or
+        failed.
         """
         with self._wake:
             row = self._check(request)
+            if self._settings.adapters:
+                self._name_adapter(row, request.adapter_version)
             job = _make_job(request, row, self._max_context_tokens - len(request.prompt_ids))
             if len(job.uniforms) == 0:
                 return self._complete(job, NO_IDS, job.uniforms)
@@ -166,6 +174,14 @@ class TransformersEngine:
             reason = "is not open" if row is None else "has a request under way, or no prompt"
             raise EngineError(f"session {request.session!r} {reason}")
         return row
+
+    def _name_adapter(self, row: Row, number: int | None) -> None:
+        """Has a row answered by an adapter; what another one has cached for it is of no use."""
+        names = self._settings.adapters
+        if number is None or not 0 <= number < len(names):
+            raise EngineError(f"adapter {number} is not served, but 0 to {len(names) - 1}")
+        if row.adapter != names[number]:
+            row.adapter, row.cached = names[number], NO_IDS
 
     def _check_alive(self, is_loading: bool = False) -> None:
         if self._fault or (self._version is None and not is_loading):

@@ -1,5 +1,6 @@
 """The key/value cache of many sequences at once: a row ("slot") each, columns are positions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -107,11 +108,20 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 def next_token_logits(
-    model: PreTrainedModel, cache: SlotCache, first: int, ids: Ids, positions: Ids
+    model: PreTrainedModel,
+    cache: SlotCache,
+    first: int,
+    ids: Ids,
+    positions: Ids,
+    adapters: Sequence[str] = (),
 ) -> torch.Tensor:
-    """Runs tokens (B, T), padded on the left, through rows `first`...; returns logits (B, V)."""
+    """Runs tokens (B, T), padded on the left, through rows `first`...; returns logits (B, V).
+
+    `adapters` names each row's adapter of a PEFT model; empty: the model as it is.
+    """
     cache.begin(first, positions)
     places = torch.from_numpy(positions).to(model.device).clamp_(min=0)
+    own = {"adapter_names": list(adapters)} if adapters else {}
     output = model(
         input_ids=torch.from_numpy(ids).to(model.device),
         attention_mask=cache.mask(places),
@@ -119,6 +129,7 @@ def next_token_logits(
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **own,
     )
     logits: torch.Tensor = output.logits[:, -1].float()
     return logits

@@ -15,6 +15,7 @@ from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_set
 from agentpeft.policies.models.load import find_base
 from agentpeft.policies.models.policy_base import stop_tokens_of
 from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import owned_children
 
@@ -35,7 +36,7 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     check_vllm()
     folder, tokenizer = find_base(settings)
     stops = stop_tokens_of(_read_generation_config(folder))
-    chat = ChatFormat(tokenizer, settings.model, stops)
+    chat = open_chat(tokenizer, settings, stops)
     return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
 
 

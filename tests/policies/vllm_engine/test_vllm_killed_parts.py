@@ -121,6 +121,7 @@ def checkpoints_in(driven):
     return {path.name for path in driven.glob("outputs/*/*/checkpoints/checkpoint-*")}
 
 
+@pytest.mark.long
 def test_a_killed_driver_or_raylet_leaves_nothing_and_the_run_goes_on(driven):
     with training(driven, "../small.toml") as driver:
         owned = processes_of(driven)

@@ -11,6 +11,7 @@ import ray
 from faulty_parts import EngineAround, runner_with
 from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
 
+from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.env_runner import GroupRequest
@@ -76,6 +77,19 @@ def test_sessions_of_two_versions_play_at_once(engine):
     assert newest.adapter_version == 2
 
 
+def test_a_bank_in_the_slots_answers_as_each_adapter_does_alone(engine):
+    bank = RoutingEngine(engine, lambda ids: 1 + len(ids) % 2)
+    fields = {"temperature": 0.0, "max_new_tokens": 30}
+    requests = [request_of(f"s{n}", 20 + n, adapter_version=0, **fields) for n in range(8)]
+    together = ask(bank, *requests)
+    for request, answer in zip(requests, together, strict=True):
+        own = replace(request, adapter_version=1 + len(request.prompt_ids) % 2)
+        (alone,) = ask(engine, own)
+        assert difference(own, answer) < 1e-4
+        assert answer.token_ids.tolist() == alone.token_ids.tolist()
+    assert {answer.adapter_version for answer in together} == {0}
+
+
 def test_an_adapter_is_loaded_and_scored_while_others_play(engine):
     requests = requests_of([2] * 16, max_new_tokens=100)
 
@@ -138,6 +152,7 @@ class WaitingEngine(EngineAround):
         return await self.engine.generate(request)
 
 
+@pytest.mark.long
 def test_a_delivery_is_proven_in_the_middle_of_a_round(vllm, tmp_path, monkeypatch):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -1,0 +1,221 @@
+"""Attention within a row of many sequences, laid end to end without padding, shared prompts once.
+
+All other layers see one row (1, T) and compute each of its tokens once. Attention alone must know
+what a token may see: it gathers the queries of similar segments of the row, and for each segment
+the keys of its context and its own, padded. The gradients of a prompt's keys, of all the answers
+that see it, add up in the backward pass of that gathering.
+
+Models of transformers get it where they take their attention from its `AttentionInterface` and
+hand a forward pass's keyword arguments on to it; `can_pack` tries it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from agentpeft.policies.messages import Ids
+
+_NAME = "agentpeft_packed"
+_MAX_PAIRS = 2**24
+"""The most pairs of query and key of a block of several segments: its mask is so large."""
+_FEW_PAIRS = 2**16
+"""A block of fewer takes no longer for being padded."""
+_MIN_FILLED = 0.6
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens of a row that follow one another: they see `context`, and causally each other.
+
+    Both are places in the row; a token's position id is the number of tokens that it sees before.
+    """
+
+    context: Ids
+    tokens: Ids
+
+
+@dataclass(frozen=True)
+class _Block:
+    """B segments, padded. `queries` (B, Q) and `keys` (B, K) are places in the row.
+
+    `mask`: (B or 1, 1, Q, K), True where a query sees a key. None: key i is seen from query i on.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the tokens of a row see. `places` (T,): where the blocks' results have each token's."""
+
+    blocks: tuple[_Block, ...]
+    places: Tensor
+
+
+def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
+    """Returns the packing of a row, all of whose tokens are in one of the segments."""
+    places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
+    blocks, start = [], 0
+    for block in _cut_into_blocks(segments):
+        queries, is_query = _pad([each.tokens for each in block])
+        keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
+        places[queries[is_query]] = start + np.flatnonzero(is_query)
+        start += queries.size
+        before = np.unique([len(each.context) for each in block])
+        if len(before) > 1:
+            before = np.array([len(each.context) for each in block])
+        last_key = before[:, None] + np.arange(queries.shape[1])
+        mask = np.arange(keys.shape[1]) <= last_key[:, None, :, None]
+        is_causal = not before.any()
+        blocks.append(
+            _Block(
+                torch.from_numpy(queries).to(device),
+                torch.from_numpy(keys).to(device),
+                None if is_causal else torch.from_numpy(mask).to(device),
+            )
+        )
+    return Packing(tuple(blocks), torch.from_numpy(places).to(device))
+
+
+@contextmanager
+def packed_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Lets the model's forward passes take `packing`, and only such passes.
+
+    Backward passes belong here too, as gradient checkpointing computes forwards in them.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation(_NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
+    """Returns whether `network`, which runs `model`, gives packed sequences their own results.
+
+    Not so where layers see a window, or keep a state. It plays two answers to a prompt.
+    """
+    layers = DynamicCache(config=model.config).layers
+    if not all(type(layer) is DynamicLayer for layer in layers):
+        return False
+    device = next(network.parameters()).device
+    ids = torch.arange(1, 9, device=device) % model.config.get_text_config().vocab_size
+    training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        alone = [network(input_ids=ids[None, :5], use_cache=False).logits[0, 3:]]
+        rest = torch.cat([ids[:3], ids[5:]])[None]
+        alone.append(network(input_ids=rest, use_cache=False).logits[0, 3:])
+        with packed_attention(model):
+            if model.config._attn_implementation != _NAME:
+                return False
+            packed = _play_packed(network, ids)
+            other = _play_packed(network, torch.cat([ids[:3], ids[3:5].flip(0), ids[5:]]))
+    except (ValueError, TypeError):  # options that are not known here, or none handed on
+        return False
+    finally:
+        for module in training:
+            module.training = True
+    expected = torch.cat(alone).float()
+    scale = expected.std() * (0.05 if packed.dtype == torch.bfloat16 else 1e-3)
+    is_close = bool((packed.float() - expected).abs().max() <= scale)
+    return is_close and torch.equal(packed[2:], other[2:])
+
+
+def _play_packed(network: nn.Module, ids: Tensor) -> Tensor:
+    """Returns the logits of two answers, of two and three tokens, to a prompt of three."""
+    prompt, first, second = np.arange(3), np.arange(3, 5), np.arange(5, 8)
+    segments = [Segment(prompt[:0], prompt), Segment(prompt, first), Segment(prompt, second)]
+    positions = torch.tensor([[0, 1, 2, 3, 4, 3, 4, 5]], device=ids.device)
+    packing = make_packing(segments, ids.device)
+    output = network(input_ids=ids[None], position_ids=positions, use_cache=False, packing=packing)
+    logits: Tensor = output.logits[0, 3:]
+    return logits
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packing: Packing | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Returns the results, (1, T, H, D), of queries, keys and values (1, H, T, D)."""
+    del attention_mask  # None: transformers makes no mask for an attention that it does not know
+    changes = [name for name in ("sliding_window", "softcap", "s_aux") if name in options]
+    if packing is None or any(options[name] is not None for name in changes):
+        raise ValueError(f"packed attention with {options}")
+    row = [states[0].transpose(0, 1) for states in (query, key, value)]
+    results = []
+    for block in packing.blocks:
+        picked = (block.queries, block.keys, block.keys)
+        queries, keys, values = (
+            each.index_select(0, places.flatten())
+            .view(*places.shape, *each.shape[1:])
+            .transpose(1, 2)
+            for each, places in zip(row, picked, strict=True)
+        )
+        result, _ = sdpa_attention_forward(
+            module,
+            queries,
+            keys,
+            values,
+            block.mask,
+            dropout=options.get("dropout", 0.0),
+            scaling=options.get("scaling"),
+            is_causal=block.mask is None,
+        )
+        results.append(result.flatten(0, 1))
+    return torch.cat(results).index_select(0, packing.places)[None], None
+
+
+AttentionInterface.register(_NAME, _attend)
+
+
+def _cut_into_blocks(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Returns segments of similar size together, those without a context apart."""
+    blocks: list[list[Segment]] = []
+    num_pairs = most_queries = 0
+    for segment in sorted(segments, key=_size):
+        has_context, num_keys, num_queries = _size(segment)
+        most = max(most_queries, num_queries)
+        padded = (len(blocks[-1]) + 1) * most * num_keys if blocks else 0
+        num_filled = num_pairs + num_queries * num_keys
+        is_wasteful = padded > _FEW_PAIRS and num_filled < _MIN_FILLED * padded
+        is_other = not blocks or _size(blocks[-1][0])[0] != has_context
+        if is_other or is_wasteful or padded > _MAX_PAIRS:
+            blocks.append([])
+            num_pairs = most_queries = 0
+        blocks[-1].append(segment)
+        num_pairs += num_queries * num_keys
+        most_queries = max(most_queries, num_queries)
+    return blocks
+
+
+def _size(segment: Segment) -> tuple[bool, int, int]:
+    """Returns whether a segment has a context, and how many keys and queries it has."""
+    num_queries = len(segment.tokens)
+    return len(segment.context) > 0, len(segment.context) + num_queries, num_queries
+
+
+def _pad(rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Returns the rows, padded with 0, and where they are not padded."""
+    lengths = np.array([len(row) for row in rows])
+    is_there = np.arange(lengths.max()) < lengths[:, None]
+    padded = np.zeros(is_there.shape, np.int64)
+    padded[is_there] = np.concatenate(rows)
+    return padded, is_there

@@ -1,0 +1,392 @@
+"""`ToolChat`: actions as tool calls, in the format of the model's own chat template."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.remote.messages import to_utf8
+from agentpeft.envs.tools.tool_episode import find_tools
+from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, read_json
+from agentpeft.policies.messages import Ids
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.rollout.chat import (
+    ACTION,
+    OBSERVATION,
+    PROMPT,
+    ChatFormat,
+    FoundAction,
+    Messages,
+    to_message,
+)
+from agentpeft.policies.settings.config import ModelSettings, Settings
+
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
+"""Numbers stay as they are written: they may be answers."""
+_INSTEAD = "set it to false: the environment's text actions need no template"
+_SECOND = "Sentinelsecond"
+_ODD = "'\"\n\\é, {"
+"""What some format may write otherwise, or end at."""
+_MIN_MARK = 4
+"""Characters of what ends an argument: fewer may be in its value."""
+
+
+class CallFormat(Protocol):
+    """How a template writes calls."""
+
+    def write(self, call: ToolCall) -> str:
+        """Returns the text of a well-formed call."""
+        ...
+
+    def read(self, text: str) -> Iterator[ToolCall]:
+        """Yields the calls in a text, whatever else stands there; a malformed one has no name."""
+        ...
+
+
+@dataclass(frozen=True)
+class JsonCalls:
+    """Calls as JSON objects between two marks; `arguments` is what their arguments are named."""
+
+    arguments: str
+    opening: str
+    closing: str
+
+    def write(self, call: ToolCall) -> str:
+        """Returns a call's text."""
+        values = {"name": call.name, self.arguments: call.arguments}
+        return f"{self.opening}{json.dumps(values, ensure_ascii=False)}{self.closing}"
+
+    def read(self, text: str) -> Iterator[ToolCall]:
+        """Yields the calls behind each mark; where there is none, those of all objects in braces.
+
+        Closing marks may be missing, and strings may have line breaks, as models write them.
+        """
+        mark = self.opening.strip()
+        place = text.find(mark or "{")
+        if not mark:
+            place = next((p for p in _find_all(text, "{", 100) if _reads_call(text, p)), place)
+        while place >= 0:
+            start = _skip(text, place + len(mark))
+            try:
+                value, start = _DECODER.raw_decode(text, start)
+            except (ValueError, RecursionError):
+                yield ToolCall(None, None)
+                following = len(text)
+            else:
+                yield from map(_to_call, value if isinstance(value, list) else [value])
+                following = _skip(text, start, ",;")
+            if text.startswith("{", following):
+                place = following - len(mark)
+            else:
+                place = text.find(mark, start) if mark else -1
+
+
+def _to_call(value: object) -> ToolCall:
+    match value:
+        case {"name": str() as name, **rest}:
+            arguments = rest.get("arguments", rest.get("parameters"))
+            if isinstance(arguments, str):
+                arguments = read_json(arguments)
+            return ToolCall(name, {} if arguments is None else arguments)
+    return ToolCall(None, value)
+
+
+def _reads_call(text: str, place: int) -> bool:
+    try:
+        return _to_call(_DECODER.raw_decode(text, place)[0]).name is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _find_all(text: str, mark: str, num: int) -> Iterator[int]:
+    """Yields where a mark is, `num` times at most."""
+    return islice((found.start() for found in re.finditer(re.escape(mark), text)), num)
+
+
+def _skip(text: str, place: int, more: str = "") -> int:
+    """Returns the first place from `place` on without space, or one of `more`."""
+    while place < len(text) and (text[place].isspace() or text[place] in more):
+        place += 1
+    return place
+
+
+class MarkedCalls:
+    """Calls in marks of the template's own, with a mark for each argument, whose value is as it is.
+
+    The marks are learnt from how it writes calls of one and two arguments. Space between marks
+    may differ; what ends a call may be missing.
+    """
+
+    def __init__(self, write: Callable[[ToolCall], str]) -> None:
+        """`write` returns what the template writes. Raises: ValueError if it is no such format."""
+        self.write = write
+        name, keys, values = "sentinelname", ("keyone", "keytwo"), (f"One{_ODD}.", f"Two{_ODD}.")
+        one, two = (dict(zip(keys[:n], values, strict=False)) for n in (1, 2))
+        texts = [name, keys[0], values[0], keys[1], values[1]]
+        opening, before_key, after_key, between, _, end = _split(write(ToolCall(name, two)), texts)
+        *_, end_of_one = _split(write(ToolCall(name, one)), texts[:3])
+        endings = (before_key[place:] for place in range(len(before_key) + 1))
+        key_opening = next(ending for ending in endings if between.endswith(ending))
+        closing = between.removesuffix(key_opening).strip()
+        if end != end_of_one or not end.strip().startswith(closing) or len(closing) < _MIN_MARK:
+            raise ValueError("each argument needs a mark at its end")
+        if not opening.strip():
+            raise ValueError("calls need a mark at their beginning")
+        self._mark = opening.split()[0]
+        head, opens = _loose(before_key.removesuffix(key_opening)), _loose(key_opening)
+        self._head = re.compile(rf"{_loose(opening)}([^\s<>=\"'/]++){head}")
+        self._pair = re.compile(rf"{opens}([^\s<>=\"']++){re.escape(after_key.rstrip())}\n?")
+        after = " ".join(end.strip().removeprefix(closing).split()[:2])
+        self._end = re.compile(rf"\n?{re.escape(closing)}(?={opens}|{_loose(after)})")
+
+    def read(self, text: str) -> Iterator[ToolCall]:
+        """Yields the calls."""
+        place = text.find(self._mark)
+        while place >= 0:
+            call, end = self._read_one(text, place)
+            yield call
+            place = text.find(self._mark, max(end, place + len(self._mark)))
+
+    def _read_one(self, text: str, place: int) -> tuple[ToolCall, int]:
+        """Returns the call that begins at a place, and where it ends."""
+        arguments: dict[str, str] = {}
+        head = self._head.match(text, place)
+        if head is None:
+            return ToolCall(None, None), place
+        end = head.end()
+        while pair := self._pair.match(text, end):
+            closing = self._end.search(text, pair.end())
+            if closing is None:  # nor does any later call have an end
+                return ToolCall(None, None), len(text)
+            if pair[1] in arguments:
+                return ToolCall(None, None), closing.end()
+            arguments[pair[1]] = text[pair.end() : closing.start()]
+            end = closing.end()
+        return ToolCall(head[1], arguments), end
+
+
+def _split(text: str, marks: Sequence[str]) -> list[str]:
+    """Returns what stands around marks. Raises: ValueError unless each is there, in this order."""
+    parts = []
+    for mark in marks:
+        part, found, text = text.partition(mark)
+        if not found:
+            raise ValueError(f"no {mark!r}")
+        parts.append(part)
+    return [*parts, text]
+
+
+def _loose(text: str) -> str:
+    """Returns a pattern of a text whose space between marks may differ; it never backtracks."""
+    pieces = re.split(r"\s+|(?<=>)(?=<)", text.strip())
+    space = r"\s*+"
+    return f"{space}{space.join(map(re.escape, pieces))}{space}" if text.strip() else ""
+
+
+class ToolChat(ChatFormat):
+    """A chat whose actions are calls of an environment's tools, and whose answers are a tool's.
+
+    Its template is given the tools, and shows by sentinels how it writes calls and answers. A turn
+    may have several calls: each is an action of its own, and all their answers precede the next
+    turn. One without a call, or with a malformed one, is an invalid action, and the agent is told
+    in words what was wrong.
+    """
+
+    _quotes = False
+    """Whether the template writes answers as JSON strings."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        model: ModelSettings,
+        tools: ToolTable,
+        eos_token_ids: Iterable[int] = (),
+    ) -> None:
+        """Raises: SettingsError where the template has no place for tools that is known."""
+        self._tools, self._schemas = tools, tools.to_openai()
+        super().__init__(tokenizer, model, eos_token_ids)
+        asked = self._render([to_message("user", PROMPT)], asks=True)
+        if not all(tool.name in asked for tool in tools):
+            raise SettingsError(f"model.tool_calls: the chat template has no tools; {_INSTEAD}")
+        self._calls = self._read_calls(asked.rpartition(PROMPT)[2])
+        self._check_calls()
+        self._before, self._between, self._after = self._read_answers()
+
+    def find_actions(self, said: str) -> list[FoundAction]:
+        """Returns the action of each call in turn; of a turn without a call an invalid one."""
+        return find_actions(self._tools, self._calls.read(self.strip_thoughts(said)))
+
+    def encode_action(self, action: str) -> Ids:
+        """Returns the tokens of a turn whose call has this action; of no action, of its text."""
+        try:
+            call = self._tools.find_call(action)
+        except ValueError:
+            return self.encode_turn(action)
+        return self.encode_turn(self._calls.write(call))
+
+    def _write_observation(self, observation: str) -> str:
+        return json.dumps(observation, ensure_ascii=False)[1:-1] if self._quotes else observation
+
+    def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
+        try:
+            return super()._render(messages, asks, system)
+        except TypeError as error:
+            raise SettingsError(
+                f"model.tool_calls: the chat template cannot render a call: {error}; {_INSTEAD}"
+            ) from error
+
+    def _read_calls(self, asked: str) -> CallFormat:
+        """Returns how the template writes calls; `asked` is what it asks for a turn with.
+
+        Where a thought precedes them, it is what this chat writes before them from now on.
+        """
+        call = self._make_call(ACTION)
+        turn, end = self._render_turn(call), self._model.end_of_thought
+        thought, found, _ = turn.rpartition(end) if end else ("", "", "")
+        before = thought + found
+        before += turn[len(before) : _skip(turn, len(before))] if found else ""
+        if found and before.startswith(asked):
+            self._before_action = before.removeprefix(asked)
+        elif found:
+            self._before_action = end + before.rpartition(end)[2]
+        elif turn.startswith(asked):
+            before = asked
+        else:
+            raise SettingsError(f"model.tool_calls: the template asks for other turns; {_INSTEAD}")
+
+        def write(call: ToolCall) -> str:
+            return self._render_turn(call).removeprefix(before)
+
+        opening, brace, rest = write(call).partition("{")
+        for arguments in ("arguments", "parameters"):
+            own = JsonCalls(arguments, "", "").write(call)
+            if (brace + rest).startswith(own):
+                return JsonCalls(arguments, opening, (brace + rest).removeprefix(own))
+        try:
+            return MarkedCalls(write)
+        except ValueError as error:
+            raise SettingsError(
+                "model.tool_calls: the chat template writes calls neither as JSON nor with a mark "
+                f"for each argument; {_INSTEAD}"
+            ) from error
+
+    def _render_turn(self, *calls: ToolCall) -> str:
+        """Returns a turn of calls behind a prompt, without its end."""
+        messages = [to_message("user", PROMPT), _to_turn(*calls)]
+        turn = self._render(messages, asks=False).rpartition(PROMPT)[2]
+        own, closing, _ = turn.rpartition(self._closing) if self._closing else ("", "", "")
+        if not closing:
+            raise SettingsError(
+                f"model.tool_calls: the chat template ends a turn of calls otherwise; {_INSTEAD}"
+            )
+        return own
+
+    def _check_calls(self) -> None:
+        """Raises: SettingsError unless calls are read as the template writes them."""
+        calls = [self._make_call(f"one {_ODD}"), self._make_call("two")]
+        turns = [(self._before_action + self._calls.write(calls[0]), calls[:1])]
+        with suppress(SettingsError):  # some templates have one call a turn
+            turns.append((self._render_turn(*calls), calls))
+        for text, expected in turns:
+            if list(self._calls.read(self.strip_thoughts(text))) != expected:
+                raise SettingsError(
+                    f"model.tool_calls: the chat template's calls are not read; {_INSTEAD}"
+                )
+
+    def _read_answers(self) -> tuple[str, str, str]:
+        """Returns the texts before, between and after the answers to the calls of a turn."""
+        call = _to_turn(self._make_call(ACTION))
+        first = [to_message("user", PROMPT)]
+        answers = [to_message("tool", OBSERVATION), to_message("tool", _SECOND)]
+        histories = first, [*first, _to_turn(self._make_call("one")), to_message("tool", "two")]
+        tails = {
+            self._render([*history, call, *answers], asks=True)
+            .partition(ACTION)[2]
+            .partition(self._closing)[2]
+            for history in histories
+        }
+        before, found, rest = min(tails).partition(OBSERVATION)
+        between, found_too, after = rest.partition(_SECOND)
+        if len(tails) > 1 or not found or not found_too:
+            raise SettingsError(
+                "model.tool_calls: the chat template cannot be extended call by call; " + _INSTEAD
+            )
+        odd = self._render([*first, call, to_message("tool", _ODD)], asks=True)
+        self._quotes = f"{before}{_ODD}" not in odd
+        if self._quotes and f"{before}{self._write_observation(_ODD)}" not in odd:
+            raise SettingsError(
+                "model.tool_calls: the chat template rewrites what a tool answers; " + _INSTEAD
+            )
+        return before, between, after
+
+    def _make_call(self, value: str) -> ToolCall:
+        tool = next(iter(self._tools))
+        return ToolCall(tool.name, dict.fromkeys(tool.parameters, value))
+
+
+def find_actions(tools: ToolTable, calls: Iterable[ToolCall]) -> list[FoundAction]:
+    """Returns the action of each call of a turn; where there is none, an invalid one."""
+    return [_to_action(tools, call) for call in calls] or [
+        FoundAction(tools.NO_ACTION, tools.advice)
+    ]
+
+
+def _to_action(tools: ToolTable, call: ToolCall) -> FoundAction:
+    problem = tools.find_problem(call)
+    if call.name is None:
+        problem = f"the call cannot be read; {tools.advice}"
+    text = to_utf8(tools.to_action(call))
+    return FoundAction(text, None if problem is None else to_utf8(problem))
+
+
+def _to_turn(*calls: ToolCall) -> dict[str, Any]:
+    """Returns calls as an assistant's message."""
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    made = [{"type": "function", "function": function} for function in functions]
+    return to_message("assistant", "") | {"tool_calls": made}
+
+
+def open_chat(
+    tokenizer: PreTrainedTokenizerBase, settings: Settings, eos_token_ids: Iterable[int] = ()
+) -> ChatFormat:
+    """Returns how a tokenizer's model reads and writes in a run. Raises: SettingsError."""
+    if not settings.model.tool_calls:
+        return ChatFormat(tokenizer, settings.model, eos_token_ids)
+    tools = find_tools(settings.environment.id)
+    all_kwargs = [*settings.stage_kwargs, settings.held_out_kwargs, settings.warm_start_kwargs]
+    for kwargs in all_kwargs:
+        for name, value in tools.env_kwargs.items():
+            if kwargs.get(name) != value:
+                raise SettingsError(
+                    f"model.tool_calls: environment.kwargs, in stages and evaluation too, need "
+                    f"{name}={value!r}, or the prompt asks for other actions; got {kwargs!r}"
+                )
+        need_named_tools(settings.environment.id, tools, kwargs)
+    return ToolChat(tokenizer, settings.model, tools, eos_token_ids)
+
+
+def need_named_tools(env_id: str, tools: ToolTable, kwargs: Mapping[str, Any]) -> None:
+    """Raises: SettingsError where a prompt speaks of tools and texts alone can be sent."""
+    if tools is ANY_TEXT and _speaks_of_tools(kwargs):
+        raise SettingsError(
+            f"tool calls: {env_id} has only the tool act(action), whose argument is text: leave "
+            "out prompt='tools'"
+        )
+
+
+def _speaks_of_tools(value: object) -> bool:
+    """Returns whether arguments, those of sources included, ask for a prompt of tools."""
+    if isinstance(value, Mapping):
+        return value.get("prompt") == "tools" or any(map(_speaks_of_tools, value.values()))
+    return isinstance(value, list | tuple) and any(map(_speaks_of_tools, value))
+
+
+def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
+    """Returns how a model reads and writes, which stops where its own config says."""
+    return open_chat(base.tokenizer, settings, base.stop_token_ids)
