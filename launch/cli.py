@@ -29,20 +29,30 @@ COMMANDS = {
     "why": "Explains how a run went, and which setting to turn.",
     "watch": "Shows a run in the terminal, as it goes or again.",
     "diff": "Compares two runs: settings, curves, and where they part.",
+    "replay": "Plays a recorded episode again, or another way from a turn on.",
+    "play": "Plays an environment by hand, beside the oracle and a policy.",
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
     "doctor": "Says what works on this machine, and what to do about the rest.",
     "serve": "Serves environments to others over HTTP and WebSocket (OpenEnv).",
+    "mcp": "Plays an environment's tasks for agents that call tools over MCP.",
+    "training-tool": "Serves training as a tool to agents, over MCP on standard input.",
     "prepare-data": "Generates, downloads, converts and validates task files.",
 }
-"""By name: a module of `launch/` (or of `launch/reporting/`) has `main`, its `CommandLine`."""
-_REPORTING = {"watch", "diff"}
+"""By name: a module of `launch/`, or that of `_MODULES`, has `main`, its `CommandLine`."""
+_MODULES = {
+    "watch": "reporting.watch",
+    "diff": "reporting.diff",
+    "replay": "playing.replay",
+    "play": "playing.play",
+    "mcp": "serving.mcp_server",
+    "training-tool": "agent_tool.tool_server",
+}
 
 
 def module_of(name: str) -> str:
     """Returns the module of a command."""
-    folder = "reporting." if name in _REPORTING else ""
-    return f"agentpeft.launch.{folder}{name.replace('-', '_')}"
+    return f"agentpeft.launch.{_MODULES.get(name, name.replace('-', '_'))}"
 
 
 class _Commands(TyperGroup):

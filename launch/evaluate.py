@@ -30,7 +30,7 @@ from typer import Option
 
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import CommandLine, SettingsWords, split_settings
-from agentpeft.launch.run.run_folder import output_base, read_start, shown
+from agentpeft.launch.run.run_folder import find_run, output_base, read_start, shown
 from agentpeft.policies.checkpoints import CONFIG_FILE
 
 _adapters = partial(Option, rich_help_panel="Adapters")
@@ -72,6 +72,9 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
         dict[str, Any] | None,
         _others(parser=json.loads, metavar="JSON", help="More fields of its requests."),
     ] = None,
+    endpoint_tools: Annotated[
+        bool, _others(help="It acts by calling the environment's tools.")
+    ] = False,
     replay: Annotated[int, _methods(help="Past successes in each prompt.")] = 0,
     votes: Annotated[int, _methods(help="Samples of each turn; the most frequent counts.")] = 1,
 ) -> int:
@@ -80,7 +83,7 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     from agentpeft.launch.evaluating.players import Methods
 
     configs, overrides = split_settings(words)
-    if run_dir := _find_run(Path(configs[0])):
+    if run_dir := find_run(Path(configs[0])):
         adapter = adapter or [configs[0]]
         configs[0] = str(run_dir / CONFIG_FILE)
     settings = with_task_files(read_start(configs, overrides).settings)
@@ -88,22 +91,13 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
     contestants = contest.find_contestants(
         settings, adapter or [], modes, policies, endpoint, endpoint_model or []
     )
-    methods = Methods(replay, votes, endpoint_options or {})
+    methods = Methods(replay, votes, endpoint_options or {}, endpoint_tools)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     own = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
     folder = (output or own).absolute()
     summary = contest.evaluate(settings, contestants, methods, folder)
     print(json.dumps({"output": shown(folder), **summary}))
     return 0
-
-
-def _find_run(path: Path) -> Path | None:
-    """Returns the run's folder where `path` is one, or a checkpoint in one (`checkpoints/best`)."""
-    if not path.is_dir():
-        return None
-    checkpoints = path.resolve().parent
-    folders = [path, *([checkpoints.parent] if checkpoints.name == "checkpoints" else [])]
-    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@
 python launch/merge.py outputs/quickstart/20260101-120000
 python launch/merge.py path/to/adapter --base Qwen/Qwen2.5-0.5B-Instruct --output merged
 python launch/merge.py path/to/adapter --check merged
+python launch/merge.py outputs/lifelong/arith5/seed-0/bank/order-0
 ```
 
 Both checks read the written model anew: its log-probabilities are those of the unmerged pair, and
-taking the adapter away again leaves the base. The last line is JSON, with all sizes.
+taking the adapter away again leaves the base. A bank's adapters become a model each, in folders by
+their names. The last line is JSON, with all sizes; of a bank it has a report for each adapter.
 
 Exit status: 0 merged and checked; 1 a check failed, nothing is left; 2 wrong input or wrong base.
 """
@@ -23,6 +25,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.run.command_line import CommandLine
 
 _base = partial(Option, rich_help_panel="The base model")
@@ -31,7 +34,7 @@ main = CommandLine()
 
 @main.add(help=__doc__)
 def merge(
-    adapter: Annotated[Path, Argument(help="Folder of an adapter, a checkpoint or a run.")],
+    adapter: Annotated[Path, Argument(help="Folder of an adapter, a checkpoint, a run or a bank.")],
     *,
     output: Annotated[Path | None, Option(show_default="merged, beside the adapter")] = None,
     check: Annotated[Path | None, Option(help="Check this model; merge nothing.")] = None,
@@ -45,8 +48,21 @@ def merge(
     from transformers.utils.logging import disable_progress_bar
 
     from agentpeft.launch.evaluating import merging
+    from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    if is_bank(adapter):
+        if check is not None:
+            raise SettingsError(f"--check compares one adapter, and {adapter} is a bank: name one")
+        folder = output or adapter / "merged"
+        reports = {
+            name: merging.merge(
+                merging.base_settings(own, base, dtype), own, folder / name, same_base
+            )
+            for name, own in read_bank(adapter).adapters.items()
+        }
+        print(json.dumps(reports))
+        return 0 if all(report["agrees"] for report in reports.values()) else 1
     folder = merging.find_adapter(adapter)
     settings = merging.base_settings(folder, base, dtype)
     if check is not None:

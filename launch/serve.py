@@ -3,13 +3,15 @@
 ```sh
 python launch/serve.py --port 8000
 python launch/serve.py AgentPEFT/DBBench-v0 split=test AgentPEFT/Arithmetic-v0 num_digits=3
+python launch/serve.py AgentPEFT/Arithmetic-v0 --allow-oracle --model RUN
 python launch/serve.py --host 0.0.0.0 --token-file tokens.txt --tls-cert cert.pem --tls-key key.pem
 ```
 
 Without words, all environments of the suite are served. An environment is at the path of its id,
 the first one at / too; KEY=VALUE are arguments of the environment before them. The first line on
 standard output is JSON with `url`. `AgentPEFT/Remote-v0` plays there, and so does any OpenEnv
-client.
+client. `url` in a browser is a page to play by hand; the oracle and a policy play the same task
+after you, where --allow-oracle and --model say so.
 
 Exit status: 0 stopped by SIGTERM or Ctrl-C; 1 it cannot listen; 2 wrong settings.
 """
@@ -24,6 +26,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -35,6 +38,7 @@ from agentpeft.envs.core.errors import check_count, check_duration
 from agentpeft.envs.registration import find_spec
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.standard_streams import reserved_stdout
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml_values import parse_value
 
 _limit = partial(Option, rich_help_panel="Limits")
@@ -63,6 +67,10 @@ def serve(  # noqa: PLR0913 (each is an option)
     allow_oracle: Annotated[
         bool, _secret("--allow-oracle", help="Tell clients how a perfect agent acts.")
     ] = False,
+    model: Annotated[
+        Path | None,
+        Option(metavar="RUN|ADAPTER", help="A policy that plays on the page too, greedily."),
+    ] = None,
     client_kwargs: Annotated[
         str, _secret(help="Arguments that clients may set, by comma; * is all: trusted ones only.")
     ] = "split",
@@ -86,16 +94,28 @@ def serve(  # noqa: PLR0913 (each is an option)
         from agentpeft.launch.serving.gate import Limits
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error}: pip install 'agentpeft[serve]'") from error
-    options = server.Options(
-        environments=_read_environments(words or list(ENV_IDS)),
-        tokens=tokens,
-        tls=_check_tls(tls_cert, tls_key),
-        has_oracle=allow_oracle,
-        client_kwargs=frozenset(filter(None, (name.strip() for name in client_kwargs.split(",")))),
-        limits=Limits(max_sessions, idle_s, max_message_kib * 1024, max_rate),
-        end_s=_END_S,
-    )
-    with reserved_stdout() as lines, _listen(host, port) as listener:
+    with ExitStack() as stack:
+        environments = _read_environments(words or list(ENV_IDS))
+        tls = _check_tls(tls_cert, tls_key)
+        lines = stack.enter_context(reserved_stdout())
+        listener = stack.enter_context(_listen(host, port))
+        policy = None
+        if model is not None:
+            from agentpeft.launch.playing.seated_policy import open_policy
+
+            policy = stack.enter_context(open_policy(Settings(), model))
+        options = server.Options(
+            environments=environments,
+            tokens=tokens,
+            tls=tls,
+            has_oracle=allow_oracle,
+            policy=policy,
+            client_kwargs=frozenset(
+                filter(None, (name.strip() for name in client_kwargs.split(",")))
+            ),
+            limits=Limits(max_sessions, idle_s, max_message_kib * 1024, max_rate),
+            end_s=_END_S,
+        )
         server.run(options, listener, partial(_tell, lines))
     return 0
 

@@ -50,10 +50,11 @@ main = CommandLine()
 
 
 @main.add(help=__doc__)
-def train(
+def train(  # noqa: PLR0913 (options, by keyword only)
     words: SettingsWords = None,
     *,
     dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
+    measure: Annotated[bool, Option("--measure", help="Of a dry run, time too.")] = False,
     fast_dev_run: Annotated[
         bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
     ] = False,
@@ -67,8 +68,12 @@ def train(
     start = _read_start(words, resume, resume_from)
     if fast_dev_run:
         start = _shorten(start)
-    if dry_run:
-        _show(start.settings)
+    if dry_run or measure:
+        from agentpeft.launch.costs.dry_run import show_dry_run
+
+        if not dry_run:
+            raise SettingsError("--measure is of a dry run: give --dry-run too")
+        show_dry_run(start.settings, measure)
         return 0
     from agentpeft.launch.run.ray_session import RayError, say_cause
 
@@ -115,15 +120,6 @@ def _write_report(summary: dict[str, object]) -> str:
 
     run_dir = Path(str(summary["adapter"])).parents[2]
     return str(write_report([run_dir])["report"])
-
-
-def _show(settings: Settings) -> None:
-    """Prints the settings as TOML, with the memory they need in its comments."""
-    from agentpeft.launch.run.resources import describe_memory
-
-    print(settings.to_toml())
-    for line in describe_memory(settings):
-        print(f"# {line}")
 
 
 def _train(start: Start, address: str | None, output: TextIO) -> dict[str, object]:

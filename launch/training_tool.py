@@ -1,7 +1,8 @@
 """Training as a function tool of an agent: one callable, its JSON schema, a JSON string back.
 
-`training_tool(**arguments)` takes what `TOOL_SCHEMA` says (OpenAI's form, which all tool-calling
-agents take). It never raises for a wrong argument: `status` is then "error", with a message.
+`run({...})` takes what `TOOL_SCHEMA` says (OpenAI's form, which all tool-calling agents take), and
+`training_tool(**arguments)` the same. Neither raises for a wrong argument: `status` is then
+"error", with a message.
 """
 
 import json
@@ -13,23 +14,24 @@ from contextlib import closing, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.types import PositiveInt
 
 from agentpeft.envs import Outcome, RewardConfig, SettingsError, Task, Taskset, TextEnv
+from agentpeft.envs.gsm8k.tasks import HUB, HUB_DATASET
 from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.agent_tool.dataset_rows import RowFormat, make_row, open_chat
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import FAILURES, WRONG, say
 from agentpeft.launch.run.run_folder import Start, lock_run, log_to, make_run_dir, output_base
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG
 from agentpeft.policies.rollout.environment_calls import make_text_env
-from agentpeft.policies.rollout.play import play_actions, read_any_reward
+from agentpeft.policies.rollout.play import play_actions
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import (
     AlgorithmName,
-    EnvironmentSettings,
     Settings,
     with_overrides,
 )
@@ -37,6 +39,8 @@ from agentpeft.policies.settings.config import (
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]
 _NUM_EVALUATED = 100
+_EXPERIMENT = "training_tool"
+_GSM8K = "AgentPEFT/GSM8K-v0"
 
 
 class ToolRequest(BaseModel):
@@ -44,13 +48,25 @@ class ToolRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    action: Literal["train", "load_dataset", "create_reward", "evaluate"]
+    action: Literal["train", "load_dataset", "create_reward", "evaluate"] = "train"
     algorithm: AlgorithmName = "grpo"
-    model: str = Field("tiny", description="built-in 'tiny', hub id, folder, or adapter directory")
+    model: str = Field(
+        "tiny",
+        description="built-in 'tiny', hub id, folder, adapter directory, or the output_dir of an "
+        "earlier call, whose newest model it then is",
+    )
+    model_name: str | None = Field(None, description="another name of `model`: give one of them")
     environment: str = Field("AgentPEFT/Arithmetic-v0", description="a registered text environment")
-    dataset: str | None = Field(None, description="its task file or folder, or 'hub'")
+    dataset: str | None = Field(
+        None,
+        description="its task file or folder, or 'hub'. 'gsm8k' is AgentPEFT/GSM8K-v0 with word "
+        "problems from templates, 'openai/gsm8k' the data set of that name from the hub",
+    )
     split: Literal["train", "test"] | None = None
-    format: Literal["sft", "rl"] = Field("sft", description="of load_dataset's rows")
+    format: RowFormat = Field("sft", description="of load_dataset's rows")
+    apply_chat_template: bool = Field(
+        False, description="load_dataset's rows are texts, by the model's chat template"
+    )
     reward: Reward | None = Field(
         None, description="preset (exact_match, db, os) or fields, as create_reward returns them"
     )
@@ -61,28 +77,75 @@ class ToolRequest(BaseModel):
     use_lora: bool = True
     settings: dict[str, Any] = Field({}, description="more settings, by dotted names")
 
+    @model_validator(mode="after")
+    def _settle_names(self) -> Self:
+        """Gives `model` and `environment` the value of their other names. Raises: ValueError."""
+        given = frozenset(self.model_fields_set)
+        if self.model_name is not None:
+            if "model" in given:
+                raise ValueError(f"model and model_name are one setting, got {self.model!r} too")
+            self.model = self.model_name
+        if self.dataset in {"gsm8k", HUB_DATASET}:
+            if "environment" in given and self.environment != _GSM8K:
+                raise ValueError(f"dataset {self.dataset!r} is of {_GSM8K}: leave out environment")
+            self.environment, self.dataset = _GSM8K, HUB if self.dataset == HUB_DATASET else None
+            self.split = self.split or ("test" if self.action == "evaluate" else "train")
+        return self
+
     def environment_kwargs(self) -> Json:
         """Returns the environment's keyword arguments."""
         own = {"data": self.dataset, "split": self.split, "reward": self.reward}
         return {name: value for name, value in own.items() if value is not None}
 
 
-TOOL_SCHEMA: Json = {
-    "type": "function",
-    "function": {
-        "name": "training_tool",
-        "description": ToolRequest.__doc__,
-        "parameters": ToolRequest.model_json_schema(),
-    },
-}
+class _Completion(BaseModel):
+    """A task, and what an agent answered in each of its turns."""
+
+    task_id: str
+    actions: list[str]
+
+
+class RewardsRequest(BaseModel):
+    """Scores completions of an environment's tasks: rewards, outcomes, statistics."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    completions: list[_Completion] = Field(description="tasks as load_dataset names them")
+    environment: str = Field("AgentPEFT/Arithmetic-v0", description="a registered text environment")
+    reward: Reward | None = Field(None, description="preset or fields, as create_reward's")
+    environment_kwargs: dict[str, Any] = Field({}, description="the environment's arguments")
+
+
+def _schema_of(name: str, request: type[BaseModel]) -> Json:
+    parameters = request.model_json_schema()
+    function = {"name": name, "description": request.__doc__, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+TOOL_SCHEMA = _schema_of("training_tool", ToolRequest)
+REWARDS_SCHEMA = _schema_of("evaluate_rewards", RewardsRequest)
+
+
+def run(arguments: Mapping[str, Any] | str) -> str:
+    """Does what `ToolRequest` says, in this process; returns JSON with `status` "ok" or "error".
+
+    `arguments` may be JSON, as an agent's function call has them. Standard output is left to the
+    caller: progress goes to standard error.
+    """
+    return _answer(lambda: _do(ToolRequest(**_read(arguments))))
 
 
 def training_tool(**arguments: Any) -> str:
-    """Does what `ToolRequest` says, in this process; returns JSON with `status` "ok" or "error".
+    """Does `run(arguments)`."""
+    return run(arguments)
 
-    Standard output is left to the caller: progress goes to standard error.
+
+def run_rewards(arguments: Mapping[str, Any] | str) -> str:
+    """Does what `RewardsRequest` says; returns JSON with each completion's reward and outcome.
+
+    Of a text with thoughts, the action is what follows the last `</think>`.
     """
-    return _answer(lambda: _do(ToolRequest(**arguments)))
+    return _answer(lambda: _score(RewardsRequest(**_read(arguments))))
 
 
 def evaluate_rewards(
@@ -91,13 +154,25 @@ def evaluate_rewards(
     reward: Reward | None = None,
     **environment_kwargs: Any,
 ) -> str:
-    """Returns JSON with the reward of each completion, and their statistics.
+    """Does `run_rewards` with these arguments; the last are the environment's own.
 
-    A completion is `{"task_id": …, "actions": [text, …]}`, as `load_dataset` names tasks. Of a text
-    with thoughts, the action is what follows the last `</think>`.
+    A completion is `{"task_id": …, "actions": [text, …]}`, as `load_dataset` names tasks.
     """
-    own = environment_kwargs | ({} if reward is None else {"reward": reward})
-    return _answer(lambda: _score(EnvironmentSettings(id=environment, kwargs=own), completions))
+    own = {"environment_kwargs": environment_kwargs, "reward": reward}
+    return run_rewards({"completions": completions, "environment": environment, **own})
+
+
+def _read(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """Raises: SettingsError for what is no JSON object."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        found = json.loads(arguments)
+    except ValueError as error:
+        raise SettingsError(f"the arguments are not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SettingsError(f"the arguments must be an object, got {arguments!r:.60}")
+    return found
 
 
 def _answer(do: Callable[[], Json]) -> str:
@@ -105,12 +180,19 @@ def _answer(do: Callable[[], Json]) -> str:
         with redirect_stdout(sys.stderr):
             result = {"status": "ok", **do()}
     except ValidationError as error:
-        first = error.errors()[0]
-        text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.60}"
-        result = {"status": "error", "message": text}
+        result = {"status": "error", "message": _say_first(error)}
     except (*WRONG, *FAILURES, OSError) as error:
         result = {"status": "error", "message": say(error)}
     return json.dumps(result, ensure_ascii=False)
+
+
+def _say_first(error: ValidationError) -> str:
+    """Returns the first fault: of one argument with what was got, or of several together."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    return f"{'.'.join(map(str, first['loc']))}: {message}, got {first['input']!r:.60}"
 
 
 def _do(request: ToolRequest) -> Json:
@@ -126,6 +208,7 @@ def _do(request: ToolRequest) -> Json:
 def _to_settings(request: ToolRequest) -> Settings:
     """Returns a run's settings; an adapter directory brings its shape. Raises: SettingsError."""
     own, is_training = request.environment_kwargs(), request.action == "train"
+    model = _find_model(request.model)
     held_out = {"split": "test"} if request.split == "train" else {}
     num_tasks = min(request.max_samples, _NUM_EVALUATED)
     if is_training and request.dataset is not None and not held_out:
@@ -133,10 +216,10 @@ def _to_settings(request: ToolRequest) -> Settings:
     num_updates = math.ceil(request.max_samples * request.num_epochs / request.batch_size)
     training = {"num_iterations": num_updates, "num_groups": request.batch_size}
     values: Json = {
-        "experiment": "training_tool",
+        "experiment": _EXPERIMENT,
         "environment": {"id": request.environment, "kwargs": own if is_training else {}},
-        "model": {"name": request.model},
-        "lora": {"use_lora": request.use_lora, **_shape(request)},
+        "model": {"name": model},
+        "lora": {"use_lora": request.use_lora, **_shape(model)},
         "env_runners": {"num_env_runners": 0},
         "training": {"algorithm": request.algorithm, **training},
         "evaluation": {"num_tasks": num_tasks, "env_kwargs": held_out if is_training else own},
@@ -146,9 +229,26 @@ def _to_settings(request: ToolRequest) -> Settings:
     return Settings(**with_overrides(values, overrides))
 
 
-def _shape(request: ToolRequest) -> Json:
+def _find_model(name: str) -> str:
+    """Returns a model's name; of an `output_dir` of `train`, the newest run's newest weights.
+
+    Raises: SettingsError where it has no run with a checkpoint.
+    """
+    folder = Path(name).expanduser()
+    runs = output_base(folder) / _EXPERIMENT
+    if not runs.is_dir() or any(
+        (folder / file).is_file() for file in (ADAPTER_CONFIG, MODEL_CONFIG)
+    ):
+        return name
+    saved = list(runs.glob("*/checkpoints/checkpoint-*/adapter"))
+    if not saved:
+        raise SettingsError(f"model {name!r}: no run in {runs} has saved anything")
+    return str(max(saved, key=lambda path: path.stat().st_mtime_ns))
+
+
+def _shape(model: str) -> Json:
     """Returns the settings of an adapter directory's LoRA; of any other model none."""
-    path = Path(request.model).expanduser() / ADAPTER_CONFIG
+    path = Path(model).expanduser() / ADAPTER_CONFIG
     if not path.is_file():
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -178,19 +278,22 @@ def _evaluate(request: ToolRequest, settings: Settings) -> Json:
     from agentpeft.launch.evaluating.contest import evaluate
     from agentpeft.launch.evaluating.players import Contestant, Methods
 
-    kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(request) else "base"
+    name = settings.model.name
+    kind: Literal["adapter", "base"] = "adapter" if "target_modules" in _shape(name) else "base"
     output = output_base(Path(request.output_dir)) / "evaluations" / str(time.time_ns())
-    summary = evaluate(settings, [Contestant("model", kind, request.model)], Methods(), output)
+    summary = evaluate(settings, [Contestant("model", kind, name)], Methods(), output)
     return {"output": str(output), **summary["policies"]["model"]}
 
 
 def _load_dataset(request: ToolRequest) -> Json:
     """Writes the rows and returns where, how many, and the first one."""
+    chat = open_chat(_to_settings(request)) if request.apply_chat_template else None
     with closing(make_text_env(request.environment, request.environment_kwargs())) as env:
         source = env.task_source
         if not isinstance(source, Taskset):
             source = Taskset.generate(source, request.max_samples, seed=0)
-        rows = [_to_row(env, task, request.format) for task in source[: request.max_samples]]
+        tasks = source[: request.max_samples]
+        rows = [make_row(env, task, request.format, chat) for task in tasks]
     path = output_base(Path(request.output_dir)) / "datasets" / f"{time.time_ns()}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
@@ -198,26 +301,11 @@ def _load_dataset(request: ToolRequest) -> Json:
     return {"path": str(path), "num_examples": len(rows), "example": rows[0]}
 
 
-def _to_row(env: TextEnv[Task], task: Task, form: str) -> Json:
-    """Returns a prompt with its task, or the oracle's conversation."""
-    messages = [{"role": "user", "content": env.reset(options={"task": task})[0]}]
-    if form == "rl":
-        return {"prompt": messages, "task_id": task.task_id, "skills": list(task.skills)}
-    actions = list(env.oracle_actions(task))
-    for action, result in zip(actions, play_actions(env, actions, read_any_reward), strict=False):
-        messages.append({"role": "assistant", "content": action})
-        messages.append({"role": "user", "content": result.observation})
-    return {"messages": messages[:-1]}
-
-
-class _Completion(BaseModel):
-    task_id: str
-    actions: list[str]
-
-
-def _score(environment: EnvironmentSettings, completions: Sequence[Mapping[str, Any]]) -> Json:
-    with closing(make_text_env(environment.id, environment.kwargs)) as env:
-        scored = [_play(env, _Completion(**completion)) for completion in completions]
+def _score(request: RewardsRequest) -> Json:
+    kwargs = request.environment_kwargs
+    own = kwargs if request.reward is None else {**kwargs, "reward": request.reward}
+    with closing(make_text_env(request.environment, own)) as env:
+        scored = [_play(env, completion) for completion in request.completions]
     if not scored:
         raise SettingsError("no completions to score")
     rewards, outcomes = zip(*scored, strict=True)

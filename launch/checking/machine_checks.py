@@ -76,8 +76,13 @@ Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 
 def check_packages(machine: Machine) -> Iterator[Finding]:
     """Versions that the config needs, and wheels that do not go together."""
-    has = machine.packages
-    extras = ["train", "vllm"] if str(machine.settings.env_runners.engine) == "vllm" else ["train"]
+    has, settings = machine.packages, machine.settings
+    asked = {
+        "vllm": settings.env_runners.engine == "vllm",
+        "quantize": settings.model.load_in_4bit,
+        "wandb": settings.output.wandb != "off",
+    }
+    extras = ["train", *(extra for extra, is_asked in asked.items() if is_asked)]
     try:
         needed = [Requirement(text) for text in requires("agentpeft") or ()]
     except PackageNotFoundError:

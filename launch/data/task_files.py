@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import name_of
+from agentpeft.envs.tasks.hub import HUB_PREFIX
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import check_data
 from agentpeft.launch import prepare_data
@@ -37,7 +38,7 @@ def with_task_files(settings: Settings) -> Settings:
         changed[name] = section.model_copy(update={key: located})
     for name in ("warm_start", "training"):
         section = changed.get(name, dict(settings)[name])
-        if section.chats is not None:
+        if section.chats is not None and not section.chats.startswith(HUB_PREFIX):
             chats = str(Path(section.chats).expanduser().absolute())
             changed[name] = section.model_copy(update={"chats": chats})
     stages = enumerate(settings.curriculum.stages, len(_SEEDS))

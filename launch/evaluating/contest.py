@@ -14,6 +14,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
+from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
@@ -42,7 +43,9 @@ def find_contestants(
     """Returns all who are named; where nobody is, the settings' own model plays.
 
     Adapters are "[NAME=]PATH", policies base, oracle or random. What a run on all weights has saved
-    plays once, whatever the mode, and its base is the settings' model. Raises: SettingsError.
+    plays once, whatever the mode, and its base is the settings' model. A bank's folder stands for
+    all of its adapters, as an adapter or, served by their names, as an endpoint's model. Raises:
+    SettingsError.
     """
     if bool(endpoint) != bool(endpoint_models):
         raise SettingsError("--endpoint URL and --endpoint-model NAME need each other")
@@ -52,22 +55,44 @@ def find_contestants(
         adapters = [settings.model.adapter]
     found: list[Contestant] = []
     for words in adapters:
-        name, _, path = words.rpartition("=")
-        folder = find_adapter(Path(path).expanduser())
-        name = name or (folder.parent.name if folder.name == "adapter" else folder.name)
-        kinds: dict[Kind, str] = {"whole": ""} if is_whole_model(folder) else _MODES[mode]
-        for kind, end in kinds.items():
-            found.append(Contestant(name + end, kind, str(folder)))
+        found += _to_contestants(words, mode)
     has_base = bool(found) and found[0].kind != "whole"
     base = found[0].target if has_base else settings.model.name
+    if found and found[0].bank:
+        base = str(next(iter(read_bank(Path(base)).adapters.values())))
     if not (found or policies or endpoint):
         policies = ["base"]
     found += [Contestant(kind, kind, base if kind == "base" else "") for kind in policies]
-    found += [Contestant(model, "endpoint", endpoint or "") for model in endpoint_models]
+    found += [_to_served(model, endpoint or "") for model in endpoint_models]
     names = [each.file_name for each in found]
     if len(set(names)) < len(names):
         raise SettingsError(f"two policies have one name: {names}; write --adapter NAME=PATH")
     return found
+
+
+def _to_contestants(words: str, mode: str) -> list[Contestant]:
+    """Returns who an adapter, "[NAME=]PATH", plays as. Raises: SettingsError."""
+    name, _, path = words.rpartition("=")
+    bank = Path(path).expanduser().resolve()
+    if is_bank(bank) and mode != "adapter":
+        raise SettingsError(
+            f"--modes {mode}: the bank {path} has an adapter for each prompt, which cannot be "
+            "merged into one model: leave out --modes, or merge them one by one (agentpeft merge)"
+        )
+    if is_bank(bank):
+        return [Contestant(name or bank.name, "bank", str(bank), str(bank))]
+    folder = find_adapter(Path(path).expanduser())
+    name = name or (folder.parent.name if folder.name == "adapter" else folder.name)
+    kinds: dict[Kind, str] = {"whole": ""} if is_whole_model(folder) else _MODES[mode]
+    return [Contestant(name + end, kind, str(folder)) for kind, end in kinds.items()]
+
+
+def _to_served(model: str, url: str) -> Contestant:
+    """Returns who an endpoint's model plays as: itself, or a bank whose adapters are served."""
+    bank = Path(model).expanduser().resolve()
+    if is_bank(bank):
+        return Contestant(bank.name, "endpoint", url, str(bank))
+    return Contestant(model, "endpoint", url)
 
 
 def evaluate(

@@ -46,7 +46,10 @@ class EvaluationFiles:
         Raises: SettingsError where it holds an evaluation of other tasks, methods or policies.
         """
         path = self._folder / "evaluation.json"
-        own = {each.name: [each.kind, each.target] for each in contestants}
+        own = {
+            each.name: [each.kind, each.target, *([each.bank] if each.bank else [])]
+            for each in contestants
+        }
         saved: dict[str, Any] = {"played": self._played, "policies": {}}
         if path.is_file():
             saved = json.loads(path.read_text(encoding="utf-8"))

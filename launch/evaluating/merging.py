@@ -90,6 +90,16 @@ def merge(
     return {**report, "merged": shown(output) if report["agrees"] else None}
 
 
+def merge_into_base(adapter: Path, output: Path) -> None:
+    """Writes the adapter's base with the adapter in it, checked, to `output`.
+
+    Raises: as `merge`; CheckpointError where it is not the same policy.
+    """
+    report = merge(base_settings(adapter, None, None), adapter, output, is_trusted=True)
+    if not report["agrees"]:
+        raise CheckpointError(f"{adapter} merged is not the same policy: {report}")
+
+
 def check_merged(
     settings: Settings, adapter: Path, merged: Path, is_trusted: bool = False
 ) -> dict[str, object]:

@@ -8,20 +8,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.tools.tool_episode import find_tools
+from agentpeft.launch.sequences.adapter_bank import AdapterBank, read_bank
+from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
+from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.chat import TextChat, make_chat
+from agentpeft.policies.models.policy_base import PolicyBase
+from agentpeft.policies.rollout.chat import TextChat
 from agentpeft.policies.rollout.env_runner import Player
-from agentpeft.policies.settings.config import ModelSettings, Settings
+from agentpeft.policies.rollout.tool_chat import make_chat, need_named_tools
+from agentpeft.policies.settings.config import Settings
 
-Kind: TypeAlias = Literal["base", "adapter", "merged", "whole", "oracle", "random", "endpoint"]
+Kind: TypeAlias = Literal[
+    "base", "adapter", "merged", "whole", "bank", "oracle", "random", "endpoint"
+]
 _CHARACTERS = [chr(code) for code in range(32, 127)]
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -31,12 +40,14 @@ class Contestant:
     """A policy under a name: `target` is a model, an adapter's folder, or an endpoint's URL.
 
     "whole" is what a run on all weights has saved. The name of what an endpoint serves is its
-    model's there.
+    model's there. Of a `bank`, a folder, each episode is played by the adapter that the prompt
+    chooses; at an endpoint its adapters are models by their names.
     """
 
     name: str
     kind: Kind
     target: str = ""
+    bank: str = ""
 
     @property
     def file_name(self) -> str:
@@ -53,12 +64,14 @@ class Methods:
     """How all contestants play.
 
     `num_replayed` past successes stand before each prompt; of `num_voters` > 1 the most frequent
-    action counts. `endpoint_options` are further fields of an endpoint's requests.
+    action counts. `endpoint_options` are further fields of an endpoint's requests;
+    `endpoint_tools`: its models act by calls of the environment's tools.
     """
 
     num_replayed: int = 0
     num_voters: int = 1
     endpoint_options: Mapping[str, object] = field(default_factory=dict)
+    endpoint_tools: bool = False
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -90,17 +103,23 @@ def seated(settings: Settings, contestant: Contestant, methods: Methods) -> Iter
 
     Raises: SettingsError, CheckpointError.
     """
+    bank = read_bank(Path(contestant.bank)) if contestant.bank else None
     with TemporaryDirectory(prefix="agentpeft-merged-") as folder:
         num_tokens: Mapping[str, int] = {}
         if contestant.kind in ("oracle", "random"):
             player, settings = _scripted(settings, contestant.kind)
         elif contestant.kind == "endpoint":
-            player, num_tokens = _endpoint(settings.model, contestant, methods)
+            player, settings, num_tokens = _endpoint(settings, contestant, methods, bank)
+        elif bank is not None:
+            player = _open_bank(settings, bank)
         else:
             player = _local(settings, contestant, Path(folder) / "merged")
         groups = methods.num_voters if methods.num_replayed else 1
         replay = ReplayChat(player.chat, methods.num_replayed, groups)
         engine = player.engine
+        if bank is not None:
+            choose = bank.choose
+            engine = RoutingEngine(engine, lambda ids: choose(replay.prompts[ids.tobytes()]))
         if methods.num_voters > 1 and contestant.kind not in ("oracle", "random"):
             temperature = settings.env_runners.temperature
             engine = VotingEngine(engine, replay, methods.num_voters, temperature)
@@ -124,40 +143,80 @@ def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
 
 
 def _endpoint(
-    model: ModelSettings, contestant: Contestant, methods: Methods
-) -> tuple[Player, Mapping[str, int]]:
+    settings: Settings, contestant: Contestant, methods: Methods, bank: AdapterBank | None
+) -> tuple[Player, Settings, Mapping[str, int]]:
     from agentpeft.policies.engines.openai import Endpoint, OpenAIEngine
 
-    chat, key = TextChat(model), os.environ.get(KEY_VARIABLE) or "none"
+    model, chat, key = settings.model, TextChat(settings.model), os.environ.get(KEY_VARIABLE)
+    if methods.endpoint_tools or model.tool_calls:
+        tools = find_tools(settings.environment.id)
+        need_named_tools(settings.environment.id, tools, settings.held_out_kwargs)
+        chat = EndpointToolChat(model, tools)
+        kwargs = {**settings.evaluation.env_kwargs, **tools.env_kwargs}
+        evaluation = settings.evaluation.model_copy(update={"env_kwargs": kwargs})
+        settings = settings.model_copy(update={"evaluation": evaluation})
     template = {"chat_template_kwargs": model.chat_template_kwargs}
     options = (template if model.chat_template_kwargs else {}) | dict(methods.endpoint_options)
-    where = Endpoint(contestant.target, contestant.name, key, options=options)
+    adapters = tuple(bank.adapters) if bank else ()
+    url, name = contestant.target, contestant.name
+    where = Endpoint(url, name, key or "none", options=options, adapters=adapters)
     engine = OpenAIEngine(where, chat)
-    return Player(chat, engine), engine.num_tokens
+    return Player(chat, engine), settings, engine.num_tokens
+
+
+def open_policy(settings: Settings, contestant: Contestant) -> PolicyBase:
+    """Returns the model that a contestant's target names, with its adapter unmerged in it.
+
+    Raises: SettingsError, CheckpointError.
+    """
+    from agentpeft.policies.models.load import load_served_base
+    from agentpeft.policies.models.lora import open_adapter
+
+    name, num_gpus = contestant.target, settings.env_runners.num_gpus_per_env_runner
+    base = load_served_base(settings.with_model(name=name, adapter=None), num_gpus)
+    if contestant.kind == "adapter":
+        open_adapter(base, name)
+    return base
+
+
+def _open_bank(settings: Settings, bank: AdapterBank) -> Player:
+    """Returns a model of this process with all adapters of a bank, any of which a request names."""
+    from agentpeft.policies.models.load import load_served_base
+    from agentpeft.policies.models.lora import open_adapters
+
+    folders = list(bank.adapters.values())
+    whole = settings.with_model(name=str(folders[0]), adapter=None)
+    base = load_served_base(whole, settings.env_runners.num_gpus_per_env_runner)
+    model, names = open_adapters(base, folders)
+    return _serve(settings, base, cast(PreTrainedModel, model), names)
 
 
 def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
     """Returns a model of this process: alone, with an unmerged adapter, or merged and read anew."""
     from agentpeft.launch.evaluating.merging import merge
-    from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
-    from agentpeft.policies.models.load import load_base
-    from agentpeft.policies.models.lora import open_adapter
 
-    limits, name = settings.env_runners, contestant.target
+    name = contestant.target
     if contestant.kind == "merged":
         whole = settings.with_model(name=name, adapter=None, load_in_4bit=False)
         report = merge(whole, Path(name), merged)
         if not report["agrees"]:
             raise CheckpointError(f"{name} merged is not the same policy: {report}")
-        name = str(merged)
-    base = load_base(settings.with_model(name=name, adapter=None), limits.num_gpus_per_env_runner)
-    if contestant.kind == "adapter":
-        open_adapter(base, name)
-    chat = make_chat(base, settings)
+        contestant = replace(contestant, target=str(merged))
+    base = open_policy(settings, contestant)
+    return _serve(settings, base, base.model)
+
+
+def _serve(
+    settings: Settings, base: PolicyBase, model: PreTrainedModel, adapters: tuple[str, ...] = ()
+) -> Player:
+    from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
+
+    limits, chat = settings.env_runners, make_chat(base, settings)
     own = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,
         max_context_tokens=limits.max_context_tokens,
         needs_adapter=False,
         deterministic=settings.deterministic,
+        adapters=adapters,
     )
-    return Player(chat, TransformersEngine(base.model, chat.stop_token_ids, own))
+    return Player(chat, TransformersEngine(model, chat.stop_token_ids, own))

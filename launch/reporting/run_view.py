@@ -25,7 +25,7 @@ _CURVES = {
 }
 _PARTS = ("sample", "learn", "broadcast", "orchestration")
 _WINDOW = 10
-_MAX_SKILLS = 12
+MAX_SKILL_LINES = 13
 _BAR_CHARS = 20
 _WIDTH = 40
 
@@ -55,14 +55,14 @@ class RunSnapshot:
         return [float(row[metric]) for row in self.lines if row.get(metric) is not None]
 
 
-def render(run: RunSnapshot) -> RenderableType:
+def render(run: RunSnapshot, max_skill_lines: int = MAX_SKILL_LINES) -> RenderableType:
     """Returns the whole view. Nothing that an agent has said reaches the terminal as a command."""
     return Group(
         *_head(run),
         Rule("curves"),
         _curves(run),
         Rule("success by skill"),
-        _skills(run),
+        _skills(run, max_skill_lines),
         Rule("seconds of an iteration"),
         _seconds(run),
         Rule("alarms"),
@@ -117,7 +117,7 @@ def _curves(run: RunSnapshot) -> RenderableType:
     return table if table.row_count else Text("none yet", "dim")
 
 
-def _skills(run: RunSnapshot) -> RenderableType:
+def _skills(run: RunSnapshot, max_lines: int) -> RenderableType:
     """Returns a bar for each skill, of the last evaluation that has it, else of training."""
     rates: dict[str, float] = {}
     for prefix in ("train/skill/", "eval/skill/"):
@@ -128,12 +128,13 @@ def _skills(run: RunSnapshot) -> RenderableType:
                 if name.startswith(prefix) and rate is not None
             }
     table = Table.grid(padding=(0, 1))
-    for name in sorted(rates)[:_MAX_SKILLS]:
+    num_shown = len(rates) if len(rates) <= max_lines else max_lines - 1
+    for name in sorted(rates)[:num_shown]:
         full = round(rates[name] * _BAR_CHARS)
         bar = Text("█" * full, "green") + Text("░" * (_BAR_CHARS - full), "dim")
         table.add_row(Text(clean(name)), bar, f"{rates[name]:.0%}")
-    if len(rates) > _MAX_SKILLS:
-        table.add_row(f"and {len(rates) - _MAX_SKILLS} more")
+    if len(rates) > num_shown:
+        table.add_row(f"and {len(rates) - num_shown} more")
     return table if rates else Text("none yet", "dim")
 
 

@@ -5,8 +5,8 @@ agentpeft watch RUN
 agentpeft watch RUN --replay 60
 ```
 
-While the run goes on the view follows its files, until it ends or Ctrl-C. Of a run that has
-ended it is drawn once. --replay plays the run from its beginning, so many times as fast as it was.
+While the run goes on the view follows its files, until it ends or Ctrl-C. One that has ended is
+played again, in some three seconds. --replay plays the run, so many times as fast as it was.
 Where standard output is no terminal, the present view is printed once, as text.
 
 Exit status: 0 done; 2 wrong input; 130 interrupted.
@@ -17,24 +17,25 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from typer import Argument, Option
 
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.reporting.run_data import Row, read_rows, read_run
-from agentpeft.launch.reporting.run_view import RunSnapshot, render
+from agentpeft.launch.reporting.run_view import MAX_SKILL_LINES, RunSnapshot, render
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.metric_writers import METRICS_FILE
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0
+_REPLAY_S = 3.0
 _NUM_EPISODES = 4
 _TAIL_BYTES = 1 << 18
 _EPISODES = "sessions/train.jsonl"
@@ -59,11 +60,25 @@ def watch(
     if not console.is_terminal:
         console.print(render(now))
         return 0
-    views = play_again(now, run, replay) if replay is not None else _follow(now, run)
+    if replay is not None:
+        views = play_again(now, read_rows(run / _EPISODES), replay)
+    elif now.state == "running":
+        views = _follow(now, run)
+    else:  # in seconds: the last episodes will do
+        speed = max(sum(now.series("time/total_s")) / _REPLAY_S, 1.0)
+        views = play_again(now, now.episodes, speed)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for view in views:
-            live.update(render(view), refresh=True)
+            live.update(_fit(view, console), refresh=True)
     return 0
+
+
+def _fit(view: RunSnapshot, console: Console) -> RenderableType:
+    """Returns the view; as long as it changes, all of it is on the screen but some skills."""
+    if view.state not in ("running", "again"):
+        return render(view)
+    others = len(console.render_lines(render(view, 1), pad=False)) - 1
+    return render(view, min(MAX_SKILL_LINES, max(1, console.height - others)))
 
 
 def take_snapshot(run: Path) -> RunSnapshot:
@@ -112,13 +127,14 @@ def _measure(name: str, run: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def play_again(end: RunSnapshot, run: Path, speed: float) -> Iterator[RunSnapshot]:
+def play_again(end: RunSnapshot, rows: Iterable[Row], speed: float) -> Iterator[RunSnapshot]:
     """Yields the run after its lines, each when the run's own clock, sped up, comes to it.
 
+    `rows` are its episodes, as far as they are shown.
     What the clock has passed already, since drawing takes long, is left out. A line waits for
     `_MAX_PAUSE_S` at most. Raises: DataError.
     """
-    episodes = read_rows(run / _EPISODES)
+    episodes = iter(rows)
     recent: deque[Row] = deque(maxlen=_NUM_EPISODES)
     ahead = next(episodes, None)
     pauses_s = [min((r.get("time/total_s") or 0.0) / speed, _MAX_PAUSE_S) for r in end.lines]

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.rollout.stages import count_epoch_tasks, open_stages
 from agentpeft.policies.settings.config import Settings
 
@@ -16,7 +17,9 @@ class CheckpointSchedule:
         """
         self._interval, self._position = settings.output.checkpoint_interval, position
         self._num_tasks = 0
-        if self._interval == "epoch":
+        if self._interval == "epoch" and settings.training.chats:
+            self._num_tasks = len(read_chats(settings.training.chats))
+        elif self._interval == "epoch":
             (stage,) = open_stages(settings)
             with closing(stage):
                 self._num_tasks = count_epoch_tasks(settings, stage)

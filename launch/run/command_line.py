@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from importlib.metadata import version
 from inspect import Parameter, signature
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar
@@ -23,6 +24,7 @@ from agentpeft.policies.errors import (
     TrainingError,
     is_out_of_memory,
 )
+from agentpeft.policies.settings.toml_values import parse_value
 from agentpeft.policies.workers.time_limits import leave
 
 FAILURES = (CheckpointError, DeliveryError, EngineError, EnvFault, PlacementError, TrainingError)
@@ -145,6 +147,30 @@ def split_settings(words: list[str] | None) -> tuple[list[str], list[str]]:
     words = words or []
     configs = list(takewhile(lambda word: "=" not in word, words))
     return configs or ["quickstart"], words[len(configs) :]
+
+
+def read_env_kwargs(env_id: str, words: Sequence[str]) -> dict[str, Any]:
+    """Returns an environment's arguments from the words after its id. Raises: SettingsError."""
+    kwargs = {}
+    for word in words:
+        name, is_argument, text = word.partition("=")
+        if not is_argument:
+            raise SettingsError(f"after {env_id} expected KEY=VALUE, got {word!r}")
+        kwargs[name] = parse_value(text)
+    return kwargs
+
+
+def need_mcp() -> None:
+    """Raises: SettingsError unless version 1 of the `mcp` package is here."""
+    wanted = "pip install 'agentpeft[mcp]'"
+    try:
+        import mcp  # noqa: F401 (whether it is there)
+
+        installed = version("mcp")
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"{error}: {wanted}") from error
+    if not installed.startswith("1."):
+        raise SettingsError(f"expected version 1 of mcp, got {installed}: {wanted}")
 
 
 def say(error: BaseException) -> str:

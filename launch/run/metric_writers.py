@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
 from uuid import uuid4
@@ -12,6 +13,7 @@ from uuid import uuid4
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import naming_file, write_file
 from agentpeft.launch.run.pace import LEFT
+from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -79,6 +81,8 @@ class TensorBoardWriter:
 class WandbWriter:
     """Sends metrics to Weights & Biases, or keeps them for `wandb sync` when offline.
 
+    With each evaluation, and at the end, a table `episodes` has some of those played since.
+
     A resumed run goes on under the id that `logs/wandb.id` holds. wandb takes no step twice: of one
     that is repeated after a return to an older checkpoint it keeps what came first.
     """
@@ -96,6 +100,7 @@ class WandbWriter:
         path = run_dir / "logs" / "wandb.id"
         if not path.is_file():
             write_file(path, uuid4().hex[:12].encode())
+        self._episodes, self._make_table = SampleEpisodes(run_dir), wandb.Table
         self._run = wandb.init(
             project=settings.experiment,
             name=run_dir.name,
@@ -107,12 +112,19 @@ class WandbWriter:
         )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of one step."""
-        self._run.log(dict(metrics), step=step)
+        """Logs the metrics of one step; of an evaluation with the table."""
+        table = self._table() if "eval/success_rate" in metrics else {}
+        self._run.log({**metrics, **table}, step=step)
 
     def close(self) -> None:
-        """Ends the run."""
+        """Logs the table of what was played since the last one, and ends the run."""
+        if table := self._table():
+            self._run.log(table)
         self._run.finish()
+
+    def _table(self) -> dict[str, object]:
+        rows = self._episodes.take()
+        return {"episodes": self._make_table(columns=[*COLUMNS], data=rows)} if rows else {}
 
 
 class LineConsole:
@@ -140,7 +152,6 @@ class ProgressConsole:
         """Starts the bar on `output`."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
 
         fields = [TextColumn(f"{field} {{task.fields[{field}]}}") for field in CONSOLE_FIELDS]
         self._progress = Progress(
@@ -148,16 +159,18 @@ class ProgressConsole:
             MofNCompleteColumn(),
             BarColumn(20),
             *fields,
-            Remaining(),
+            TextColumn("{task.fields[left]}"),
             console=Console(file=output),
         )
-        blank = dict.fromkeys(CONSOLE_FIELDS, "-")
+        blank = {**dict.fromkeys(CONSOLE_FIELDS, "-"), "left": ""}
         self._progress.start()
         self._task = self._progress.add_task("train", total=num_iterations, **blank)  # type: ignore[arg-type]
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Moves the bar; evaluations stay on the screen above it."""
         shown = {f: f"{metrics[n]:.4g}" for f, n in CONSOLE_FIELDS.items() if n in metrics}
+        if LEFT in metrics:
+            shown["left"] = f"{timedelta(seconds=round(metrics[LEFT]))} left"
         self._progress.update(self._task, completed=step, **shown)  # type: ignore[arg-type]
         if "eval/success_rate" in metrics:
             rate = metrics["eval/success_rate"]

@@ -64,7 +64,8 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
     # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
-    weights = (2 if is_copied else 1) * mib["base_weights"]
+    served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
+    weights = (2 if is_copied else 1) * served
     mib["env_runner"] = weights + mib["adapter"] + mib["kv_cache"]
     return mib
 

@@ -98,6 +98,18 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
     return folder / f"{config}.toml"
 
 
+def find_run(path: Path) -> Path | None:
+    """Returns the run's folder where `path` is one, a checkpoint in one, or its adapter's folder.
+
+    None where it is none of these, as an adapter that lies elsewhere.
+    """
+    if not path.is_dir():
+        return None
+    above = path.resolve().parents
+    folders = [path, *(f.parent for f in above[:2] if f.name == "checkpoints")]
+    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
+
+
 def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
     """Returns how a run goes on, from its folder or one checkpoint's, with settings changed.
 

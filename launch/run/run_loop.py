@@ -10,7 +10,7 @@ from typing import Any, TextIO, TypeAlias
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
-from agentpeft.launch.run.pace import Pace, compute_cost
+from agentpeft.launch.run.pace import Pace, compute_cost, compute_energy
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
@@ -113,6 +113,7 @@ class RunLoop:
             "best": _describe_best(folder),
             "seconds": {part: round(value, 3) for part, value in seconds.items()},
             "per_success": compute_cost(lines),
+            **compute_energy(lines),
         }
 
 

@@ -1,5 +1,6 @@
 """A course: one order of the stages with one seed, learnt by every method, and evaluated."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -12,12 +13,15 @@ import numpy as np
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
 from agentpeft.launch.evaluating.evaluation_files import to_record
+from agentpeft.launch.evaluating.merging import merge_into_base
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.adapter_bank import write_bank
 from agentpeft.launch.sequences.methods import NUM_EXAMPLES, Kind, Method
-from agentpeft.launch.sequences.router import PromptRouter
-from agentpeft.launch.sequences.scores import Matrix, compute_scores
+from agentpeft.launch.sequences.policy_drift import measure_drift
+from agentpeft.launch.sequences.router import PromptRouter, count_pairs
+from agentpeft.launch.sequences.scores import Matrix, compute_kl_new, compute_kl_old, compute_scores
 from agentpeft.launch.sequences.stage_runs import StageRun, folder_bytes, make_run_settings, train
 from agentpeft.launch.sequences.task_sequence import TaskSequence
 from agentpeft.policies.errors import TrainingError
@@ -43,6 +47,7 @@ class MethodResult:
     `players[i][j]` names who played a cell, "" where several did. `runs` are those that it needs,
     shared ones too. `router_accuracy` is the share of tasks that were sent to their stage's expert.
     `merged_bytes` are those of the one adapter that a method has in place of its runs' own.
+    `divergences` are as in `scores`; None where no policy answers a stage's tasks alone.
     """
 
     matrix: Matrix
@@ -51,6 +56,7 @@ class MethodResult:
     runs: Sequence[StageRun]
     router_accuracy: float | None = None
     merged_bytes: int | None = None
+    divergences: Matrix | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class CourseResult:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a matrix, and who played its cells."""
+    """A row of a matrix, and who played its cells; None where several did."""
 
     successes: list[float]
-    players: list[str]
+    players: list[Contestant | None]
 
 
 class Course:
@@ -144,12 +150,33 @@ class Course:
         matrix = [row.successes for row in rows]
         return MethodResult(
             matrix=matrix,
-            players=[row.players for row in rows],
+            players=[[each.name if each else "" for each in row.players] for row in rows],
             scores=compute_scores(matrix, *bounds),
             runs=tuple(self._runs),
             router_accuracy=self._router_accuracy,
             merged_bytes=self._merged_bytes,
+            divergences=self._measure_drift(rows, stages),
         )
+
+    def _measure_drift(self, rows: Sequence[_Row], stages: Sequence[str]) -> Matrix | None:
+        """Returns how far each stage has moved who answers, on its tasks and the earlier ones'."""
+        players = [player for row in rows for player in row.players]
+        if len(rows) < 2 or any(each is None or each.name in self._examples for each in players):
+            return None
+        found = []
+        for i in range(1, len(rows)):
+            pairs = zip(rows[i - 1].players, rows[i].players, stages, strict=True)
+            found.append([self._measure_cell(*pair) for pair in list(pairs)[: i + 1]])
+        return found
+
+    def _measure_cell(
+        self, previous: Contestant | None, now: Contestant | None, stage: str
+    ) -> float:
+        if previous is None or now is None or previous == now:
+            return 0.0
+        path = self._folder / "drift" / f"{previous.name}--{now.name}" / f"{stage}.json"
+        with self._signals.immediately():
+            return measure_drift(self._settings_of(stage), previous, now, path)
 
     def _learn_base(
         self, _name: str, _method: Method, _order: str, stages: tuple[str, ...]
@@ -192,11 +219,46 @@ class Course:
             rows.append(self._row([player] * len(stages), stages))
         return rows
 
-    def _learn_bank(
-        self, _name: str, _method: Method, _order: str, stages: tuple[str, ...]
+    def _learn_orthogonal(
+        self, name: str, method: Method, order: str, stages: tuple[str, ...]
     ) -> list[_Row]:
-        """Returns rows of the experts so far, each on its stage; the base answers the others."""
+        """Returns rows of adapters that add up: the base of each stage has the earlier ones in it.
+
+        Their sum is then served and trained on exactly, whatever serves an adapter (of a base in
+        bfloat16: but for what merging rounds away).
+        """
+        player = self._expert(stages[0])
+        rows, earlier = [self._row([player] * len(stages), stages)], list[str]()
+        for place, stage in enumerate(stages[1:], 1):
+            earlier.append(player.target)
+            base = self._folder / "merged" / f"{order}.{name}-{place}"
+            if not base.exists():
+                merge_into_base(Path(player.target), base)
+            settings = make_run_settings(
+                self._sequence.of_stages({stage: 1.0}),
+                base,
+                f"{name}-{place}-{stage}",
+                overrides=(*method.overrides, f"lora.orthogonal_to={json.dumps(earlier)}"),
+            )
+            player = self._train(settings, f"{order}.{settings.experiment}")
+            rows.append(self._row([player] * len(stages), stages))
+        return rows
+
+    def _learn_bank(
+        self, name: str, _method: Method, order: str, stages: tuple[str, ...]
+    ) -> list[_Row]:
+        """Returns rows of the experts so far, each on its stage; the base answers the others.
+
+        The whole bank is written too, to be evaluated and served at once.
+        """
         experts = [self._expert(stage) for stage in stages]
+        folder = self._folder / name / order
+        if not folder.exists():
+            adapters = {
+                stage: Path(each.target) for stage, each in zip(stages, experts, strict=True)
+            }
+            counts = {stage: self._count_pairs(stage) for stage in stages}
+            write_bank(folder, adapters, counts, self._settings_of(*stages))
         return [
             self._row(experts[: i + 1] + [self._base_player] * (len(stages) - i - 1), stages)
             for i in range(len(stages))
@@ -210,11 +272,11 @@ class Course:
         A task's answer is the chosen expert's own, which was played already.
         """
         experts = {stage: self._expert(stage) for stage in stages}
-        prompts = {stage: self._draw_prompts(stage) for stage in stages}
+        counts = {stage: self._count_pairs(stage) for stage in stages}
         rows = []
         for place in range(len(stages)):
             known = stages[: place + 1]
-            router = PromptRouter({stage: prompts[stage] for stage in known})
+            router = PromptRouter({stage: counts[stage] for stage in known})
             successes, num_right, num_tasks = [], 0, 0
             for stage in stages:
                 for each in known:
@@ -230,7 +292,7 @@ class Course:
                     num_right += chosen.count(stage)
                     num_tasks += len(chosen)
             self._router_accuracy = num_right / num_tasks
-            rows.append(_Row(successes, [""] * len(stages)))
+            rows.append(_Row(successes, [None] * len(stages)))
         return rows
 
     def _learn_merged(
@@ -282,7 +344,7 @@ class Course:
 
     def _row(self, players: Sequence[Contestant], stages: Sequence[str]) -> _Row:
         cells = zip(players, stages, strict=True)
-        return _Row([self._play(*cell) for cell in cells], [player.name for player in players])
+        return _Row([self._play(*cell) for cell in cells], list(players))
 
     def _play(self, player: Contestant, stage: str) -> float:
         """Returns a player's success on a stage's held-out tasks, played if need be."""
@@ -297,9 +359,9 @@ class Course:
         success: float = summary["policies"][player.name]["success_rate"]
         return success
 
-    def _settings_of(self, stage: str) -> Settings:
-        """Returns the settings under which a stage is evaluated."""
-        shared = self._sequence.of_stages({stage: 1.0})
+    def _settings_of(self, *stages: str) -> Settings:
+        """Returns the settings under which stages are evaluated, alone or mixed."""
+        shared = self._sequence.of_stages(dict.fromkeys(stages, 1.0))
         own = make_run_settings(shared, self._base, "evaluation")
         return own.model_copy(update={"evaluation": shared.evaluation})
 
@@ -317,14 +379,14 @@ class Course:
         self._examples[player.name] = read_folder(folder)
         return player
 
-    def _draw_prompts(self, stage: str) -> list[str]:
-        """Returns prompts of a stage's training tasks."""
+    def _count_pairs(self, stage: str) -> dict[str, int]:
+        """Returns what the router knows of a stage, by prompts of its training tasks."""
         settings, prompts = self._sequence.of_stages({stage: 1.0}), []
         with closing(make_text_env(settings.environment.id, settings.environment.kwargs)) as env:
             for position in range(_NUM_ROUTER_PROMPTS):
                 rng = np.random.default_rng([settings.seed, _ROUTER_STREAM, position])
                 prompts.append(env.reset(options={"task": env.task_source.draw(rng)})[0])
-        return prompts
+        return count_pairs(prompts)
 
 
 _RULES: Mapping[Kind, Callable[[Course, str, Method, str, tuple[str, ...]], list[_Row]]] = {
@@ -332,6 +394,7 @@ _RULES: Mapping[Kind, Callable[[Course, str, Method, str, tuple[str, ...]], list
     "in_context": Course._learn_in_context,
     "experts": Course._learn_experts,
     "chain": Course._learn_chain,
+    "orthogonal": Course._learn_orthogonal,
     "bank": Course._learn_bank,
     "router": Course._learn_router,
     "merged": Course._learn_merged,
@@ -365,4 +428,8 @@ def _prompt_of(record: EpisodeRecord) -> str:
 def _say(name: str, result: MethodResult) -> None:
     numbers = {n: value for n, value in result.scores.items() if value is not None}
     told = ", ".join(f"{n} {100 * value:.1f}" for n, value in numbers.items())
-    logger.info("%s: %s (in points)", name, told)
+    moved = ""
+    if result.divergences is not None:
+        old, new = compute_kl_old(result.divergences), compute_kl_new(result.divergences)
+        moved = f"; KL {old:.3f} on old and {new:.3f} on new tasks"
+    logger.info("%s: %s (in points)%s", name, told, moved)

@@ -21,6 +21,7 @@ from agentpeft.launch.sequences.comparison import (
 )
 from agentpeft.launch.sequences.course import Course, CourseResult, MethodResult
 from agentpeft.launch.sequences.methods import METHODS, Method
+from agentpeft.launch.sequences.scores import compute_kl_new, compute_kl_old
 from agentpeft.launch.sequences.stage_runs import make_run_settings
 from agentpeft.launch.sequences.task_sequence import TaskSequence
 from agentpeft.policies.held_out import warn_unless_held_out
@@ -157,7 +158,8 @@ def write_results(results: Sequence[CourseResult], summary: Mapping[str, Any], p
         {
             **{name: value for name, value in asdict(result).items() if name != "methods"},
             "methods": {
-                name: {"matrix": own.matrix, **own.scores} for name, own in result.methods.items()
+                name: {"matrix": own.matrix, "divergences": own.divergences, **own.scores}
+                for name, own in result.methods.items()
             },
         }
         for result in results
@@ -168,8 +170,13 @@ def write_results(results: Sequence[CourseResult], summary: Mapping[str, Any], p
 def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, Any]:
     own = [result.methods[name] for result in results]
     figures: dict[str, Any] = {"matrix": own[0].matrix}
-    for score in own[0].scores:
-        values = [value for each in own if (value := each.scores[score]) is not None]
+    by_course: dict[str, list[float]] = {
+        score: [value for each in own if (value := each.scores[score]) is not None]
+        for score in own[0].scores
+    }
+    moved = [each.divergences for each in own if each.divergences is not None]
+    by_course |= {"kl_old": [*map(compute_kl_old, moved)], "kl_new": [*map(compute_kl_new, moved)]}
+    for score, values in by_course.items():
         figures[score] = fmean(values) if values else None
         if len(values) > 1:
             figures[f"{score}_low"], figures[f"{score}_high"] = bootstrap_interval(values)
@@ -188,8 +195,7 @@ def _stored_bytes(name: str, result: MethodResult) -> int:
     if result.merged_bytes is not None:
         return result.merged_bytes
     runs = list({run.adapter: run for run in result.runs}.values())
-    keeps_all = METHODS[name].kind in ("bank", "router", "experts")
-    return sum(run.num_bytes for run in (runs if keeps_all else runs[-1:]))
+    return sum(run.num_bytes for run in (runs if METHODS[name].keeps_all else runs[-1:]))
 
 
 def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-Kind = Literal["base", "in_context", "experts", "chain", "bank", "router", "merged", "joint"]
+Kind = Literal[
+    "base", "in_context", "experts", "chain", "orthogonal", "bank", "router", "merged", "joint"
+]
 NUM_EXAMPLES = 4
 """Successes in the prompt of the method `in_context`."""
 _UNREAD_BY_SFT = (
@@ -27,6 +29,8 @@ class Method:
     * `experts`: an adapter for each stage from the base, which answers its own stage alone.
     * `chain`: each stage goes on from the adapter of the stage before, with `overrides` of the
       settings, and `replay_share` of its tasks from earlier stages.
+    * `orthogonal`: each stage trains a new adapter on a base that the earlier ones are merged into,
+      orthogonal to them.
     * `bank`: the experts, of which the one of a task's stage answers; `router`: of which a
       classifier of the prompt chooses one.
     * `merged`: the experts so far as one adapter, by PEFT's combination type.
@@ -42,7 +46,13 @@ class Method:
     @property
     def shares_first_stage(self) -> bool:
         """Whether its first stage is the first stage's expert, by definition."""
-        return self.kind == "chain" and not any("algorithm" in each for each in self.overrides)
+        is_new = not any("algorithm" in each for each in self.overrides)
+        return self.kind == "orthogonal" or (self.kind == "chain" and is_new)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the adapters of all stages are needed in the end, not the last one's alone."""
+        return self.kind in ("bank", "router", "experts", "orthogonal")
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -63,6 +73,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             "sequential, with a KL term to the adapter of the stage before",
             "chain",
             ("training.kl_coeff=0.1",),
+        ),
+        "o_lora": Method(
+            "a new adapter a stage, orthogonal to the earlier ones and added to them", "orthogonal"
         ),
         "sft": Method("sequential, by imitation of the oracle in place of RL", "chain", _SFT),
         "bank": Method("an adapter a stage; the task's stage is told", "bank"),

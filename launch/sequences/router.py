@@ -10,20 +10,22 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 
+def count_pairs(prompts: Iterable[str]) -> dict[str, int]:
+    """Returns how often each pair of neighbouring characters is in the prompts."""
+    return dict(Counter("".join(pair) for prompt in prompts for pair in pairwise(prompt)))
+
+
 class PromptRouter:
     """Names the stage that a prompt is most likely of."""
 
-    def __init__(self, prompts: Mapping[str, Iterable[str]]) -> None:
-        """`prompts` are examples of each stage, one at least."""
-        counts = {name: Counter(map("".join, _pairs(own))) for name, own in prompts.items()}
+    def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """`counts` are `count_pairs` of examples of each stage."""
         known = set().union(*counts.values())
-        self._scores = {}
+        self._scores, self._unknown = {}, {}
         for name, own in counts.items():
-            total = math.log(own.total() + len(known) + 1)
-            self._scores[name] = {pair: math.log(own[pair] + 1) - total for pair in known}
-        self._unknown = {
-            name: -math.log(own.total() + len(known) + 1) for name, own in counts.items()
-        }
+            total = math.log(sum(own.values()) + len(known) + 1)
+            self._scores[name] = {pair: math.log(own.get(pair, 0) + 1) - total for pair in known}
+            self._unknown[name] = -total
 
     def find_stage(self, prompt: str) -> str:
         """Returns the name of the likeliest stage; of equals the first."""
@@ -33,7 +35,3 @@ class PromptRouter:
             for name, scores in self._scores.items()
         }
         return max(likelihoods, key=lambda name: likelihoods[name])
-
-
-def _pairs(prompts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    return (pair for prompt in prompts for pair in pairwise(prompt))

@@ -94,6 +94,30 @@ def compute_min_acc(matrix: Matrix) -> float:
     return fmean(min(matrix[i][j] for i in range(j + 1, last + 1)) for j in range(last))
 
 
+def compute_kl_old(divergences: Matrix) -> float:
+    """Returns how far a stage moves the policy on earlier stages' tasks, in nats per token.
+
+    `divergences[i-1][j]`, j <= i, is KL(policy before stage i || after it) on stage j's tasks:
+    `(1/(T-1)) Σ_{i>0} (1/i) Σ_{j<i} D[i-1][j]`.
+
+    >>> round(compute_kl_old([[0.1, 0.5], [0.2, 0.4, 0.7]]), 6)
+    0.2
+    """
+    return fmean(fmean(row[:-1]) for row in divergences)
+
+
+def compute_kl_new(divergences: Matrix) -> float:
+    """Returns how far a stage moves the policy on its own tasks: `(1/(T-1)) Σ_{i>0} D[i-1][i]`.
+
+    `divergences` are as in `compute_kl_old`. Source: Shenfeld et al. 2025, "RL's Razor", where it
+    tells how much is forgotten; theirs is between one task's policy and the base.
+
+    >>> round(compute_kl_new([[0.1, 0.5], [0.2, 0.4, 0.7]]), 6)
+    0.6
+    """
+    return fmean(row[-1] for row in divergences)
+
+
 def compute_scores(
     matrix: Matrix, base: Sequence[float], expert: Sequence[float]
 ) -> dict[str, float | None]:

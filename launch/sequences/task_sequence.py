@@ -90,11 +90,12 @@ def read_sequence(
     """Returns a built-in sequence by its name, or one of a TOML file's path.
 
     The file is a config with `[[stages]]`, each a `name` and what it changes of `[environment]`;
-    `entry_rise`; and `[quick]`, the settings that a quick look changes. Raises: SettingsError.
+    `entry_rise`; and `[quick]`, the settings that a quick look changes. In a config of a mixture,
+    without stages, each source is one. Raises: SettingsError.
     """
     values = read_toml(find_config(name, FOLDER, "sequence"), CONFIGS)
     quick, rise = values.pop("quick", None), values.pop("entry_rise", _ENTRY_RISE)
-    stages = values.pop("stages", [])
+    stages = values.pop("stages", None)
     if is_quick:
         if not isinstance(quick, dict):
             raise SettingsError(f"{name} has no section quick: leave out --quick")
@@ -102,7 +103,7 @@ def read_sequence(
     if not (is_number(rise) and -1 <= rise <= 1):
         raise SettingsError(f"entry_rise must be a number from -1 to 1, got {shown(rise)}")
     values = with_overrides(values, overrides)
-    sources = _to_sources(name, stages, values.get("environment", {}))
+    sources = _to_sources(name, *_find_stages(stages, values.get("environment", {})))
     environment = {"id": MIXTURE, "kwargs": {"sources": sources}}
     settings = Settings(**{**values, "environment": environment})
     if settings.evaluation.num_tasks == 0:
@@ -127,6 +128,30 @@ def read_sequence(
             f"{settings.model.name!r} is already: set it to 0"
         )
     return TaskSequence(settings, tuple(source["name"] for source in sources), float(rise))
+
+
+def _find_stages(stages: object, environment: Any) -> tuple[object, Any]:
+    """Returns the stages, which may be a mixture's sources, and the section that they share.
+
+    Raises: SettingsError.
+    """
+    if stages is not None:
+        return stages, environment
+    checked = Settings(environment=environment).environment
+    if checked.id != MIXTURE:
+        return [], environment
+    shared = {name: value for name, value in checked.kwargs.items() if name != "sources"}
+    if "weights" in shared:
+        raise SettingsError(
+            "a mixture's weights have no effect where its sources are stages, each learnt alone: "
+            "leave out environment.kwargs.weights"
+        )
+    sources = [
+        {**source, "kwargs": {**source.get("kwargs", {}), **shared}}
+        for source in checked.kwargs.get("sources", [])
+        if isinstance(source, dict)
+    ]
+    return sources, {}
 
 
 def _to_sources(name: str, stages: object, environment: Any) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
+from agentpeft.launch.serving.many import ManySessions
 from agentpeft.launch.serving.metrics import ServerMetrics
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -36,6 +37,8 @@ _OPEN_PATHS = {"/", "/health"}
 """What needs no token: a page without secrets, and what a load balancer asks."""
 _PLAYING = ("/reset", "/step")
 """Requests that have an environment made, for as long as they last, as a session has."""
+_MANY = "/many"
+"""The path of connections that many sessions share."""
 _IDLE_CODE = 4408
 _MAX_CLIENTS = 10_000
 
@@ -92,12 +95,14 @@ class Gate:
         """Without `tokens` everyone may come in; else one of them is needed."""
         self._application, self._limits, self._metrics = application, limits, metrics
         self._tokens = [token.encode() for token in tokens]
-        self._num_sessions = 0
+        self._num_sessions = self._num_shared = 0
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers one request, or plays one session from its begin to its end."""
-        if scope["type"] == "websocket":
+        if scope["type"] == "websocket" and scope["path"].endswith(_MANY):
+            await self._serve_many(scope, receive, send)
+        elif scope["type"] == "websocket":
             await self._serve_session(scope, receive, send)
         elif scope["type"] == "http":
             await self._serve_request(scope, receive, send)
@@ -128,11 +133,36 @@ class Gate:
 
         await self._application(scope, receive_body, send)
 
-    async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _serve_many(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Plays the sessions of a connection that many share; each session counts."""
+        if await self._is_refused(scope, receive, send):
+            return
+        path = scope["path"].removesuffix(_MANY) + "/ws"
+
+        async def serve_one(receive: Receive, send: Send) -> None:
+            own = {**scope, "path": path, "raw_path": path.encode()}
+            await self._serve_session(own, receive, send)
+
+        many = ManySessions(serve_one, self._limits.max_sessions)
+        connection = _Connection(receive, send, self._limits.idle_s, self._metrics, many.is_used)
+        await connection.receive()
+        await connection.send({"type": "websocket.accept"})
+        self._num_shared += 1
+        try:
+            await many.serve(connection.receive, connection.send)
+        finally:
+            self._num_shared -= 1
+
+    async def _is_refused(self, scope: Message, receive: Receive, send: Send) -> bool:
+        """Returns whether a WebSocket may not come in, and says so."""
         refusal = self._find_refusal(scope)
         if refusal is not None:
             response = self._to_response(refusal)
             await WebSocket(scope, receive, send).send_denial_response(response)
+        return refusal is not None
+
+    async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
+        if await self._is_refused(scope, receive, send):
             return
         connection = _Connection(receive, send, self._limits.idle_s, self._metrics)
         connection.subprotocol = SUBPROTOCOL if SUBPROTOCOL in _subprotocols(scope) else None
@@ -172,7 +202,8 @@ class Gate:
         if self._tokens and not self._is_known(_token_of(scope, headers)):
             return _Refusal(401, "token", "no or a wrong token: send Authorization: Bearer TOKEN")
         plays = scope["type"] == "websocket" or scope["path"].endswith(_PLAYING)
-        if plays and self._num_sessions >= self._limits.max_sessions:
+        num_shared = self._num_shared if scope["path"].endswith(_MANY) else 0
+        if plays and max(self._num_sessions, num_shared) >= self._limits.max_sessions:
             text = f"all {self._limits.max_sessions} sessions are taken: try again later"
             return _Refusal(503, "sessions", text)
         return None
@@ -216,9 +247,17 @@ class Gate:
 class _Connection:
     """A WebSocket that is closed where its client falls silent or stops reading."""
 
-    def __init__(self, receive: Receive, send: Send, idle_s: float, metrics: ServerMetrics) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        idle_s: float,
+        metrics: ServerMetrics,
+        is_used: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_used`: whether it may be silent, since sessions on it have limits of their own."""
         self._receive, self._send, self._idle_s = receive, send, idle_s
-        self._metrics = metrics
+        self._metrics, self._is_used = metrics, is_used
         self._is_closed = False
         self.subprotocol: str | None = None
 
@@ -226,14 +265,17 @@ class _Connection:
         """Returns the client's next message; after `idle_s` without one, that it has gone."""
         if self._is_closed:
             return {"type": "websocket.disconnect", "code": _IDLE_CODE}
-        try:
-            async with asyncio.timeout(self._idle_s):
-                return await self._receive()
-        except TimeoutError:
-            self._metrics.refused.labels("idle").inc()
-            reason = f"no message for {self._idle_s:g} s"
-            await self.send({"type": "websocket.close", "code": _IDLE_CODE, "reason": reason})
-            return {"type": "websocket.disconnect", "code": _IDLE_CODE}
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    return await self._receive()
+            except TimeoutError:
+                if not self._is_used():
+                    break
+        self._metrics.refused.labels("idle").inc()
+        reason = f"no message for {self._idle_s:g} s"
+        await self.send({"type": "websocket.close", "code": _IDLE_CODE, "reason": reason})
+        return {"type": "websocket.disconnect", "code": _IDLE_CODE}
 
     async def send(self, message: Message) -> None:
         """Sends a message; one who has left, or reads nothing for `idle_s`, is told no more.

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from agentpeft.envs.registration import name_of
+from agentpeft.launch.playing.beside import OtherPlayer
 from agentpeft.launch.serving.application import make_application
 from agentpeft.launch.serving.gate import Limits
 from agentpeft.launch.serving.metrics import ServerMetrics
@@ -32,6 +33,7 @@ class Options:
     tokens: tuple[str, ...]
     tls: tuple[Path, Path] | None
     has_oracle: bool
+    policy: OtherPlayer | None
     client_kwargs: frozenset[str]
     limits: Limits
     end_s: int
@@ -66,6 +68,7 @@ def run(
             kwargs=kwargs,
             client_kwargs=options.client_kwargs,
             has_oracle=options.has_oracle,
+            policy=options.policy,
             metrics=metrics,
             max_message_bytes=options.limits.max_message_bytes,
             name=name_of(env_id),

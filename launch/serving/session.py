@@ -7,7 +7,7 @@ time, so that a slow step delays nobody else.
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from agentpeft.envs.remote.messages import (
     to_utf8,
     write_random_state,
 )
+from agentpeft.launch.playing.beside import OtherPlayer, play_others
 from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import (
     Environment,
@@ -31,14 +32,15 @@ from agentpeft.launch.serving.openenv_types import (
     TextAction,
     TextObservation,
 )
+from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.environment_calls import (
+    CLOSE_S,
     ENVIRONMENT_ERRORS,
     call_environment,
     close_environments,
     make_text_env,
 )
 
-_CLOSE_S = 60.0
 _MAX_BYTES_A_CHARACTER = 12
 """Of an action in JSON: two escaped surrogates, as Python's own `json.dumps` writes an emoji."""
 _MAX_REST_BYTES = 4096
@@ -71,6 +73,8 @@ class ServedEnvironment:
     metrics: ServerMetrics
     max_message_bytes: int
     name: str
+    policy: OtherPlayer | None = None
+    """Who plays a task too, after whoever asks to see it played by others."""
     live: set[TextEnv[Any]] = field(default_factory=set)
     """The environments that are there, for the end of the server to close."""
     working: "set[TextSession]" = field(default_factory=set)
@@ -102,13 +106,13 @@ class ServedEnvironment:
         if env in self.live:
             self.live.remove(env)
             self.metrics.environments.labels(self.name).dec()
-            close_environments([env], _CLOSE_S)
+            close_environments([env], CLOSE_S)
 
     def close_all(self) -> None:
         """Closes the environments that sessions have left behind."""
         left = list(self.live)
         self.live.clear()
-        close_environments(left, _CLOSE_S)
+        close_environments(left, CLOSE_S)
 
 
 class _ResetOptions(BaseModel):
@@ -140,6 +144,7 @@ class TextSession(Environment):  # type: ignore[misc]
         self._env: TextEnv[Any] | None = None
         self._env_kwargs: dict[str, Any] = {}
         self._has_info = False
+        self._played: str | None = None
         self._state = State()
 
     @property
@@ -203,6 +208,8 @@ class TextSession(Environment):  # type: ignore[misc]
             self._served.metrics.faults.labels(self._served.name).inc()
             self.close()  # it may be broken: the next reset makes another
             raise ServedError.of(fault) from fault
+        except EngineError as error:
+            raise ServedError.of(error) from error
         except ENVIRONMENT_ERRORS as error:
             cause = error.__cause__ if isinstance(error.__cause__, ResetNeeded) else error
             raise ServedError.of(cause) from error
@@ -227,7 +234,7 @@ class TextSession(Environment):  # type: ignore[misc]
         env = self._open(wanted.env_kwargs)
         task = None if wanted.task_id is None else _get_task(env, wanted.task_id, wanted.content)
         prompt, info = env.reset(seed=seed, options=None if task is None else {"task": task})
-        self._has_info = wanted.info
+        self._has_info, self._played = wanted.info, None
         self._state = State(episode_id=episode_id, step_count=0)
         return TextObservation(text=to_utf8(prompt), metadata=self._metadata(info))
 
@@ -242,6 +249,7 @@ class TextSession(Environment):  # type: ignore[misc]
             observation, reward, terminated, truncated, info = self._env.step(text)
         is_over = terminated or truncated
         if is_over:
+            self._played = self._env.task.task_id
             metrics.episodes.labels(name, str(info["outcome"])).inc()
         self._state = State(
             episode_id=self._state.episode_id, step_count=self._state.step_count + 1
@@ -277,9 +285,32 @@ class TextSession(Environment):  # type: ignore[misc]
                     raise SettingsError("this server shows no oracle; see serve --allow-oracle")
                 task = _get_task(env, task_id, question.get("content"))
                 return {"actions": list(env.oracle_actions(task))}
+            case {"ask": "others", "task_id": str() as task_id}:
+                return {"episodes": self._play_others(task_id)}
             case {"ask": "final_reward", "outcome": str() as outcome} if outcome in set(Outcome):
                 return {"reward": env.final_reward(Outcome(outcome))}
         raise SettingsError(f"unknown question {shown(question)}")
+
+    def _play_others(self, task_id: str) -> list[dict[str, Any]]:
+        """Returns how the oracle and the policy, if they are here, play the task just played.
+
+        Raises: SettingsError of another task, ServedError where an environment fails.
+        """
+        policy, has_oracle = self._served.policy, self._served.has_oracle
+        if policy is None and not has_oracle:
+            return []
+        if task_id != self._played:
+            raise SettingsError("others show how they play a task to who has just played it")
+        env = self._served.make(self._env_kwargs)  # a fault of it is not the session's
+        try:
+            episodes = play_others(
+                env, _get_task(env, task_id, None), policy, has_oracle=has_oracle
+            )
+        except EnvFault as fault:
+            raise ServedError.of(fault) from fault
+        finally:
+            self._served.close(env)
+        return [_to_sendable(asdict(episode)) for episode in episodes]
 
     def _describe(self, env: TextEnv[Any]) -> dict[str, Any]:
         source = env.task_source
@@ -292,6 +323,18 @@ class TextSession(Environment):  # type: ignore[misc]
             "num_levels": len(env.levels),
             "tasks_name": source.name if isinstance(source, Taskset) else None,
         }
+
+
+def _to_sendable(value: Any) -> Any:
+    """Returns JSON's values with texts that can be sent."""
+    match value:
+        case str():
+            return to_utf8(value)
+        case dict():
+            return {key: _to_sendable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_to_sendable(each) for each in value]
+    return value
 
 
 def _get_task(env: TextEnv[Any], task_id: str, content: object) -> Task:

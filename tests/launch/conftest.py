@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from finished_run import make_finished_run
+from terminal import Terminal
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +21,17 @@ def ray_parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield Path(folder).resolve()
+
+
+@pytest.fixture
+def open_terminal():
+    """Starts commands, each on a terminal of its own, and ends them."""
+    opened = []
+
+    def start(*words, **size):
+        opened.append(Terminal(*map(str, words), **size))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()

@@ -1,6 +1,7 @@
 """Supervised steps on chats of a file: what is learnt of a row, and runs that learn from one."""
 
 import json
+import sys
 
 import numpy as np
 import pyarrow
@@ -8,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from tiny_run import TINY
 
-from agentpeft.envs import DataError
+from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.export import main as export
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
@@ -70,6 +71,47 @@ def test_parquet_is_read_as_jsonl_is(tmp_path):
     assert [row.learnt for row in one] == [row.learnt for row in other]
 
 
+@pytest.fixture
+def no_network(monkeypatch, tmp_path):
+    """The hub may not be asked; what `datasets` makes of files stays in the test's folder."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+
+
+@pytest.mark.slow
+def test_the_datasets_package_s_rows_are_read_as_a_file_s_are(tmp_path, datasets, no_network):
+    """A folder of files stands for a data set of the hub: the package's loader reads both."""
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"messages": TALK}]), folder / "train.parquet"
+    )
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"messages": TALK[:2]}] * 2), folder / "test.parquet"
+    )
+    assert [row.learnt for row in read_chats(f"hub:{folder}")] == [(("1", "Higher."), ("2", ""))]
+    assert [row.learnt for row in read_chats(f"hub:{folder}:test")] == [(("1", ""),)] * 2
+    with pytest.raises(DataError, match="split 'dev' cannot be loaded"):
+        read_chats(f"hub:{folder}:dev")
+
+
+@pytest.mark.slow
+def test_a_data_set_that_cannot_be_had_is_named(datasets, no_network):
+    with pytest.raises(
+        DataError, match="nobody/nothing split 'train' cannot be loaded: no network"
+    ):
+        read_chats("hub:nobody/nothing")
+    with pytest.raises(SettingsError, match="expected hub:owner/name or hub:owner/name:split"):
+        read_chats("hub:")
+
+
+def test_without_the_datasets_package_its_extra_is_named(monkeypatch):
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    with pytest.raises(SettingsError, match=r"a/b needs datasets: pip install 'agentpeft\[hub\]'"):
+        read_chats("hub:a/b")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -120,7 +162,19 @@ def losses(folder):
 
 
 def test_sft_learns_a_file_of_chats(folder):
-    words = ["training.chats=sums.jsonl", "training.num_iterations=8", "training.num_groups=20"]
+    learn(folder, "sums.jsonl")
+
+
+@pytest.mark.slow
+def test_sft_learns_rows_of_the_hub(folder, datasets, no_network):
+    (folder / "sums").mkdir()
+    (folder / "sums.jsonl").rename(folder / "sums/train.jsonl")
+    learn(folder, f"hub:{folder / 'sums'}")
+
+
+def learn(folder, chats):
+    """Eight updates on all rows; the loss falls."""
+    words = [f"training.chats={chats}", "training.num_iterations=8", "training.num_groups=20"]
     assert main(["tiny.toml", *SFT, *words]) == 0
     found = losses(folder)
     assert len(found) == 8 and found[-1] < found[0] - 0.05

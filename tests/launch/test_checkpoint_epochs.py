@@ -1,5 +1,6 @@
 """`output.checkpoint_interval = "epoch"`: a checkpoint when a task file has been gone through."""
 
+import json
 from contextlib import closing
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_run_saves_when_all_tasks_were_taken_once_more_also_after_a_resume(fol
     assert numbers == [3, 5, 7]  # and at the end
     assert main(["--resume", str(run_dir), "training.num_iterations=9"]) == 0
     assert saved(folder)[1] == [3, 5, 7, 8, 9]
+
+
+def test_an_epoch_of_chats_is_once_through_their_file(folder):
+    rows = [{"prompt": f"{n} + 1?", "completion": str(n + 1)} for n in range(5)]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    words = [
+        "training.algorithm=sft",
+        "training.chats=chats.jsonl",
+        "training.group_size=8",
+        "env_runners.engine=transformers",
+    ]
+    assert main(["epochs.toml", *words]) == 0
+    assert saved(folder)[1] == [3, 5, 7]
 
 
 def test_a_file_whose_tasks_are_drawn_by_skill_is_refused_with_the_way_out(folder, capsys):

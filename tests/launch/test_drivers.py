@@ -14,7 +14,8 @@ from needed_blocks import run_block
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentpeft.envs import ENV_IDS, EnvFault, SettingsError, Taskset, UnknownTaskError
-from agentpeft.policies.drivers.trl_environment import OVER, TrlEnvironment, make_rows
+from agentpeft.envs.tools.tool_episode import OVER
+from agentpeft.policies.drivers.trl_environment import TrlEnvironment, make_rows
 from agentpeft.policies.drivers.trl_rollout import TrlRollout, episode_return
 
 PAGE = "docs/training/drivers.md"
@@ -60,11 +61,11 @@ def test_an_environment_is_reset_by_position_and_played_by_calls():
     prompts = [first.reset(**row) for row in make_rows(5)]
     assert prompts == [second.reset(**row) for row in make_rows(5)]
     assert len(set(prompts)) > 1
-    assert first.act("hm") == "Invalid: reply with the number alone."
+    assert first.submit(answer="hm") == "Invalid: submit the number alone."
     assert first.get_reward() == 0.0
     a, b = (int(n) for n in prompts[4].partition("=")[0].removeprefix("Compute ").split("+"))
-    assert (first.act(str(a + b)), first.get_reward()) == ("Correct.", 1.0)
-    assert (first.act("1"), first.get_reward()) == (OVER, 1.0)
+    assert (first.submit(answer=str(a + b)), first.get_reward()) == ("Correct.", 1.0)
+    assert (first.submit(answer="1"), first.get_reward()) == (OVER, 1.0)
 
 
 def test_a_system_prompt_stands_before_the_message_that_is_filled():
@@ -78,7 +79,7 @@ def test_a_system_prompt_stands_before_the_message_that_is_filled():
 def test_an_environment_is_reset_by_seed_task_or_row():
     env = TrlEnvironment(ENV_ID, TURNS)
     assert env.reset(task_id="addition:3+4:plain").startswith("Compute 3+4=")
-    assert env.reset(seed=5) == gymnasium.make(ENV_ID, **TURNS).reset(seed=5)[0]
+    assert env.reset(seed=5) == gymnasium.make(ENV_ID, prompt="tools", **TURNS).reset(seed=5)[0]
     by_position = [env.reset(**row) for row in make_rows(3)]
     assert [env.reset(row) for row in make_rows(3)] == by_position
     assert env.reset(position=1, task_id=None, fields=None) == by_position[1]
@@ -88,20 +89,21 @@ def test_an_environment_is_reset_by_seed_task_or_row():
         env.reset(position=1, seed=2)
     with pytest.raises(UnknownTaskError):
         env.reset(task_id="addition:3:plain")
-    assert (env.act("7"), env.get_reward()) == (OVER, 0.0)
-    assert env.reset(task_id="addition:3+4:plain") and env.act("7") == "Correct."
+    assert (env.submit(answer="7"), env.get_reward()) == (OVER, 0.0)
+    assert env.reset(task_id="addition:3+4:plain") and env.submit(answer="7") == "Correct."
 
 
 @pytest.mark.parametrize("env_id", [one for one in ENV_IDS if "OS" not in one])
 def test_an_environment_plays_the_tasks_of_rows(env_id):
-    own = gymnasium.make(env_id).unwrapped
+    own = gymnasium.make(env_id, prompt="tools").unwrapped
     tasks = list(Taskset.generate(own.task_source, 5, seed=3))
     rows = pa.Table.from_pylist(make_rows(tasks)).to_pylist()
     env = TrlEnvironment(env_id)
     for task, row in zip(tasks, rows, strict=True):
         assert env.reset(**row) == own.reset(options={"task": task})[0]
         for action in own.oracle_actions(task):
-            env.act(action)
+            call = own.tools.find_call(action)
+            getattr(env, call.name)(**call.arguments)
         assert env.get_reward() == 1.0
 
 
@@ -116,7 +118,7 @@ def test_a_fault_of_the_world_is_no_reward():
     env = TrlEnvironment("Faulty-v0")
     env.reset(position=0)
     with pytest.raises(EnvFault):
-        env.act("x")
+        env.act(action="x")
     with pytest.raises(EnvFault, match="database is gone"):
         env.get_reward()
     gymnasium.registry.pop("Faulty-v0")

@@ -3,20 +3,26 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from openai_server import MAX_CONTEXT, serve
+from oracle_server import oracle_server
 from tiny_run import make_run
 
 from agentpeft.envs import Outcome
+from agentpeft.envs.db_bench.tools import TOOLS as DB
+from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.evaluating.merging import base_settings, find_adapter
+from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.evaluation import pass_at_k, wilson_interval
@@ -211,6 +217,72 @@ def test_an_endpoint_gets_its_options_and_is_asked_again_when_busy(evaluate, ser
     evaluate(*words, "--endpoint-options", '{"top_p": 0.5}', "evaluation.num_tasks=3")
     assert (server.bodies[-1]["model"], server.bodies[-1]["top_p"]) == ("other", 0.5)
     assert server.num_busy == 0
+
+
+def test_an_endpoint_plays_by_calls_of_tools(evaluate, tmp_path):
+    words = ["environment.id=AgentPEFT/DBBench-v0", "evaluation.num_tasks=4"]
+    config = tmp_path / "any.toml"
+    config.write_text('model = {name = "no/such-model", system_prompt = "Be good."}', "utf-8")
+    evaluate("--policy", "oracle", 'environment.kwargs={prompt="tools"}', *words, config=config)
+    calls = {
+        record.messages[1][1]: [DB.find_call(text) for text in actions_of(record)]
+        for record in episodes(tmp_path, "oracle")
+    }
+    shutil.rmtree(tmp_path / "out")
+    with oracle_server(calls) as server:
+        own = ["--endpoint", server.url, "--endpoint-model", "m", "--endpoint-tools"]
+        found = evaluate(*own, *words, config=config)["policies"]["m"]
+    assert (found["success_rate"], found["num_episodes"]) == (1.0, 4)
+    for record in episodes(tmp_path, "m"):
+        assert [json.loads(text)["tool_calls"][0]["id"] for text in actions_of(record)] == [
+            f"call-{number}" for number in range(record.num_turns)
+        ]
+    bodies = [json.loads(text) for text in server.bodies]
+    assert all(body["tools"] == DB.to_openai() for body in bodies)
+    assert all(body["messages"][0] == {"role": "system", "content": "Be good."} for body in bodies)
+    *_, said, answer = next(body["messages"] for body in bodies if len(body["messages"]) > 3)
+    assert said["tool_calls"][0]["id"] == answer["tool_call_id"] == "call-0"
+    assert (said["role"], answer["role"]) == ("assistant", "tool") and answer["content"]
+
+
+def actions_of(record):
+    return [text for role, text in record.messages if role == "assistant"]
+
+
+def test_what_an_endpoint_calls_amiss_is_told_in_words():
+    chat = EndpointToolChat(ModelSettings(), DB)
+    run = {"name": "execute_sql", "arguments": '{"sql": "SELECT 1"}'}
+    cut = {"name": "execute_sql", "arguments": '{"sql": "SEL'}
+    both = [{"id": f"c{i}", "type": "function", "function": f} for i, f in enumerate((run, cut))]
+    assert [action.text for action in chat.find_actions("")] == [""]  # of a context that is full
+    nameless = {"content": "", "tool_calls": [{"function": run}]}
+    kept = json.loads(chat.decode(chat.encode_message(nameless)))["tool_calls"]
+    assert kept == [{"id": "call-0", "type": "function", "function": run}]
+    ids, said = chat.begin("Count."), []
+    for message in (
+        {"role": "assistant", "content": None, "tool_calls": both, "refusal": None},
+        {"role": "assistant", "content": "I wonder.", "tool_calls": None},
+        {"role": "assistant", "content": None},
+    ):
+        turn = chat.encode_message(message)
+        found = chat.find_actions(chat.decode(turn))
+        said += [(action.text, action.problem) for action in found]
+        ids = np.concatenate([ids, turn])
+        ids = np.concatenate([ids, chat.extend(ids, *(f"{len(said)}{a.text}" for a in found))])
+    action = DB.to_action(ToolCall("execute_sql", {"sql": "SELECT 1"}))
+    assert said[0] == (action, None) and said[2:] == [("", DB.advice)] * 2
+    assert said[1][0] == "" and "arguments" in said[1][1]
+    empty = {"function": {"name": "execute_sql", "arguments": "{}"}}
+    assert chat.to_messages(ids) == [
+        {"role": "user", "content": "Count."},
+        {"role": "assistant", "content": "", "tool_calls": [both[0], both[1] | empty]},
+        {"role": "tool", "content": f"2{action}", "tool_call_id": "c0"},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "I wonder."},
+        {"role": "user", "content": "3"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "4"},
+    ]
 
 
 def test_a_conversation_beyond_the_endpoints_context_ends_there(evaluate, server, tmp_path):

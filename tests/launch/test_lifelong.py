@@ -15,16 +15,23 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.db_bench.skills import SKILLS as SQL_SKILLS
+from agentpeft.envs.os_interaction.skills import SKILLS as SHELL_SKILLS
+from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.lifelong import main
+from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.sequences.adapter_bank import read_bank
 from agentpeft.launch.sequences.course import read_folder
 from agentpeft.launch.sequences.lifelong_study import Study, run_study
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
 from agentpeft.policies.checkpoints import read_config, write_config
+from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import combine_adapters, open_adapter, weights_and_updates
+from agentpeft.policies.rollout.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -78,13 +85,49 @@ def set_outcomes(folder, outcome):
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-def test_built_in_sequences_are_short_and_named_after_their_experiment(path):
+def test_built_in_sequences_are_short_and_named_after_their_experiment(path, caplog):
     sequence = read_sequence(path.stem)
     assert sequence.settings.experiment == path.stem
     assert read_sequence(path.stem, is_quick=True).stages == sequence.stages
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    warn_unless_held_out(sequence.settings)
+    assert not caplog.records
+    num_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert num_lines - len(sequence.stages) <= 20
+    assert Study(sequence, tuple(METHODS)).chosen.keys() == METHODS.keys()
     assert sequence.order(0) == sequence.stages
     assert len({sequence.order(number) for number in range(4)}) > 1
+
+
+def test_lab51_has_a_stage_for_each_skill_of_both_environments():
+    sequence = read_sequence("lab51")
+    assert len(sequence.stages) == 51
+    assert sequence.stages == (*SQL_SKILLS, *SHELL_SKILLS)
+    env = make_text_env(sequence.settings.environment.id, sequence.settings.held_out_kwargs)
+    tasks = [env.task_source.draw(np.random.default_rng(seed)) for seed in range(60)]
+    env.close()
+    for task in tasks:
+        stage, *skills = task.skills
+        assert stage in skills
+        assert task.task_id.startswith(f"{stage}/")
+
+
+def test_the_sources_of_a_mixture_are_stages(tmp_path, capsys):
+    path = tmp_path / "mixed.toml"
+    text = """
+    experiment = "mixed"
+    environment = {id = "AgentPEFT/Mixture-v0", kwargs = {split = "train", sources = [
+        {name = "sums", id = "AgentPEFT/Arithmetic-v0", kwargs = {num_digits = 1, split = "test"}},
+        {name = "stories", id = "AgentPEFT/GSM8K-v0"}]}}
+    """
+    path.write_text(text, encoding="utf-8")
+    sequence = read_sequence(str(path))
+    assert sequence.stages == ("sums", "stories")
+    sums, stories = sequence.settings.environment.kwargs["sources"]
+    assert sums["kwargs"] == {"num_digits": 1, "split": "train"}
+    assert (stories["id"], stories["kwargs"]) == ("AgentPEFT/GSM8K-v0", {"split": "train"})
+    path.write_text(text.replace("sources", "weights = [1, 2], sources"), encoding="utf-8")
+    assert main([str(path), "--output", str(tmp_path / "out")]) == 2
+    assert "leave out environment.kwargs.weights" in capsys.readouterr().err
 
 
 def test_orders_are_all_there_are_and_none_comes_twice(tiny):
@@ -132,15 +175,25 @@ def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, caps
     for i, row in enumerate(matrix["bank"]):
         assert row.tolist() == [*matrix["expert"][0][: i + 1], *base[i + 1 :]]
     first = [name for name, method in METHODS.items() if method.shares_first_stage]
-    assert len(first) == 4
+    assert len(first) == 5
     assert all((matrix[name][0] == matrix["average"][0]).all() for name in first)
     assert summary["methods"]["bank"]["bwt"] == 0.0
     assert summary["methods"]["joint"]["bwt"] is None
+    old = {name: own["kl_old"] for name, own in summary["methods"].items()}
+    new = {name: own["kl_new"] for name, own in summary["methods"].items()}
+    unknown = {"in_context", "router", "expert", "joint"}
+    assert {name for name in old if old[name] is None} == unknown
+    assert old["base"] == new["base"] == old["bank"] == 0.0
+    assert min(new[name] for name in new.keys() - unknown - {"base"}) > 0
+    drift = json.loads((out / "seed-0/drift/base--expert-differences/differences.json").read_text())
+    assert drift["kl"] > 0
+    assert drift["num_tokens"] >= 20  # ten tasks, twice
     merged = out / "seed-0/merged/order-0.average-2"
     merged_bytes = sum(file.stat().st_size for file in merged.iterdir())
     assert summary["methods"]["average"]["bytes"] == merged_bytes
     assert merged_bytes > 2 * summary["methods"]["sequential"]["bytes"]
     assert 0 <= summary["methods"]["router"]["router_accuracy"] <= 1
+    assert tuple(read_bank(out / "seed-0/bank/order-0").adapters) == tuple(stages)
 
     page = (out / "lifelong.html").read_text(encoding="utf-8")
     assert all(f"<caption>{name}</caption>" in page for name in METHODS)
@@ -155,6 +208,7 @@ def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, caps
     assert done == {path: path.stat().st_mtime_ns for path in (out / "seed-0" / "runs").rglob("*")}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
     whole = learn(capsys, tiny, "--methods", CHAIN, "--output", tmp_path / "whole")
@@ -340,6 +394,32 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
         assert np.allclose(update, expected, atol=1e-7)
     combine_adapters(load_base(settings), folders, "ties_svd", tmp_path / "ties")
     assert any(update.any() for update in updates(tmp_path / "ties").values())
+
+
+@pytest.mark.slow
+def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    summary = learn(capsys, tiny, "--methods", "o_lora", "--output", out)
+    runs = [out / "seed-0/runs" / name for name in ("expert-sums", "order-0.o_lora-1-differences")]
+    runs.append(out / "seed-0/runs/order-0.o_lora-2-backwards")
+    folders = [find_adapter(run) for run in runs]
+    assert read_config(runs[2]).lora.orthogonal_to == (str(folders[0]), str(folders[1]))
+    served, base = {}, {}
+    for number, folder in enumerate(folders):
+        model = open_adapter(load_base(Settings(model={"name": str(folder)})), folder)
+        for name, weight, update in weights_and_updates(model):
+            base.setdefault(name, weight.detach().clone())
+            base[name] = base[name] + update.detach()
+            served[name] = (weight + update).detach()
+        assert number == 0 or any(update.any() for _, _, update in weights_and_updates(model))
+    assert all(np.allclose(served[name], base[name], atol=1e-6) for name in served)
+    rows = read_rows(runs[2] / "metrics.jsonl")
+    losses = [row["train/orthogonality"] for row in rows if "train/orthogonality" in row]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] > 0
+    sizes = [sum(f.stat().st_size for f in folder.iterdir()) for folder in folders]
+    assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)
 
 
 def test_the_benchmark_refuses_wrong_words_in_one_line():

@@ -30,7 +30,8 @@ def make_course(folder, seed, matrix):
         path.parent.mkdir(parents=True)
         append_episodes(path, 0, records)
     scores = compute_scores(matrix, [0.0, 0.0], [1.0, 1.0])
-    sequential = MethodResult(matrix, [["first"] * 2, ["second"] * 2], scores, ())
+    players = [["first"] * 2, ["second"] * 2]
+    sequential = MethodResult(matrix, players, scores, (), divergences=[[0.25, 2.0]])
     joint = MethodResult([[0.5, 0.7]], [["joint"] * 2], compute_scores([[0.5, 0.7]], [], []), ())
     methods = {"sequential": sequential, "joint": joint}
     bounds = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 1.0)
@@ -61,6 +62,8 @@ def test_a_cell_opens_the_episodes_that_were_lost(tmp_path, chromium):
     assert "now: wrong (failure)" in shown[0]
     assert captions == ["sequential", "joint"]
     assert "75.0 [75.0, 75.0]" in row
+    assert "0.250 [0.250, 0.250]" in row
+    assert "2.000 [2.000, 2.000]" in row
     text = page_path.read_text(encoding="utf-8")
     assert "modulo (seed 0); modulo (seed 1)" in text
 
@@ -83,6 +86,8 @@ def test_courses_are_summed_up_as_means_with_intervals_and_paired_tests(tmp_path
     assert (own["acc_low"], own["acc_high"]) == pytest.approx((0.75, 0.85))
     assert own["bwt"] == pytest.approx(-0.4)
     assert own["matrix"] == MATRIX
+    assert (own["kl_old"], own["kl_new"], own["kl_new_high"]) == (0.25, 2.0, 2.0)
+    assert summary["methods"]["joint"]["kl_old"] is None
     assert summary["methods"]["joint"]["bwt"] is None
     compared = summary["comparisons"]["joint"]
     assert compared["acc_difference"] == pytest.approx(0.6 - 0.8)

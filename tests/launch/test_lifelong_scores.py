@@ -5,14 +5,16 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+import torch
 
 from agentpeft.launch.sequences.comparison import (
     bootstrap_interval,
     correct_by_holm,
     sign_flip_p_value,
 )
-from agentpeft.launch.sequences.router import PromptRouter
-from agentpeft.launch.sequences.scores import compute_scores
+from agentpeft.launch.sequences.policy_drift import token_divergences
+from agentpeft.launch.sequences.router import PromptRouter, count_pairs
+from agentpeft.launch.sequences.scores import compute_kl_new, compute_kl_old, compute_scores
 
 MATRIX = [[0.9, 0.2, 0.1], [0.6, 0.8, 0.3], [0.7, 0.5, 0.6]]
 BASE, EXPERT = [0.3, 0.1, 0.2], [0.9, 0.9, 0.8]
@@ -44,6 +46,21 @@ def test_one_row_for_all_stages_at_once_has_a_mean_alone():
     scores = compute_scores([[0.5, 0.7]], [0.1, 0.1], [0.6, 0.6])
     assert scores.pop("acc") == pytest.approx(0.6)
     assert set(scores.values()) == {None}
+
+
+def test_divergences_are_told_apart_by_whose_tasks_they_are_of():
+    divergences = [[0.3, 1.0], [0.1, 0.5, 2.0], [0.0, 0.0, 0.6, 6.0]]
+    assert compute_kl_old(divergences) == pytest.approx((0.3 + 0.3 + 0.2) / 3)
+    assert compute_kl_new(divergences) == pytest.approx((1.0 + 2.0 + 6.0) / 3)
+
+
+def test_a_divergence_is_of_whole_distributions_and_of_the_first_to_the_second():
+    before, after = torch.tensor([[0.5, 0.5], [0.9, 0.1]]), torch.tensor([[0.25, 0.75], [0.9, 0.1]])
+    shifted = before.log() + torch.tensor([[3.0], [-1.0]])  # logits need not be normalised
+    expected = [0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75), 0.0]
+    assert token_divergences(shifted, after.log()).tolist() == pytest.approx(expected, abs=1e-6)
+    back = 0.25 * np.log(0.25 / 0.5) + 0.75 * np.log(0.75 / 0.5)
+    assert token_divergences(after.log(), before.log())[0].item() == pytest.approx(back, abs=1e-6)
 
 
 def test_a_sign_flip_test_counts_all_choices_of_signs():
@@ -83,6 +100,7 @@ def test_a_bootstrap_interval_holds_the_mean_and_narrows_with_more_values():
 
 
 def test_a_router_tells_prompts_apart_by_what_stands_in_them():
-    router = PromptRouter({"sums": ["add 1 2", "add 3 40"], "products": ["times 1 2", "times 4"]})
+    examples = {"sums": ["add 1 2", "add 3 40"], "products": ["times 1 2", "times 4"]}
+    router = PromptRouter({name: count_pairs(own) for name, own in examples.items()})
     assert [router.find_stage(p) for p in ("add 7 8", "times 7 8")] == ["sums", "products"]
-    assert PromptRouter({"only": ["a"]}).find_stage("xyz") == "only"
+    assert PromptRouter({"only": {}}).find_stage("xyz") == "only"

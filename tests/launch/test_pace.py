@@ -1,9 +1,11 @@
 """The time that a run still takes, and what a success has cost it."""
 
+import io
 import time
 
 import pytest
 
+from agentpeft.launch.run.metric_writers import ProgressConsole
 from agentpeft.launch.run.pace import LEFT, Pace, compute_cost
 
 
@@ -25,3 +27,11 @@ def test_a_success_costs_the_seconds_and_tokens_of_failures_too():
     ]
     assert compute_cost(lines) == {"seconds": 1.5, "tokens": 37.5}
     assert compute_cost(lines[:2]) == {"seconds": None, "tokens": None}
+
+
+def test_the_bar_says_how_long_the_run_still_takes():
+    shown = io.StringIO()
+    console = ProgressConsole(10, shown)
+    console.write(3, {"train/avg_reward": 0.5, LEFT: 65.2})
+    console.close()
+    assert "3/10" in shown.getvalue() and "0:01:05 left" in shown.getvalue()

@@ -85,6 +85,7 @@ def test_a_submitted_job_trains_and_its_outputs_stay(python, head, working_dir, 
     assert (adapter / "adapter_config.json").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("vllm")
 def test_two_learners_of_a_submitted_job_learn_from_two_engines_of_vllm(
     python, head, working_dir, tmp_path_factory

@@ -18,6 +18,7 @@ from agentpeft.policies.settings.config import Settings
 NUM_TOKENS, PROMPT = 512, 4
 WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1, "num_heads": 2}
 DEEP = {"vocab_size": 300, "hidden_size": 64, "num_layers": 6, "num_heads": 2}
+BROAD = {"vocab_size": 2000, "hidden_size": 256, "num_layers": 2, "num_heads": 4}
 CASES = {
     "a large vocabulary": (WIDE, {}),
     "an entropy bonus": (WIDE, {"training": {"entropy_coeff": 0.01}}),
@@ -25,6 +26,7 @@ CASES = {
     "bfloat16": (WIDE, {"model": {"dtype": "bfloat16"}}),
     "layers": (DEEP, {}),
     "layers in bfloat16": (DEEP, {"model": {"dtype": "bfloat16"}}),
+    "broad layers": (BROAD, {}),
     "layers made anew": (DEEP, {"learners": {"gradient_checkpointing": True}}),
 }
 

@@ -780,7 +780,14 @@ def test_an_episode_is_played_by_hand_on_the_servers_page(server, chromium):
         page.fill("#text", own.oracle_actions(own.task)[0])
         page.click("#send")
         page.wait_for_function("document.body.innerText.includes('it earned 1.')")
-        assert page.inner_text("#transcript p:last-child") == "Correct."
+        page.wait_for_selector("h2:text-is('the oracle')")  # plays the same task after you
+        columns = page.locator("#players section").all_inner_texts()
+        assert [text.splitlines()[0] for text in columns] == ["You", "the oracle"]
+        for text in columns:
+            assert text.endswith("Correct.\n\nsuccess in 1 turn, return 1")
+        page.click("#begin button")  # begins anew, alone
+        page.wait_for_selector("#text:enabled")
+        assert page.locator("#players section").count() == 1
         browser.close()
 
 

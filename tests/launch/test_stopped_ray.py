@@ -13,7 +13,7 @@ from tiny_run import TINY
 
 from agentpeft.policies.checkpoints import list_checkpoints, read_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TRAIN = Path(__file__).parents[2] / "launch" / "train.py"
 QUICK = {

@@ -46,6 +46,7 @@ def learnt(run_dir):
     return (folder / "adapter_model.safetensors").read_bytes(), losses
 
 
+@pytest.mark.long
 def test_a_resumed_run_of_two_learners_equals_an_uninterrupted_one(config, tmp_path):
     assert main([config]) == 0
     (whole,) = (tmp_path / "outputs" / "tiny").iterdir()

@@ -50,6 +50,7 @@ def finished(vllm, tmp_path):
     return json.loads(done.stdout.splitlines()[-1]), folder
 
 
+@pytest.mark.long
 def test_a_policy_learns_to_commit_on_vllm(finished):
     summary, folder = finished
     steps = [step for step in read_metrics(folder) if step.get("train/mismatch_mean") is not None]

@@ -1,12 +1,21 @@
 """The training tool: its schema, its four actions, and errors as JSON."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from agentpeft.launch.training_tool import TOOL_SCHEMA, evaluate_rewards, training_tool
+from agentpeft.launch.training_tool import (
+    TOOL_SCHEMA,
+    evaluate_rewards,
+    run,
+    run_rewards,
+    training_tool,
+)
+from agentpeft.policies.models.tiny_cache import load_tiny
+from agentpeft.policies.settings.config import Settings
 
 SMALL = {
     "environment.kwargs.num_digits": 1,
@@ -18,6 +27,15 @@ SMALL = {
     "env_runners.max_new_tokens": 4,
     "training.group_size": 2,
 }
+
+
+OWN_SHAPE = {name: value for name, value in SMALL.items() if name.startswith("tiny.")}
+
+
+def to_settings(environment):
+    """Settings whose built-in model is that of a call with `OWN_SHAPE`."""
+    tiny = {name.removeprefix("tiny."): value for name, value in OWN_SHAPE.items()}
+    return Settings.model_validate({"environment": {"id": environment}, "tiny": tiny})
 
 
 @pytest.fixture
@@ -39,7 +57,7 @@ def tool(tmp_path, monkeypatch, capsys):
 def test_the_schema_is_a_function_tool_with_all_arguments():
     parameters = TOOL_SCHEMA["function"]["parameters"]
     Draft202012Validator.check_schema(parameters)
-    assert parameters["required"] == ["action"]
+    assert "required" not in parameters
     named = {"algorithm", "model", "dataset", "environment", "max_samples", "num_epochs", "format"}
     assert named | {"output_dir", "use_lora", "batch_size", "split"} <= set(
         parameters["properties"]
@@ -71,6 +89,31 @@ def test_a_model_is_trained_evaluated_and_trained_further(cache, tool, tmp_path)
     assert again["status"] == "ok" and again["adapter"] != trained["adapter"]
 
 
+@pytest.mark.slow
+def test_a_dict_or_its_json_trains_and_its_output_dir_is_the_next_stage_s_model(
+    cache, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    common = {"dataset": "gsm8k", "max_samples": 2, "batch_size": 2}
+    own = OWN_SHAPE | {"environment.kwargs.prompt": "compact"}
+    sft = {"model_name": "tiny", "algorithm": "sft", "output_dir": "sft", "settings": own}
+    first = json.loads(run(common | sft))
+    assert first["status"] == "ok", first
+    few = {"environment.kwargs.prompt": "compact", "env_runners.max_new_tokens": 4}
+    grpo = {"model_name": "sft", "output_dir": "grpo", "settings": few}
+    second = json.loads(run(json.dumps(common | grpo)))
+    assert second["status"] == "ok", second
+    config = tomllib.loads((Path(second["run"]) / "config.toml").read_text("utf-8"))
+    assert config["model"]["name"] == first["adapter"]
+    assert config["training"]["algorithm"] == "grpo"
+    assert config["environment"]["id"] == "AgentPEFT/GSM8K-v0"
+    assert config["environment"]["kwargs"]["split"] == "train"
+    assert config["evaluation"]["env_kwargs"]["split"] == "test"
+    found = json.loads(run(common | {"action": "evaluate", "model": "grpo"}))
+    assert (found["status"], found["num_episodes"]) == ("ok", 2)
+    assert found["success_rate"] == second["after"]["success_rate"]
+
+
 def test_imitation_of_a_file_trains_all_weights(cache, tool, tmp_path):
     problem = {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5\n#### 5"}
     (tmp_path / "train.jsonl").write_text(json.dumps(problem) + "\n", "utf-8")
@@ -93,6 +136,30 @@ def test_data_sets_are_conversations_or_prompts(tool):
     assert rows[0]["messages"][-1]["role"] == "assistant"
     rl = tool("load_dataset", max_samples=3, format="rl", split="test")
     assert set(rl["example"]) == {"prompt", "task_id", "skills"}
+
+
+@pytest.mark.slow
+def test_rows_are_what_the_model_s_chat_template_makes_of_them(cache, tool):
+    """Compared with `apply_chat_template` of the tokenizer itself."""
+    common = {"max_samples": 3, "environment": "AgentPEFT/DBBench-v0", "settings": OWN_SHAPE}
+    plain = [tool("load_dataset", **common, format=form)["path"] for form in ("sft", "rl")]
+    texts = [
+        tool("load_dataset", **common, format=form, apply_chat_template=True)["path"]
+        for form in ("sft", "rl")
+    ]
+    (sft, rl), (sft_texts, rl_texts) = (
+        [[json.loads(line) for line in Path(path).read_text("utf-8").splitlines()] for path in each]
+        for each in (plain, texts)
+    )
+    tokenizer = load_tiny(to_settings(common["environment"])).tokenizer
+    for row, text in zip(sft, sft_texts, strict=True):
+        rendered = tokenizer.apply_chat_template(row["messages"], tokenize=False)
+        assert text == {"text": rendered}
+    for row, text in zip(rl, rl_texts, strict=True):
+        asked = tokenizer.apply_chat_template(
+            row["prompt"], tokenize=False, add_generation_prompt=True
+        )
+        assert text == {**row, "prompt": asked}
 
 
 def test_rewards_are_made_from_presets_and_fields(tool):
@@ -130,11 +197,35 @@ def test_a_completion_s_thoughts_are_no_part_of_its_action():
         ({"action": "train", "settings": {"lora.rnk": 1}}, "did you mean 'lora.rank'?"),
         ({"action": "evaluate", "model": "./nowhere"}, "nowhere"),
         ({"action": "create_reward", "reward": "dp"}, "unknown reward preset 'dp'"),
+        ({"model": "a", "model_name": "b"}, "model and model_name are one setting, got 'a' too"),
+        (
+            {"dataset": "gsm8k", "environment": "AgentPEFT/DBBench-v0"},
+            "dataset 'gsm8k' is of AgentPEFT/GSM8K-v0: leave out environment",
+        ),
     ],
 )
 def test_wrong_arguments_are_an_answer(arguments, message):
     answer = json.loads(training_tool(**arguments))
     assert answer["status"] == "error" and message in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{", "the arguments are not JSON: "),
+        ("[1]", "the arguments must be an object, got '[1]'"),
+        ("{}", "completions: Field required"),
+    ],
+)
+def test_arguments_that_are_no_object_are_an_answer(arguments, message):
+    answer = json.loads(run_rewards(arguments))
+    assert answer["status"] == "error" and message in answer["message"]
+
+
+def test_an_output_dir_in_which_nothing_was_saved_is_no_model(tmp_path):
+    (tmp_path / "training_tool" / "20260101-000000").mkdir(parents=True)
+    answer = json.loads(run({"action": "evaluate", "model": str(tmp_path)}))
+    assert "has saved anything" in answer["message"]
 
 
 @pytest.mark.parametrize("completion", [{"task_id": "no such task", "actions": ["1"]}, {}])

@@ -42,6 +42,7 @@ def test_two_learning_rates_are_two_trials_of_two_iterations(tmp_path, monkeypat
             assert read_state(read_checkpoint(tmp_path / folder / "checkpoint"))["iteration"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_pages_sweep_runs(tmp_path):
     (block,) = texts_of(ROOT / "docs" / "training" / "tune.md", "python", "tune")

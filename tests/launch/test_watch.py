@@ -3,85 +3,24 @@
 import fcntl
 import json
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
-import sys
-import termios
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from terminal import CLI
 from tiny_run import TINY
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.cli import main
+from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.reporting.run_view import find_lamp
 from agentpeft.launch.reporting.watch import is_held, play_again, take_snapshot
 from agentpeft.launch.run.run_folder import lock_run
 
-CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A command on a terminal of 120 columns and 60 lines."""
-
-    def __init__(self, *words):
-        self.owner, self.theirs = pty.openpty()
-        termios.tcsetwinsize(self.theirs, (60, 120))
-        sizes = {"LINES", "COLUMNS"}  # another terminal's, which pytest's workers may have
-        env = {name: value for name, value in os.environ.items() if name not in sizes}
-        env |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
-        ends = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
-        # Ctrl-C ends it also where pytest is a job in the background, which ignores that.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.process = subprocess.Popen([*CLI, *words], env=env, start_new_session=True, **ends)
-        signal.signal(signal.SIGINT, before)
-        os.close(self.theirs)
-        self.raw = ""
-
-    def read_until(self, text, limit_s=60.0):
-        """Reads until a text was shown, or to the end for None; returns what was shown so far."""
-        deadline_s = time.monotonic() + limit_s
-        while text is None or text not in self.shown:
-            assert time.monotonic() < deadline_s, f"no {text!r} in {self.raw[-4000:]!r}"
-            if not select.select([self.owner], [], [], 1.0)[0]:
-                continue
-            try:
-                chunk = os.read(self.owner, 65536)
-            except OSError:  # the other end is closed
-                break
-            self.raw += chunk.decode("utf-8", "replace")
-        return self.shown
-
-    @property
-    def shown(self):
-        """What was shown, without colours and movements."""
-        return ESCAPES.sub("", self.raw)
-
-    def close(self):
-        """Ends the command; returns its exit status."""
-        self.process.kill()
-        os.close(self.owner)
-        return self.process.wait()
-
-
-@pytest.fixture
-def open_terminal():
-    opened = []
-
-    def start(*words):
-        opened.append(Terminal(*map(str, words)))
-        return opened[-1]
-
-    yield start
-    for terminal in opened:
-        terminal.close()
 
 
 def write(path, rows):
@@ -125,8 +64,9 @@ def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
     assert "\x1b" not in shown and "\x07" not in shown
 
 
-def test_on_a_terminal_a_run_that_has_ended_is_drawn_and_left(run_dir, open_terminal):
+def test_on_a_terminal_a_run_that_has_ended_is_played_again_in_seconds(run_dir, open_terminal):
     terminal = open_terminal("watch", run_dir)
+    assert "iteration 8" not in terminal.read_until("iteration 3 of 8")
     shown = terminal.read_until(None)
     assert terminal.process.wait(10) == 0
     assert "iteration 8 of 8" in shown and "said 7" in shown
@@ -147,8 +87,9 @@ def test_a_run_is_played_again(run_dir, open_terminal):
 def test_a_replay_keeps_its_speed_where_drawing_takes_longer_than_an_iteration(run_dir):
     lines = [{"train/step": step, "time/total_s": 1.0} for step in range(1, 1001)]
     write(run_dir / "metrics.jsonl", lines)
+    rows = read_rows(run_dir / "sessions/train.jsonl")
     start_s, steps = time.monotonic(), []
-    for view in play_again(take_snapshot(run_dir), run_dir, 1000.0):
+    for view in play_again(take_snapshot(run_dir), rows, 1000.0):
         steps.append(view.step)
         time.sleep(0.05)
     assert 0.9 < time.monotonic() - start_s < 3
@@ -175,6 +116,21 @@ def test_a_run_whose_files_do_not_change_is_drawn_once_more_at_most(run_dir, ope
         assert "iteration 9 of 8" in shown and shown.count("iteration 8 of 8") <= 2
     terminal.read_until(None)
     assert terminal.process.wait(10) == 0
+
+
+def test_alarms_and_episodes_are_on_a_small_screen_while_a_run_goes_on(run_dir, open_terminal):
+    skills = {f"eval/skill/skill {number}": 0.5 for number in range(12)}
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"train/step": 8, **skills}) + "\n")
+    with (run_dir / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        terminal = open_terminal("watch", run_dir, num_lines=32)
+        shown = terminal.read_until("said 7")
+        assert "no_spread" in shown and "skill 0" in shown and "more" in shown
+        assert "skill 9" not in shown
+    shown = terminal.read_until(None)
+    assert terminal.process.wait(10) == 0
+    assert "skill 9" in shown and "and 1 more" not in shown
 
 
 @pytest.mark.slow

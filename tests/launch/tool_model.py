@@ -1,6 +1,6 @@
 """Makes `tool-model` in the present folder: a tiny model that has learnt to call one tool.
 
-Run in TRL's environment. It calls `act` with a digit, and ends when it is answered.
+Run in TRL's environment. It calls `submit` with a digit, and ends when it is answered.
 """
 
 import torch
@@ -16,12 +16,16 @@ ENVIRONMENT = TrlEnvironment("AgentPEFT/Arithmetic-v0", {"num_digits": 1})
 
 def converse(position):
     """Returns a conversation of one call, its digit drawn by the position."""
-    call = {"name": "act", "arguments": {"action": str(position % 10)}}
+    call = {"name": "submit", "arguments": {"answer": str(position % 10)}}
     calls = [{"type": "function", "function": call}]
     return [
         {"role": "user", "content": ENVIRONMENT.reset(position)},
         {"role": "assistant", "content": "", "tool_calls": calls},
-        {"role": "tool", "name": "act", "content": ENVIRONMENT.act(str(position % 10))},
+        {
+            "role": "tool",
+            "name": "submit",
+            "content": ENVIRONMENT.submit(answer=str(position % 10)),
+        },
         {"role": "assistant", "content": "Done."},
     ]
 
@@ -45,7 +49,7 @@ def make_tokenizer(texts):
 
 def render(tokenizer, messages, asks=False):
     return tokenizer.apply_chat_template(
-        messages, tools=[ENVIRONMENT.act], tokenize=False, add_generation_prompt=asks
+        messages, tools=[ENVIRONMENT.submit], tokenize=False, add_generation_prompt=asks
     )
 
 

@@ -1,0 +1,1 @@
+"""Episodes played once more (`agentpeft replay`), or by hand (`agentpeft play`)."""
