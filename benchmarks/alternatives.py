@@ -1,121 +1,30 @@
 """Would a library do what we wrote ourselves, and how fast?
 
-    python benchmarks/alternatives.py runtimes   # crun and runc against our bubblewrap sandbox
     python benchmarks/alternatives.py batching   # transformers' continuous batching, our engine
     python benchmarks/alternatives.py threads    # ThreadPoolExecutor against our lanes
 
 Each prints one JSON line for each repeat, both sides measured in turn, and a last one with the
 median, smallest and largest ratio of theirs to ours. All sides do the same work; what the library
-would need besides to replace ours (confined grading, limits of time) is left out, so its figure is
-the most that it could come to. `runtimes` needs root, and crun and runc installed.
+would need besides to replace ours (limits of time) is left out, so its figure is the most that it
+could come to. Container runtimes are compared in `container_runtimes.py`.
 """
 
 import argparse
 import asyncio
 import itertools
 import json
-import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import gymnasium
-from os_throughput import Play, make_plays, measure, play_gold
-
-from agentpeft.envs.os_interaction.env import OSInteractionEnv
-from agentpeft.envs.os_interaction.sandboxes.identity import find_identity
-from agentpeft.envs.os_interaction.sandboxes.images import prepare_root
-
-_DURATION_S = 6.0
 _NUM_REQUESTS = 256
 _NUM_NEW_TOKENS = 48
 _NUM_CALLS = 256
 _NUM_ROUNDS = 100
 
 Measure = Callable[[], float]
-
-
-def _run(*command: str, cwd: Path | None = None) -> None:
-    subprocess.run(command, check=True, capture_output=True, cwd=cwd, stdin=subprocess.DEVNULL)
-
-
-class RuntimePlayer:
-    """Plays an episode in a container of its own, over a root file system that is there already.
-
-    An overlay in memory, `run --detach`, an `exec` each for set-up, gold and one check, `delete`.
-    """
-
-    def __init__(self, runtime: str, folder: Path) -> None:
-        self._folder, self._ids = folder, itertools.count()
-        self._runtime = runtime
-        self._lower = prepare_root(None, find_identity()) / "root"
-        _run(runtime, "spec", cwd=folder)
-        path = folder / "config.json"
-        spec = json.loads(path.read_text())
-        spec["root"] = {"path": str(folder / "root"), "readonly": False}
-        # The files are owned by the sandboxes' ids, and the scripts change owners
-        granted = ["CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN", "CAP_SETUID", "CAP_SETGID"]
-        capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
-        process = {"terminal": False, "args": ["sleep", "infinity"], "capabilities": capabilities}
-        spec["process"] |= process
-        path.write_text(json.dumps(spec))
-        for name in ("layers", "root"):
-            (folder / name).mkdir()
-
-    def __call__(self, play: Play) -> None:
-        """Plays it."""
-        name = f"agentpeft-{self._runtime}-{next(self._ids)}"
-        layers, root = self._folder / "layers", self._folder / "root"
-        _run("mount", "-t", "tmpfs", "tmpfs", str(layers))
-        (layers / "upper").mkdir()
-        (layers / "work").mkdir()
-        options = f"lowerdir={self._lower},upperdir={layers}/upper,workdir={layers}/work"
-        _run("mount", "-t", "overlay", "overlay", "-o", options, str(root))
-        try:
-            subprocess.run(
-                [self._runtime, "run", "--detach", "--bundle", str(self._folder), name],
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            scripts = [script for script in (play.task.setup, play.task.gold) if script is not None]
-            for command in (*(script.to_command() for script in scripts), "test -e /etc/passwd"):
-                _run(self._runtime, "exec", name, "bash", "-c", f"{command}\ntrue")
-        finally:
-            subprocess.run([self._runtime, "delete", "--force", name], check=False)
-            _run("umount", str(root))
-            _run("umount", str(layers))
-
-
-@contextmanager
-def runtimes():
-    """Yields episodes per second of our sandbox and of each runtime's."""
-    env = gymnasium.make("AgentPEFT/OSInteraction-v0", sandbox="bubblewrap").unwrapped
-    assert isinstance(env, OSInteractionEnv)
-    plays = make_plays("bubblewrap")
-    with TemporaryDirectory() as folder:
-        sides: dict[str, Measure] = {
-            "ours": lambda: measure([lambda play: play_gold(env, play)], plays, _DURATION_S)
-        }
-        for runtime in ("crun", "runc"):
-            if shutil.which(runtime):
-                (Path(folder) / runtime).mkdir()
-                player = RuntimePlayer(runtime, Path(folder) / runtime)
-                try:
-                    player(plays[0])
-                except subprocess.CalledProcessError as error:  # crun: not on hybrid control groups
-                    print(f"{runtime} is left out: {error}", file=sys.stderr)
-                else:
-                    sides[runtime] = lambda player=player: measure([player], plays, _DURATION_S)
-        yield sides
-    env.close()
 
 
 @contextmanager
@@ -227,10 +136,10 @@ def threads():
 def main() -> None:
     """Measures what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["runtimes", "batching", "threads"])
+    parser.add_argument("what", choices=["batching", "threads"])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    make = {"runtimes": runtimes, "batching": batching, "threads": threads}[options.what]
+    make = {"batching": batching, "threads": threads}[options.what]
     ratios: dict[str, list[float]] = {}
     with make() as sides:
         for run in sides.values():

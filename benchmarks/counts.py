@@ -10,8 +10,11 @@ is the same on every machine.
                              vocabulary of 151,936, bfloat16 weights, an entropy bonus
     tokens                   what the passes of 16 groups of 8 compute, padding included, over their
                              distinct tokens: six profiles of prompts and answers
-    tokens_plain             the same without shared prompts, over all their tokens
-    keys                     the most keys that the rows of a micro-batch have, over its budget
+    tokens_whole             the same where each sequence has its own prompt, over all their tokens
+    tokens_padded            the same in padded rows, as for models that cannot be packed
+    positions                the most tokens of a micro-batch, over its budget
+    keys                     the most keys that attention gathers of a micro-batch at a time, each
+                             answer's prompt among them, over its budget
     scored                   tokens that are scored before several steps, over those of the samples
                              with an advantage, where half of the groups have none
 """
@@ -20,14 +23,14 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.learning.batches import MicroBatch, make_micro_batches
+from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
@@ -87,7 +90,7 @@ def make_model(vocabulary: int, width: int, num_heads: int) -> Qwen2ForCausalLM:
 
 def count_tokens(batches: Sequence[MicroBatch]) -> int:
     """Returns how many tokens go through the model."""
-    return sum(batch.prompt_ids.numel() + batch.row_ids.numel() for batch in batches)
+    return sum(batch.token_ids.numel() for batch in batches)
 
 
 def count_bytes(max_tokens: int) -> Iterator[Count]:
@@ -113,23 +116,23 @@ def count_bytes(max_tokens: int) -> Iterator[Count]:
 
 
 def count_padding(max_tokens: int) -> Iterator[Count]:
-    """Yields what is computed over what is there, and the keys of the largest micro-batch."""
+    """Yields what is computed over what is there, and the largest micro-batch."""
     for name, profile in PROFILES.items():
         groups = make_groups(profile)
         members = list_members(groups)
         plain = sum(len(m.trajectory.prompt_ids) + len(m.trajectory.token_ids) for m in members)
         prompts = sum(len(group.trajectories[0].prompt_ids) for group in groups)
         answers = sum(len(member.trajectory.token_ids) for member in members)
-        batches = [
-            make_micro_batches(members, max_tokens, share, torch.device("cpu"))
-            for share in (True, False)
-        ]
-        yield f"tokens, {name}", count_tokens(batches[0]) / (prompts + answers), 1.1
-        yield f"tokens_plain, {name}", count_tokens(batches[1]) / plain, 1.1
-        keys = max(
-            len(b.row_ids) * (b.prompt_ids.shape[1] * (len(b.prompt_ids) > 0) + b.row_ids.shape[1])
-            for b in batches[0]
+        batches, whole, padded = (
+            make_micro_batches(members, max_tokens, layout, torch.device("cpu"))
+            for layout in get_args(Layout)
         )
+        yield f"tokens, {name}", count_tokens(batches) / (prompts + answers), 1.1
+        yield f"tokens_whole, {name}", count_tokens(whole) / plain, 1.1
+        yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
+        yield f"positions, {name}", max(b.token_ids.numel() for b in batches) / max_tokens, 1.0
+        packings = [batch.packing for batch in batches if batch.packing is not None]
+        keys = max(sum(block.keys.numel() for block in p.blocks) for p in packings)
         yield f"keys, {name}", keys / max_tokens, 1.0
 
 
@@ -149,7 +152,7 @@ def count_scored(max_tokens: int) -> Iterator[Count]:
     learner = Learner(settings, policy)
     policy.model.register_forward_pre_hook(note, with_kwargs=True)
     learner.update(groups)
-    alone = make_micro_batches(list_members(mixed), max_tokens, True, torch.device("cpu"))
+    alone = make_micro_batches(list_members(mixed), max_tokens, "shared", torch.device("cpu"))
     yield "scored", sum(seen) / count_tokens(alone), 1.0
 
 
