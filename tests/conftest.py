@@ -79,9 +79,29 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
+def trl_templates(trl_python: Path) -> dict[str, str]:
+    """The chat templates of many models, by name, as TRL brings them."""
+    folder = trl_python.parents[1] / "lib"
+    found = {path.stem: path.read_text("utf-8") for path in folder.rglob("chat_templates/*.jinja")}
+    return {name: text for name, text in found.items() if not name.endswith("_training")}
+
+
+@pytest.fixture(scope="session")
 def wandb() -> None:
     """The package of Weights & Biases."""
     _require(find_spec("wandb"), "no wandb (pip install wandb)")
+
+
+@pytest.fixture(scope="session")
+def datasets() -> None:
+    """The package that reads data sets of the Hugging Face hub."""
+    _require(find_spec("datasets"), "no datasets (pip install datasets)")
+
+
+@pytest.fixture(scope="session")
+def bitsandbytes() -> None:
+    """The package that quantizes weights, which works on CPUs too."""
+    _require(find_spec("bitsandbytes"), "no bitsandbytes (make test-four-bits)")
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +150,14 @@ def trl_python() -> Path:
     """The interpreter of the environment that has TRL and TorchRL."""
     path = Path(__file__).parents[1] / ".venv-trl" / "bin" / "python"
     _require(path.exists(), "no .venv-trl (make it with make venv-trl)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def drivers_python() -> Path:
+    """The interpreter of the environment that has the other libraries of the drivers."""
+    path = Path(__file__).parents[1] / ".venv-drivers" / "bin" / "python"
+    _require(path.exists(), "no .venv-drivers (make it with make venv-drivers)")
     return path
 
 

@@ -119,6 +119,7 @@ class Newcomer:
             json.dumps(
                 row
                 | {"sample": sample, "outcome": outcome, "episode_return": value}
+                | {"num_turns": 1, "num_tokens": 2}
                 | {"messages": [["user", "Go."], ["assistant", said]]}
             )
             + "\n"

@@ -111,8 +111,9 @@ def test_the_base_install_is_small(empty_python, tmp_path):
 
 def test_extras_hold_what_their_names_say():
     extras = SETTINGS["project"]["optional-dependencies"]
-    clients = {"db", "openai", "os", "remote", "serve"}
-    assert set(extras) == clients | {"docs", "train", "tune", "vllm", "wandb", "all", "dev"}
+    clients = {"db", "mcp", "openai", "os", "remote", "serve"}
+    others = {"docs", "hub", "quantize", "train", "tune", "vllm", "wandb", "all", "dev"}
+    assert set(extras) == clients | others
     assert "vllm" not in "".join(extras["all"] + extras["dev"])
     assert "torch" not in "".join(SETTINGS["project"]["dependencies"] + extras["dev"])
 
