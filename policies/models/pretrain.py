@@ -24,12 +24,14 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
 from agentpeft.policies.models.batch_maker import make_batches
+from agentpeft.policies.models.muon import Float32Muon
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.rollout.chat import make_chat
+from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
 
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
+_MIN_BFLOAT16_WIDTH = 64
 IGNORED = -100  # cross entropy's own word for positions without a target
 _ATTENTION = "agentpeft_pretraining"
 
@@ -71,7 +73,7 @@ def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
     matrices = [(n, p) for n, p in named if p.ndim == 2 and p is not embeddings]
     others = [(n, p) for n, p in named if p.ndim != 2 or p is embeddings]
     return [
-        torch.optim.Muon(matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        Float32Muon(matrices, lr=lr, weight_decay=0.01),
         torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
     ]
 
@@ -97,7 +99,7 @@ def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple
     total, num_right = 0.0, 0
     for ids, targets in _micro_batches(rows):
         where = targets != IGNORED
-        with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16()):
+        with torch.autocast("cpu", torch.bfloat16, enabled=_is_fast_in_bfloat16(model)):
             states = model.model(input_ids=ids, use_cache=False).last_hidden_state
             logits = model.lm_head(states[where])  # of the targets alone: a third of the positions
         loss = F.cross_entropy(logits.float(), targets[where], reduction="sum") / num_targets
@@ -156,6 +158,10 @@ def _round_up(length: int) -> int:
     return -(-length // _LENGTH_STEP) * _LENGTH_STEP
 
 
-def _has_fast_bfloat16() -> bool:
-    """Returns whether the processor multiplies bfloat16 matrices in hardware."""
-    return bool(torch.cpu._is_avx512_bf16_supported())
+def _is_fast_in_bfloat16(model: PreTrainedModel) -> bool:
+    """Returns whether the processor multiplies bfloat16 matrices, and these are worth converting.
+
+    Narrow models are trained in float32 everywhere, so that tests see the same on all processors.
+    """
+    is_wide = model.config.hidden_size >= _MIN_BFLOAT16_WIDTH
+    return is_wide and bool(torch.cpu._is_avx512_bf16_supported())

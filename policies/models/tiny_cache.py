@@ -36,6 +36,7 @@ _SOURCES = (
     "learning/schedules",
     "models/batch_maker",
     "models/induction",
+    "models/muon",
     "models/pretrain",
     "models/tiny",
     "models/tiny_cache",
@@ -45,6 +46,7 @@ _SOURCES = (
     "rollout/oracle",
     "rollout/play",
     "rollout/thoughts",
+    "rollout/tool_chat",
 )
 _CACHE_VARIABLE = "AGENTPEFT_CACHE"
 

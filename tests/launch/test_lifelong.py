@@ -414,9 +414,9 @@ def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, t
         assert number == 0 or any(update.any() for _, _, update in weights_and_updates(model))
     assert all(np.allclose(served[name], base[name], atol=1e-6) for name in served)
     rows = read_rows(runs[2] / "metrics.jsonl")
-    losses = [row["train/orthogonality"] for row in rows if "train/orthogonality" in row]
-    assert len(losses) == 3
-    assert losses == sorted(losses, reverse=True)
+    updates = [row for row in rows if row.get("train/policy_loss") is not None]
+    losses = [row["train/orthogonality"] for row in updates]
+    assert losses == sorted(losses, reverse=True) and len(losses) > 1
     assert losses[-1] > 0
     sizes = [sum(f.stat().st_size for f in folder.iterdir()) for folder in folders]
     assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)

@@ -8,6 +8,7 @@ import pytest
 
 from agentpeft.launch.cli import main
 from agentpeft.launch.playing.recorded import EpisodeName, read_episode
+from agentpeft.policies.best_checkpoint import read_best
 
 
 @pytest.fixture
@@ -167,10 +168,11 @@ def test_the_policy_goes_on_with_another_seed(replay, finished):
 @pytest.mark.slow
 def test_another_checkpoint_may_go_on(replay, finished):
     name, _ = three_turns(finished)
-    path = str(finished / "checkpoints/checkpoint-000001")
-    for words in ("best",), (path,):
-        shown = replay(f"{name}:1", "--resample", "1", "--checkpoint", *words)[1]
-        assert "sampled from turn 1 on by adapter 1 (checkpoint-000001)" in shown
+    checkpoints = finished / "checkpoints"
+    best = read_best(checkpoints).checkpoint
+    for word, number in ("best", int(best[-6:])), (str(checkpoints / "checkpoint-000001"), 1):
+        shown = replay(f"{name}:1", "--resample", "1", "--checkpoint", word)[1]
+        assert f"from turn 1 on by adapter {number} (checkpoint-00000{number})" in shown
 
 
 def test_the_last_episodes_are_listed_by_name(replay, finished):
