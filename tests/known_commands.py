@@ -16,7 +16,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
 ]
 TARGETS = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
-FOREIGN = {"cd", "docker", "export", "git", "kubectl", "vllm", "."}
+FOREIGN = {"cd", "docker", "export", "git", "kubectl", "nvidia-smi", "vllm", "."}
 """Of these only the files that they name are looked at here."""
 _IN_TREE = re.compile(r"^(?:benchmarks|docs|examples|launch|\.ci)/[\w./-]+$")
 
