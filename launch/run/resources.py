@@ -66,7 +66,8 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
     served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
     weights = (2 if is_copied else 1) * served
-    mib["env_runner"] = weights + mib["adapter"] + mib["kv_cache"]
+    # Its cache is copied into a larger one where episodes join that need more room
+    mib["env_runner"] = weights + mib["adapter"] + (1 if is_vllm else 2) * mib["kv_cache"]
     return mib
 
 

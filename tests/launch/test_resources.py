@@ -1,10 +1,14 @@
-"""The memory that a dry run tells of, against what a step takes."""
+"""The memory that a dry run tells of, against what a step and whole processes take."""
 
+import subprocess
+import sys
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
 from agentpeft.launch.run.resources import estimate_memory
@@ -13,7 +17,7 @@ from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import Settings, TinySettings
 
 NUM_TOKENS, PROMPT = 512, 4
 WIDE = {"vocab_size": 8000, "hidden_size": 32, "num_layers": 1, "num_heads": 2}
@@ -77,3 +81,62 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
     groups = make_groups(tiny["vocab_size"], NUM_TOKENS // 8 - PROMPT)
     measured = peak_mib(lambda: learner.update(groups))
     assert measured == pytest.approx(estimate_memory(settings)["activations"], rel=0.3)
+
+
+LARGE = {"max_position_embeddings": 1024, "num_key_value_heads": 2}
+MODELS = {
+    "tiny": None,
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            **LARGE,
+            vocab_size=100_000,
+            hidden_size=512,
+            intermediate_size=1024,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            tie_word_embeddings=True,
+        )
+    ).bfloat16(),
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            **LARGE,
+            vocab_size=32_000,
+            hidden_size=640,
+            intermediate_size=1728,
+            num_hidden_layers=4,
+            num_attention_heads=10,
+        )
+    ),
+}
+"""As large as they can be here, so that what a process takes besides is small."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_processes_take_about_the_memory_that_is_estimated(name, tmp_path):
+    tiny = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 2048}
+    model = {"name": "tiny"}
+    if MODELS[name] is not None:
+        model = {"name": str(tmp_path / name), "dtype": "auto"}
+        MODELS[name]().save_pretrained(model["name"])
+        build_tiny(TinySettings(), ["text"]).tokenizer.save_pretrained(model["name"])
+    settings = Settings.model_validate(
+        {"model": model, "warm_start": {"num_steps": 0}}
+        | ({"tiny": tiny} if name == "tiny" else {})
+        | {"learners": {"max_tokens_per_micro_batch": 256, "num_threads": 1}}
+        | {
+            "env_runners": {
+                "max_concurrent_episodes": 16,
+                "max_context_tokens": 256,
+                "max_new_tokens": 8,
+            }
+        }
+    )
+    (tmp_path / "settings.json").write_text(settings.model_dump_json())
+    estimate = estimate_memory(settings)
+    measured = {}
+    for part in ("learner", "env_runner"):
+        words = [sys.executable, str(Path(__file__).parent / "memory_use.py"), part, str(tmp_path)]
+        measured[part] = float(subprocess.check_output(words, text=True).splitlines()[-1])
+    for part, mib in measured.items():
+        assert 0.5 < mib / estimate[part] < 2, (measured, estimate)
