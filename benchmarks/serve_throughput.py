@@ -7,8 +7,10 @@ python benchmarks/serve_throughput.py --envs AgentPEFT/Arithmetic-v0 --episodes 
 
 A server is started on this machine, and one client process plays the oracle's episodes over so
 many WebSockets at once, in OpenEnv's messages: `reset` with a seed, then each action. The same
-episodes are played in this process first, in 16 threads where the environment's steps wait. One
-JSON line for each environment: episodes a second of both, their ratio, the processor time of an
+episodes are played in this process first, in 16 threads where the environment's steps wait, and
+where they do not, by a bare server too: `websockets` and nothing else, no limits, no threads. All
+environments begin an episode before the clock does, so that sandboxes have been started. One JSON
+line for each environment: episodes a second of both, their ratio, the processor time of an
 episode here and in the server (which others on the machine change little; that of sandboxes is not
 in it), the latency of a step as the client sees it, the server's memory before and after, how many
 episodes failed here and there, and what the server still held once all clients had left.
@@ -33,6 +35,7 @@ from urllib.request import urlopen
 import gymnasium
 import numpy as np
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
 
 from agentpeft.envs import DataError, TextEnv
 
@@ -48,11 +51,31 @@ MAX_THREADS = 16
 Plan = list[tuple[int, list[str]]]
 
 
+async def serve_bare(env_id: str) -> None:
+    """Serves an environment as a program of thirty lines would."""
+
+    async def play(socket: ServerConnection) -> None:
+        env = gymnasium.make(env_id).unwrapped
+        async for said in socket:
+            message = json.loads(said)
+            if message["type"] == "reset":
+                (text, _), reward, is_over = env.reset(seed=message["data"]["seed"]), None, False
+            else:
+                text, reward, is_over, _, _ = env.step(message["data"]["text"])
+            data = {"observation": {"text": text}, "reward": reward, "done": is_over}
+            await socket.send(json.dumps({"type": "observation", "data": data}))
+        env.close()
+
+    async with serve(play, "127.0.0.1", 0, compression=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        print(json.dumps({"url": f"http://127.0.0.1:{port}"}), flush=True)
+        await server.serve_forever()
+
+
 @contextmanager
-def serving(env_id: str, num_sessions: int) -> Iterator[tuple[str, int]]:
-    """Yields a server's address and its process id."""
-    command = [sys.executable, str(ROOT / "launch" / "serve.py"), env_id, "--port", "0"]
-    command += ["--max-sessions", str(num_sessions)]
+def serving(*words: str) -> Iterator[tuple[str, int]]:
+    """Yields the address and the process id of the server that a command starts."""
+    command = [sys.executable, *words]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -97,6 +120,8 @@ def play_here(env_id: str, plan: Plan, num_envs: int) -> tuple[float, list[int]]
             if not info["is_success"]:
                 failed.append(episode[0])
 
+    for env in envs[:num_threads]:
+        env.reset(seed=0)  # what holds a sandbox starts it now
     start_s = time.perf_counter()
     with ThreadPoolExecutor(num_threads) as threads:
         list(threads.map(play, envs[:num_threads]))
@@ -128,6 +153,7 @@ async def play_there(
             if answer.get("reward") != 1.0:
                 failed.append(seed)
 
+    await asyncio.gather(*(ask(socket, "reset", {"seed": 0}) for socket in sockets))
     start_s = time.perf_counter()
     await asyncio.gather(*map(play, sockets))
     spent_s = time.perf_counter() - start_s
@@ -159,6 +185,18 @@ def read_held(url: str) -> dict[str, float]:
     return held
 
 
+def measure_bare(env_id: str, plan: Plan, num_sessions: int) -> float | None:
+    """Returns the seconds of all episodes on a bare server; None where steps wait."""
+    env = gymnasium.make(env_id).unwrapped
+    has_waiting_steps = env.has_waiting_steps
+    env.close()
+    if has_waiting_steps:
+        return None
+    with serving(__file__, "--serve-bare", env_id) as (url, _):
+        asyncio.run(play_there(url, plan[:num_sessions], num_sessions))
+        return asyncio.run(play_there(url, plan, num_sessions))[0]
+
+
 def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]:
     """Returns one line of the result."""
     plan = plan_episodes(env_id, num_episodes)
@@ -166,7 +204,9 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
     cpu_s = [read_cpu_s(os.getpid())]
     here_s, failed_here = play_here(env_id, plan, MAX_THREADS)
     cpu_s.append(read_cpu_s(os.getpid()))
-    with serving(env_id, num_sessions) as (url, pid):
+    bare_s = measure_bare(env_id, plan, num_sessions)
+    words = (str(ROOT / "launch/serve.py"), env_id, "--port", "0")
+    with serving(*words, "--max-sessions", str(num_sessions)) as (url, pid):
         asyncio.run(play_there(url, plan[:num_sessions], num_sessions))
         memory_mib = [read_memory_mib(pid)]
         cpu_s.append(read_cpu_s(pid))
@@ -183,7 +223,9 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
         "episodes": num_episodes,
         "in_process_episodes_per_s": round(num_episodes / here_s, 1),
         "served_episodes_per_s": round(num_episodes / there_s, 1),
+        "bare_episodes_per_s": bare_s and round(num_episodes / bare_s, 1),
         "ratio": round(here_s / there_s, 3),
+        "ratio_to_bare": bare_s and round(bare_s / there_s, 3),
         "in_process_cpu_ms": round((cpu_s[1] - cpu_s[0]) / num_episodes * 1000, 3),
         "server_cpu_ms": round((cpu_s[3] - cpu_s[2]) / num_episodes * 1000, 3),
         "step_p50_ms": round(p50, 2),
@@ -200,7 +242,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--envs", nargs="+", default=list(ENVIRONMENTS))
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--episodes", type=int, help="of each; by default by the environment")
+    parser.add_argument("--serve-bare", metavar="ENV", help="be the bare server, for this program")
     options = parser.parse_args(words)
+    if options.serve_bare:
+        asyncio.run(serve_bare(options.serve_bare))
     for env_id in options.envs:
         num = options.episodes or ENVIRONMENTS.get(env_id, 500)
         print(json.dumps(measure(env_id, num, options.sessions)), flush=True)

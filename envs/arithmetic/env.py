@@ -74,6 +74,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     """
 
     tools = TOOLS
+    has_quick_steps = True
 
     def __init__(  # noqa: PLR0913 (settings, by name)
         self,

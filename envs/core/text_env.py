@@ -142,6 +142,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     """What an agent can do, for those that play by tool calls; every call is an action's text."""
     has_waiting_steps: bool = False
     """Whether steps wait on a server or on another process, so that threads make many faster."""
+    has_quick_steps: bool = False
+    """Whether `reset` and `step` take a millisecond at most, so that a server needs no thread."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""

@@ -56,6 +56,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
     """
 
     tools = TOOLS
+    has_quick_steps = True
 
     def __init__(
         self,

@@ -16,10 +16,11 @@ from starlette.websockets import WebSocket
 from agentpeft.launch.serving.gate import Application, Gate, Limits
 from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import HTTPEnvServer, State, TextAction, TextObservation
+from agentpeft.launch.serving.play_socket import NO_TOOLS, PlaySocket
 from agentpeft.launch.serving.session import ServedEnvironment, ServedError, TextSession
 
 _PAGE = Path(__file__).parent / "page" / "index.html"
-_KEPT_PATHS = {"/reset", "/step", "/state", "/metadata", "/health", "/schema", "/ws"}
+_KEPT_PATHS = {"/reset", "/step", "/state", "/metadata", "/health", "/schema"}
 """What is served of the library's routes. Its `/mcp` opens sessions that nothing ever closes."""
 
 
@@ -67,6 +68,7 @@ def _make_one(served: ServedEnvironment, limits: Limits) -> FastAPI:
     app.router.routes[:] = [
         route for route in app.routes if getattr(route, "path", "") in _KEPT_PATHS | own
     ]
+    app.router.routes.append(WebSocketRoute("/ws", PlaySocket(served).play))
     app.post("/mcp")(_answer_mcp)
     app.add_exception_handler(ServedError, _tell_error)
     app.add_exception_handler(ValidationError, _tell_error)
@@ -75,8 +77,7 @@ def _make_one(served: ServedEnvironment, limits: Limits) -> FastAPI:
 
 def _answer_mcp() -> dict[str, Any]:
     """Says by MCP's own means that there are no tools here; OpenEnv's validator asks."""
-    error = {"code": -32601, "message": "no tools: play over the WebSocket, /ws"}
-    return {"jsonrpc": "2.0", "id": None, "error": error}
+    return {"jsonrpc": "2.0", "id": None, "error": NO_TOOLS}
 
 
 def _tell_error(_: Request, error: Exception) -> Response:

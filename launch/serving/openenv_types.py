@@ -10,11 +10,21 @@ _gradio = sys.modules.get("gradio")
 sys.modules["gradio"] = None  # type: ignore[assignment]  # an import raises ModuleNotFoundError
 from openenv.core.env_server.http_server import HTTPEnvServer  # noqa: E402
 from openenv.core.env_server.interfaces import Environment  # noqa: E402
+from openenv.core.env_server.mcp_types import WSMCPMessage  # noqa: E402
+from openenv.core.env_server.serialization import serialize_observation  # noqa: E402
 from openenv.core.env_server.types import (  # noqa: E402
     Action,
     EnvironmentMetadata,
     Observation,
     State,
+    WSCloseMessage,
+    WSErrorCode,
+    WSErrorResponse,
+    WSObservationResponse,
+    WSResetMessage,
+    WSStateMessage,
+    WSStateResponse,
+    WSStepMessage,
 )
 from pydantic import ConfigDict, Field  # noqa: E402
 
@@ -30,6 +40,16 @@ __all__ = [
     "State",
     "TextAction",
     "TextObservation",
+    "WSCloseMessage",
+    "WSErrorCode",
+    "WSErrorResponse",
+    "WSMCPMessage",
+    "WSObservationResponse",
+    "WSResetMessage",
+    "WSStateMessage",
+    "WSStateResponse",
+    "WSStepMessage",
+    "serialize_observation",
 ]
 
 

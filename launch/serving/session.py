@@ -160,8 +160,18 @@ class TextSession(Environment):  # type: ignore[misc]
             version=str(PROTOCOL),
         )
 
+    @property
+    def has_quick_steps(self) -> bool:
+        """Whether there is an environment, whose episodes take no time."""
+        return self._env is not None and self._env.has_quick_steps
+
+    @property
+    def has_waiting_steps(self) -> bool:
+        """Whether there is an environment, whose steps wait on other processes."""
+        return self._env is not None and self._env.has_waiting_steps
+
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, **options: Any
+        self, /, seed: int | None = None, episode_id: str | None = None, **options: Any
     ) -> TextObservation:
         """Begins an episode; the observation is its prompt. Raises: ServedError, ValidationError.
 

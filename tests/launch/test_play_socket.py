@@ -1,0 +1,144 @@
+"""The server's own WebSocket endpoint beside that of OpenEnv's library."""
+
+import json
+from itertools import count
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from agentpeft.launch.serving.application import make_application
+from agentpeft.launch.serving.gate import Limits
+from agentpeft.launch.serving.metrics import ServerMetrics
+from agentpeft.launch.serving.openenv_types import HTTPEnvServer, TextAction, TextObservation
+from agentpeft.launch.serving.session import ServedEnvironment, TextSession
+
+RESET, STATE = {"type": "reset", "data": {"seed": 3}}, {"type": "state"}
+MESSAGES = {
+    "an episode": [RESET, {"type": "step", "data": {"text": "12"}}, STATE, RESET],
+    "a number as text": [RESET, {"type": "step", "data": {"text": 12}}],
+    "metadata": [RESET, {"type": "step", "data": {"text": "1", "metadata": {"note": [1]}}}, STATE],
+    "a reset without data": [RESET, {"type": "reset"}, STATE],
+    "a reset of a task": [{"type": "reset", "data": {"task_id": "addition:12+34:plain"}}],
+    "info": [
+        {"type": "reset", "data": {"task_id": "addition:12+34:plain", "info": True}},
+        {"type": "step", "data": {"text": "46"}},
+    ],
+    "a name": [{"type": "reset", "data": {"seed": 3, "episode_id": "mine"}}, STATE],
+    "a question": [{"type": "step", "data": {"text": "", "metadata": {"ask": "describe"}}}],
+    "an unknown question": [{"type": "step", "data": {"text": "", "metadata": {"ask": "x"}}}],
+    "settings": [{"type": "reset", "data": {"seed": 1, "env_kwargs": {"num_digits": 1}}}, RESET],
+    "settings refused": [{"type": "reset", "data": {"env_kwargs": {"max_turns": 5}}}, RESET],
+    "a step before a reset": [{"type": "step", "data": {"text": "1"}}, RESET],
+    "a step after the end": [RESET, *[{"type": "step", "data": {"text": "1"}}] * 2],
+    "close": [RESET, {"type": "close"}],
+    "wrong": [
+        *("{", "", {}, {"type": "nope"}, {"type": 3}, {"type": None}, {"data": {}}),
+        *({"type": "reset", "data": data} for data in (3, None, [], {"x": 1})),
+        *({"type": "reset", "data": {"seed": seed}} for seed in (-1, 1.5, "3", True, 2**70)),
+        *({"type": "reset", "data": {"task_id": task}} for task in (3, "", "addition")),
+        *({"type": "step", "data": data} for data in (3, None, {}, {"text": None}, {"text": []})),
+        *({"type": kind, "data": {}, "x": 1} for kind in ("reset", "step", "state", "close")),
+        *({"type": "step", "data": {"type": kind}} for kind in ("list_tools", "call_tool")),
+        *({"type": "step"}, {"type": "step", "data": {"text": "1", "x": 1}}, RESET),
+        {"type": "state", "data": {}},
+        {"type": "mcp"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def served():
+    return ServedEnvironment(
+        env_id="AgentPEFT/Arithmetic-v0",
+        kwargs={},
+        client_kwargs=frozenset({"num_digits"}),
+        has_oracle=True,
+        metrics=ServerMetrics(),
+        max_message_bytes=2**20,
+        name="AgentPEFT/Arithmetic-v0",
+    )
+
+
+@pytest.fixture(scope="module")
+def ours(served):
+    application = make_application([served], Limits(max_sessions=4), (), served.metrics)
+    with TestClient(application) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def theirs(served):
+    application = FastAPI()
+    server = HTTPEnvServer(
+        lambda: TextSession(served), TextAction, TextObservation, max_concurrent_envs=4
+    )
+    server.register_routes(application)
+    with TestClient(application) as client:
+        yield client
+
+
+def talk(client, messages):
+    """Returns the answers, and after the last one how the session ends, if it does."""
+    answers = []
+    with client.websocket_connect("ws://localhost/ws") as socket:
+        for message in messages:
+            socket.send_text(message if isinstance(message, str) else json.dumps(message))
+            try:
+                answers.append(json.loads(socket.receive_text()))
+            except WebSocketDisconnect as end:
+                answers.append(end.code)
+                break
+    return answers
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_are_answered_as_the_library_answers_them(name, ours, theirs):
+    answers = talk(ours, MESSAGES[name])
+    assert answers == talk(theirs, MESSAGES[name]) and answers
+
+
+@pytest.mark.parametrize("said", ["[]", "3", "null", '"reset"', b'{"type":"reset"}'])
+def test_what_is_no_object_ends_the_session_in_words(said, ours):
+    with ours.websocket_connect("ws://localhost/ws") as socket:
+        (socket.send_bytes if isinstance(said, bytes) else socket.send_text)(said)
+        answer = socket.receive_json()["data"]
+        assert answer == {
+            "message": "a message is a JSON object, sent as text",
+            "code": "SESSION_ERROR",
+        }
+        with pytest.raises(WebSocketDisconnect):
+            socket.receive_text()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[" * 100_000,
+        '{"type": "reset", "data": {"seed": ' + "9" * 5000 + "}}",
+        '{"type": "step", "data": {"text": "\\ud800"}}',
+        '{"type": "reset", "data": {"\\ud800": 1}}',
+        '{"type": "reset", "data": {"self": 1}}',
+        '{"type": "\\ud800"}',
+        '{"type": "mcp", "data": {"id": "\\ud800"}}',
+    ],
+    ids=count(),
+)
+def test_what_no_text_can_hold_is_answered_and_the_session_goes_on(said, ours):
+    with ours.websocket_connect("ws://localhost/ws") as socket:
+        socket.send_text(said)
+        assert set(socket.receive_json()) == {"type", "data"}
+        socket.send_json(RESET)
+        assert socket.receive_json()["type"] == "observation"
+
+
+def test_mcp_is_told_that_there_are_no_tools(ours):
+    request = {"jsonrpc": "2.0", "method": "tools/list", "id": 4}
+    answer = talk(ours, [{"type": "mcp", "data": request}])[0]["data"]
+    assert answer["id"] == 4 and answer["error"]["code"] == -32601
+
+
+def test_a_session_of_another_connection_cannot_be_had(ours):
+    with ours.websocket_connect("ws://localhost/ws?session_id=3") as socket:
+        assert socket.receive_json()["data"]["code"] == "SESSION_ERROR"
