@@ -280,8 +280,8 @@ class _Connection:
     async def send(self, message: Message) -> None:
         """Sends a message; one who has left, or reads nothing for `idle_s`, is told no more.
 
-        That is not raised: the library asks for the next message then, and hears that there is no
-        client. Of an exception it would try to tell the client.
+        That is not raised: who sends asks for the next message then, and hears that there is no
+        client.
         """
         if self._is_closed:
             return

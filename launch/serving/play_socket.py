@@ -61,6 +61,7 @@ class PlaySocket:
                 if session.has_ended:
                     await websocket.close()
                     break
+                await asyncio.sleep(0)  # others come between messages that are here already
         finally:
             await session.close()  # until then it holds its place among the sessions
 
@@ -92,14 +93,14 @@ class _Session:
             return await self._carry_out(message)
         except ValidationError as error:
             return _tell_invalid(error)
-        except ServedError as error:
+        except (ServedError, ValueError, RuntimeError) as error:  # these: no text, no thread
             return _tell(WSErrorCode.EXECUTION_ERROR, str(error))
 
     async def _carry_out(self, message: dict[str, Any]) -> str | None:
         match message.get("type", ""):
             case "reset":
                 options = WSResetMessage(**message).data
-                is_episode = "env_kwargs" not in options
+                is_episode = "env_kwargs" not in options and "task_id" not in options
                 return await self._play(partial(self._session.reset, **options), is_episode)
             case "step":
                 action = TextAction.model_validate(WSStepMessage(**message).data)
@@ -123,8 +124,8 @@ class _Session:
     async def _play(self, play: Callable[[], TextObservation], is_episode: bool) -> str:
         """Returns what the environment answers.
 
-        `is_episode`: whether it is asked for no more than an episode, of which it may say that it
-        takes no time; then it is played here and now.
+        `is_episode`: whether it is asked for no more than an episode of its own tasks, of which it
+        may say that it takes no time; then it is played here and now.
         """
         if is_episode and self._session.has_quick_steps:
             observation = play()

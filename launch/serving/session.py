@@ -1,7 +1,7 @@
 """`TextSession`: one client's environment, as OpenEnv's server library wants it.
 
-The library calls `reset`, `step` and `close` of a session in the session's own thread, one at a
-time, so that a slow step delays nobody else.
+`reset`, `step` and `close` of a session are called one at a time, in a thread of its own but where
+they take no time, so that a slow step delays nobody else.
 """
 
 import asyncio
@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 from gymnasium.error import ResetNeeded
 from pydantic import BaseModel, ConfigDict
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, Taskset, TaskSource, TextEnv
+from agentpeft.envs import (
+    EnvFault,
+    Outcome,
+    RewardConfig,
+    SettingsError,
+    Task,
+    Taskset,
+    TaskSource,
+    TextEnv,
+)
 from agentpeft.envs.core.errors import UnknownTaskError, shown
 from agentpeft.envs.remote.messages import (
     PROTOCOL,
@@ -77,6 +86,8 @@ class ServedEnvironment:
     """Who plays a task too, after whoever asks to see it played by others."""
     live: set[TextEnv[Any]] = field(default_factory=set)
     """The environments that are there, for the end of the server to close."""
+    has_waiting_steps: bool = False
+    """Whether the environment that was made last has, as those to come will."""
     working: "set[TextSession]" = field(default_factory=set)
     """The sessions whose environment is at work."""
 
@@ -97,6 +108,7 @@ class ServedEnvironment:
                 f"max_action_chars={env.config.max_action_chars} takes --max-message-kib "
                 f"{longest // 1024 + 1}, got {self.max_message_bytes // 1024}"
             )
+        self.has_waiting_steps = env.has_waiting_steps
         self.live.add(env)
         self.metrics.environments.labels(self.name).inc()
         return env
@@ -143,6 +155,7 @@ class TextSession(Environment):  # type: ignore[misc]
         self._served = served
         self._env: TextEnv[Any] | None = None
         self._env_kwargs: dict[str, Any] = {}
+        self._has_quick_steps = False
         self._has_info = False
         self._played: str | None = None
         self._state = State()
@@ -163,12 +176,12 @@ class TextSession(Environment):  # type: ignore[misc]
     @property
     def has_quick_steps(self) -> bool:
         """Whether there is an environment, whose episodes take no time."""
-        return self._env is not None and self._env.has_quick_steps
+        return self._env is not None and self._has_quick_steps
 
     @property
     def has_waiting_steps(self) -> bool:
-        """Whether there is an environment, whose steps wait on other processes."""
-        return self._env is not None and self._env.has_waiting_steps
+        """Whether the environment's steps wait on other processes."""
+        return (self._env or self._served).has_waiting_steps
 
     def reset(
         self, /, seed: int | None = None, episode_id: str | None = None, **options: Any
@@ -231,10 +244,13 @@ class TextSession(Environment):  # type: ignore[misc]
         if env_kwargs is not None and env_kwargs != self._env_kwargs:
             env = self._served.make(env_kwargs)  # before the old one is closed: it may be refused
             self.close()
-            self._env, self._env_kwargs = env, env_kwargs
-        if self._env is None:
-            self._env = self._served.make(self._env_kwargs)
-        return self._env
+            self._hold(env, env_kwargs)
+        return self._env or self._hold(self._served.make(self._env_kwargs), self._env_kwargs)
+
+    def _hold(self, env: TextEnv[Any], env_kwargs: dict[str, Any]) -> TextEnv[Any]:
+        self._env, self._env_kwargs = env, env_kwargs
+        self._has_quick_steps = _has_quick_steps(env)
+        return env
 
     def _reset(
         self, seed: int | None, episode_id: str | None, wanted: _ResetOptions
@@ -333,6 +349,17 @@ class TextSession(Environment):  # type: ignore[misc]
             "num_levels": len(env.levels),
             "tasks_name": source.name if isinstance(source, Taskset) else None,
         }
+
+
+def _has_quick_steps(env: TextEnv[Any]) -> bool:
+    """Returns whether an environment's own class says so, and calls nothing that does not.
+
+    A subclass may do more than what it inherits this from, and a reward of one's own too.
+    """
+    if not env.has_quick_steps or "has_quick_steps" not in vars(type(env)):
+        return False
+    reward = RewardConfig.of(env.config.reward)
+    return reward.reward_fn is None and reward.turn_reward_fn is None
 
 
 def _to_sendable(value: Any) -> Any:

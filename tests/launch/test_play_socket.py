@@ -1,13 +1,17 @@
 """The server's own WebSocket endpoint beside that of OpenEnv's library."""
 
 import json
+import time
+from contextlib import ExitStack
 from itertools import count
 
+import gymnasium
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.launch.serving.application import make_application
 from agentpeft.launch.serving.gate import Limits
 from agentpeft.launch.serving.metrics import ServerMetrics
@@ -24,6 +28,11 @@ MESSAGES = {
     "info": [
         {"type": "reset", "data": {"task_id": "addition:12+34:plain", "info": True}},
         {"type": "step", "data": {"text": "46"}},
+    ],
+    "half of a character": [
+        {"type": "reset", "data": {"seed": 3, "episode_id": "\ud800"}},
+        STATE,
+        RESET,
     ],
     "a name": [{"type": "reset", "data": {"seed": 3, "episode_id": "mine"}}, STATE],
     "a question": [{"type": "step", "data": {"text": "", "metadata": {"ask": "describe"}}}],
@@ -142,3 +151,72 @@ def test_mcp_is_told_that_there_are_no_tools(ours):
 def test_a_session_of_another_connection_cannot_be_had(ours):
     with ours.websocket_connect("ws://localhost/ws?session_id=3") as socket:
         assert socket.receive_json()["data"]["code"] == "SESSION_ERROR"
+
+
+def slow_reward(episode):
+    """Takes its time, as a judge does."""
+    time.sleep(3)
+    return 1.0
+
+
+class OwnArithmetic(ArithmeticEnv):
+    """May do what it likes in a step."""
+
+
+def serve(env_id, **kwargs):
+    return ServedEnvironment(
+        env_id=env_id,
+        kwargs=kwargs,
+        client_kwargs=frozenset(),
+        has_oracle=False,
+        metrics=ServerMetrics(),
+        max_message_bytes=2**20,
+        name=env_id,
+    )
+
+
+def is_quick(served):
+    session = TextSession(served)
+    session.reset(seed=1)
+    quick = session.has_quick_steps
+    session.close()
+    return quick
+
+
+def test_only_what_is_known_to_take_no_time_is_played_at_once():
+    gymnasium.register("Tests/OwnArithmetic-v0", OwnArithmetic)
+    try:
+        assert is_quick(serve("AgentPEFT/Arithmetic-v0"))
+        assert is_quick(serve("AgentPEFT/GSM8K-v0", reward={"format_bonus": 0.1}))
+        assert not is_quick(serve("AgentPEFT/GSM8K-v0", reward={"reward_fn": slow_reward}))
+        assert not is_quick(serve("Tests/OwnArithmetic-v0"))
+        assert not is_quick(serve("AgentPEFT/DBBench-v0"))
+    finally:
+        del gymnasium.registry["Tests/OwnArithmetic-v0"]
+
+
+@pytest.mark.parametrize("disturb", ["a slow reward", "a flood"])
+def test_no_session_waits_long_for_another(disturb):
+    rewards = {"reward": {"reward_fn": slow_reward}} if disturb == "a slow reward" else {}
+    served = serve("AgentPEFT/Arithmetic-v0", **rewards)
+    application = make_application([served], Limits(), (), served.metrics)
+    with TestClient(application) as client, ExitStack() as stack:
+        first, second = (
+            stack.enter_context(client.websocket_connect("ws://localhost/ws")) for _ in range(2)
+        )
+        first.send_json(RESET)
+        first.receive_json()
+        for _ in range(1 if rewards else 3000):
+            first.send_json({"type": "step", "data": {"text": "1"}})
+            first.send_json(RESET)
+        start_s = time.monotonic()
+        second.send_json(RESET)
+        assert second.receive_json()["type"] == "observation"
+        assert time.monotonic() - start_s < 2
+
+
+def test_environments_whose_steps_wait_are_begun_side_by_side_too():
+    served = serve("AgentPEFT/OSInteraction-v0", sandbox="docker")
+    served.has_waiting_steps = True  # the server has made one at its start
+    assert TextSession(served).has_waiting_steps
+    assert not TextSession(serve("AgentPEFT/DBBench-v0")).has_waiting_steps
