@@ -31,7 +31,7 @@ from agentpeft.policies.settings.config import Settings
 
 _MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
 _LENGTH_STEP = 16
-_MIN_BFLOAT16_WIDTH = 64
+_MIN_BFLOAT16_WIDTH = 96
 IGNORED = -100  # cross entropy's own word for positions without a target
 _ATTENTION = "agentpeft_pretraining"
 

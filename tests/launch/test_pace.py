@@ -1,21 +1,25 @@
 """The time that a run still takes, and what a success has cost it."""
 
 import io
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from agentpeft.launch.run import pace as pace_module
 from agentpeft.launch.run.metric_writers import ProgressConsole
 from agentpeft.launch.run.pace import LEFT, Pace, compute_cost
 
 
-def test_the_last_ten_iterations_tell_the_time_left():
+def test_the_last_ten_iterations_tell_the_time_left(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(pace_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     pace = Pace(20)
-    time.sleep(0.2)
-    assert pace.end_iteration(1)[LEFT] == pytest.approx(0.2 * 19, rel=0.3)
+    now_s[0] += 8.0
+    assert pace.end_iteration(1)[LEFT] == pytest.approx(8.0 * 19)
     for iteration in range(2, 13):
+        now_s[0] += 0.5
         left = pace.end_iteration(iteration)[LEFT]
-    assert left < 0.1  # the slow one is forgotten
+    assert left == pytest.approx(0.5 * 8)  # the slow one is forgotten
     assert pace.end_iteration(20)[LEFT] == 0
 
 

@@ -39,7 +39,7 @@ def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
-    long = ["training.num_iterations=3000", "training.num_groups=16", *more]
+    long = ["training.num_iterations=3000", "training.num_groups=64", *more]
     assert main(["tiny.toml", *long, "--dry-run", "--measure"]) == 0
     printed = capsys.readouterr().out
     total, parts = read_minutes(printed)

@@ -123,7 +123,7 @@ def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, star
     wait_for(lambda: read_metrics(run_of(tmp_path)), process)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
+    time.sleep(1)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143

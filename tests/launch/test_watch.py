@@ -18,6 +18,7 @@ from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.reporting.run_view import find_lamp
 from agentpeft.launch.reporting.watch import is_held, play_again, take_snapshot
+from agentpeft.launch.run import run_folder
 from agentpeft.launch.run.run_folder import lock_run
 
 INJECTED = "\x1b]0;injected\x07\x1b[2J[red]x"
@@ -74,7 +75,7 @@ def test_on_a_terminal_a_run_that_has_ended_is_played_again_in_seconds(run_dir, 
 
 
 def test_a_run_is_played_again(run_dir, open_terminal):
-    terminal = open_terminal("watch", run_dir, "--replay", 5)
+    terminal = open_terminal("watch", run_dir, "--replay", 2)  # slow enough to draw each
     start_s = time.monotonic()
     shown = terminal.read_until(None)
     assert terminal.process.wait(10) == 0 and time.monotonic() - start_s < 30
@@ -164,7 +165,8 @@ def test_ctrl_c_ends_the_view_and_not_the_run(run_dir, open_terminal):
     assert not is_held(run_dir)
 
 
-def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir):
+def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir, monkeypatch):
+    monkeypatch.setattr(run_folder, "_LOCK_WAIT_S", 5.0)  # or a busy machine's timer is too late
     with (run_dir / "run.lock").open("a+b") as watching:
         fcntl.flock(watching, fcntl.LOCK_SH)
         timer = threading.Timer(0.03, fcntl.flock, (watching, fcntl.LOCK_UN))
@@ -172,6 +174,7 @@ def test_a_run_can_be_resumed_in_the_instant_in_which_it_is_looked_at(run_dir):
         with lock_run(run_dir):
             assert is_held(run_dir)
         timer.join()
+        monkeypatch.undo()
         fcntl.flock(watching, fcntl.LOCK_SH)
         with pytest.raises(SettingsError, match="is being trained already"), lock_run(run_dir):
             pass
