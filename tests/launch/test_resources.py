@@ -112,7 +112,9 @@ MODELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["qwen2", *(pytest.param(name, marks=pytest.mark.long) for name in ("tiny", "llama"))]
+)
 def test_processes_take_about_the_memory_that_is_estimated(name, tmp_path):
     tiny = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 2048}
     model = {"name": "tiny"}

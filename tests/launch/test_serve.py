@@ -313,7 +313,7 @@ WRONG_MESSAGES = {
     '{"type": "reset", "data": {"task_id": "nowhere"}}': "EXECUTION_ERROR",
     '{"type": "reset", "data": {"env_kwargs": {"folder": "/"}}}': "EXECUTION_ERROR",
 }
-"""What no client should send, and OpenEnv's code for it (at the 2nd and 3rd it ends the session)."""
+"""What no client should send, and OpenEnv's code for it, or ours for JSON too deep or too large."""
 
 
 def wrong_messages(server):
