@@ -246,6 +246,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     if options.serve_bare:
         asyncio.run(serve_bare(options.serve_bare))
+        return
     for env_id in options.envs:
         num = options.episodes or ENVIRONMENTS.get(env_id, 500)
         print(json.dumps(measure(env_id, num, options.sessions)), flush=True)

@@ -1,7 +1,7 @@
 """Processes and shared memory that are looked for after something was killed."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +31,14 @@ def seconds_until_gone(pids: Iterable[int], limit_s: float) -> float:
             raise TimeoutError(f"after {limit_s:g} s there are still {left}")
         time.sleep(0.05)
     return time.monotonic() - start_s
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
+    """Waits for a condition to hold; returns whether it does."""
+    deadline_s = time.monotonic() + limit_s
+    while not (holds := condition()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return holds
 
 
 def read_processes(name: str) -> Iterator[tuple[int, str]]:

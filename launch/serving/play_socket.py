@@ -141,10 +141,10 @@ def _tell(code: WSErrorCode, text: str) -> str:
     return json.dumps({"type": "error", "data": {"message": text, "code": code}})
 
 
-def _tell_invalid(error: ValidationError) -> str:
-    data = {"message": "Invalid message", "code": WSErrorCode.VALIDATION_ERROR}
+def _tell_invalid(error: ValidationError, repeats_input: bool = True) -> str:
+    errors = error.errors(include_input=repeats_input)
+    data = {"message": "Invalid message", "code": WSErrorCode.VALIDATION_ERROR, "errors": errors}
     try:
-        return str(WSErrorResponse(data={**data, "errors": error.errors()}).model_dump_json())
+        return str(WSErrorResponse(data=data).model_dump_json())
     except PydanticSerializationError:  # half of a character, which cannot be repeated as it is
-        errors = error.errors(include_input=False)
-        return str(WSErrorResponse(data={**data, "errors": errors}).model_dump_json())
+        return _tell_invalid(error, repeats_input=False)

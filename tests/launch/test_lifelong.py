@@ -398,7 +398,9 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
 
 @pytest.mark.slow
 def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, tmp_path, capsys):
-    out = tmp_path / "out"
+    out, text = tmp_path / "out", tiny.read_text("utf-8")
+    bonus = "lr = 2e-2, entropy_coeff = 0.01}"  # so that every update has a gradient
+    tiny.write_text(text.replace("lr = 2e-2}", bonus), "utf-8")
     summary = learn(capsys, tiny, "--methods", "o_lora", "--output", out)
     runs = [out / "seed-0/runs" / name for name in ("expert-sums", "order-0.o_lora-1-differences")]
     runs.append(out / "seed-0/runs/order-0.o_lora-2-backwards")
@@ -414,9 +416,9 @@ def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, t
         assert number == 0 or any(update.any() for _, _, update in weights_and_updates(model))
     assert all(np.allclose(served[name], base[name], atol=1e-6) for name in served)
     rows = read_rows(runs[2] / "metrics.jsonl")
-    updates = [row for row in rows if row.get("train/policy_loss") is not None]
-    losses = [row["train/orthogonality"] for row in updates]
-    assert losses == sorted(losses, reverse=True) and len(losses) > 1
+    losses = [row["train/orthogonality"] for row in rows if "train/orthogonality" in row]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
     assert losses[-1] > 0
     sizes = [sum(f.stat().st_size for f in folder.iterdir()) for folder in folders]
     assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)

@@ -57,17 +57,21 @@ MESSAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def served():
+def serve(env_id, **kwargs):
     return ServedEnvironment(
-        env_id="AgentPEFT/Arithmetic-v0",
-        kwargs={},
+        env_id=env_id,
+        kwargs=kwargs,
         client_kwargs=frozenset({"num_digits"}),
         has_oracle=True,
         metrics=ServerMetrics(),
         max_message_bytes=2**20,
-        name="AgentPEFT/Arithmetic-v0",
+        name=env_id,
     )
+
+
+@pytest.fixture(scope="module")
+def served():
+    return serve("AgentPEFT/Arithmetic-v0")
 
 
 @pytest.fixture(scope="module")
@@ -161,18 +165,6 @@ def slow_reward(episode):
 
 class OwnArithmetic(ArithmeticEnv):
     """May do what it likes in a step."""
-
-
-def serve(env_id, **kwargs):
-    return ServedEnvironment(
-        env_id=env_id,
-        kwargs=kwargs,
-        client_kwargs=frozenset(),
-        has_oracle=False,
-        metrics=ServerMetrics(),
-        max_message_bytes=2**20,
-        name=env_id,
-    )
 
 
 def is_quick(served):

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +24,7 @@ import pytest
 from env_server import LAUNCH, TOKEN, ask, env_server, session
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from playwright.sync_api import sync_playwright
-from process_parts import children_of
+from process_parts import children_of, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import agentpeft.envs
@@ -74,13 +73,6 @@ def open_server(tmp_path_factory):
 def make(server, env_id=ARITHMETIC, **kwargs):
     kwargs = {"url": server.url, "token": TOKEN, **kwargs}
     return gymnasium.make("AgentPEFT/Remote-v0", env_id=env_id, **kwargs).unwrapped
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 15) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while not (holds := condition()) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return holds
 
 
 @pytest.mark.parametrize("env_id", [ARITHMETIC, "AgentPEFT/DBBench-v0"])

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from env_server import TOKEN, env_server
+from process_parts import wait_until
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
@@ -43,19 +44,12 @@ def count_connections(server):
 
 
 def wait_for_sessions(server, num_sessions):
-    for _ in range(100):
-        if server.metric("agentpeft_sessions") == num_sessions:
-            return True
-        time.sleep(0.05)
-    return False
+    return wait_until(lambda: server.metric("agentpeft_sessions") == num_sessions, 5)
 
 
 def wait_for_no_connection(server):
     """An idle one is seen to be unused at its second look, so after twice the idle time."""
-    deadline_s = time.monotonic() + 5 * IDLE_S
-    while (num := count_connections(server)) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    return num == 0
+    return wait_until(lambda: count_connections(server) == 0, 5 * IDLE_S)
 
 
 @contextmanager
