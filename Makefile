@@ -44,7 +44,7 @@ test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, comman
 test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
 	.ci/with_servers $(PYTEST) -m long $(PYTEST_ARGS)
 
-test-four-bits: $(DEV) $(QUANTIZE)/.installed ## Runs the tests of bases in 4 bits, where bitsandbytes is on the path
+test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases in 4 bits, where bitsandbytes is on the path
 	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested

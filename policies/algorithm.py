@@ -20,6 +20,7 @@ from agentpeft.policies.callbacks import (
 )
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
+    WANDB_ID_FILE,
     append_episodes,
     check_logs,
     checkpoint_path,
@@ -303,6 +304,9 @@ class Algorithm:
             files = self._learners.call(LearnerActor.to_files)
         files[SEEN_FILE] = self._seen.to_bytes()
         files[STATE_FILE] = json.dumps(state, indent=1).encode()
+        wandb_id = self.run_dir / "logs" / WANDB_ID_FILE
+        if wandb_id.is_file():
+            files[WANDB_ID_FILE] = wandb_id.read_bytes()
         files[STATS_FILE] = self._history.to_bytes(self.iteration, self._num_episodes)
         if path is None and not self.is_saved:
             best = read_best(own)

@@ -26,6 +26,8 @@ from agentpeft.policies.settings.config import Settings, merge_settings
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"
 MANIFEST_FILE = "manifest.json"
+WANDB_ID_FILE = "wandb.id"
+"""Under which id a run is at Weights & Biases, in its `logs` and in each checkpoint."""
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 _CONFIG_HASH = "# sha256 of the lines below: "
 logger = logging.getLogger(__name__)

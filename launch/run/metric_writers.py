@@ -14,6 +14,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import naming_file, write_file
 from agentpeft.launch.run.pace import LEFT
 from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
+from agentpeft.policies.checkpoints import WANDB_ID_FILE
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -83,8 +84,9 @@ class WandbWriter:
 
     With each evaluation, and at the end, a table `episodes` has some of those played since.
 
-    A resumed run goes on under the id that `logs/wandb.id` holds. wandb takes no step twice: of one
-    that is repeated after a return to an older checkpoint it keeps what came first.
+    A resumed run goes on under its id, which `logs/wandb.id` and each checkpoint hold. wandb takes
+    no step twice: of one that is repeated after a return to an older checkpoint it keeps what came
+    first.
     """
 
     def __init__(
@@ -97,15 +99,12 @@ class WandbWriter:
             raise SettingsError(
                 f"output.wandb = {mode!r} needs wandb: pip install 'agentpeft[wandb]'"
             ) from None
-        path = run_dir / "logs" / "wandb.id"
-        if not path.is_file():
-            write_file(path, uuid4().hex[:12].encode())
         self._episodes, self._make_table = SampleEpisodes(run_dir), wandb.Table
         self._run = wandb.init(
             project=settings.experiment,
             name=run_dir.name,
             dir=str(run_dir / "logs"),
-            id=path.read_text(encoding="utf-8"),
+            id=_find_wandb_id(run_dir),
             resume="allow" if mode == "online" else None,
             mode=mode,
             config=settings.model_dump(),
@@ -125,6 +124,15 @@ class WandbWriter:
     def _table(self) -> dict[str, object]:
         rows = self._episodes.take()
         return {"episodes": self._make_table(columns=[*COLUMNS], data=rows)} if rows else {}
+
+
+def _find_wandb_id(run_dir: Path) -> str:
+    """Returns the run's id; a new one where neither its logs nor a checkpoint have it."""
+    path = run_dir / "logs" / WANDB_ID_FILE
+    if not path.is_file():
+        saved = sorted((run_dir / "checkpoints").glob(f"*/{WANDB_ID_FILE}"))
+        write_file(path, saved[-1].read_bytes() if saved else uuid4().hex[:12].encode())
+    return path.read_text(encoding="utf-8")
 
 
 class LineConsole:

@@ -273,6 +273,7 @@ def _make_new(base: Path, stamp: str) -> Path:
 @contextmanager
 def log_to(run_dir: Path) -> Iterator[None]:
     """Appends the package's log lines to `logs/train.log` inside the block."""
+    (run_dir / "logs").mkdir(exist_ok=True)  # a run may be copied without them
     package = logging.getLogger("agentpeft")
     handler = logging.FileHandler(run_dir / "logs" / "train.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))

@@ -1,7 +1,12 @@
 """Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base."""
 
+import fcntl
+import gc
+import hashlib
 import json
+import logging
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +27,12 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.system.whole_files import making
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.models.tiny_cache import load_tiny
+from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir, load_tiny
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 __all__ = [
@@ -36,6 +42,7 @@ __all__ = [
     "choose_dtype",
     "choose_serving",
     "find_base",
+    "find_served_base",
     "load_base",
     "load_served_base",
     "uses_autocast",
@@ -44,6 +51,7 @@ __all__ = [
 _MIN_PARAMETERS_FOR_CPU_AUTOCAST = 50_000_000
 _NOT_NEEDED = ["original/*", "onnx/*", "*.gguf", "*.h5", "*.msgpack", "*.pth"]
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+logger = logging.getLogger(__name__)
 
 
 def load_base(
@@ -156,7 +164,9 @@ def _load(
         tokenizer = _load_tokenizer(folder)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
-    if not model.load_in_4bit:
+    if model.load_in_4bit:
+        _keep_layout(network)
+    else:
         network.to(device)  # type: ignore[arg-type]
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -181,6 +191,47 @@ def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
         return folder, _load_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+
+
+def find_served_base(
+    settings: Settings, num_gpus: float = 0.0
+) -> tuple[Path, PreTrainedTokenizerBase]:
+    """Returns the folder of the weights that an engine with a loader of its own serves.
+
+    As `find_base`, but that a base in 4 bits is written into the cache as `load_served_base` has
+    it, once on each machine. Raises: SettingsError.
+    """
+    folder, tokenizer = find_base(settings)
+    if not settings.model.load_in_4bit:
+        return folder, tokenizer
+    _need_quantizer()
+    cache = cache_dir()
+    copy = cache / f"dequantized-{_key_of_copy(folder, settings, num_gpus)}"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with copy.with_suffix(".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the runners of a machine begin at once
+            if not copy.is_dir():
+                logger.info("writes what the 4 bits of %s stand for to %s", folder, copy)
+                with making(copy, kind="dequantized") as new:
+                    load_served_base(settings, num_gpus).model.save_pretrained(new)
+                gc.collect()
+                torch.cuda.empty_cache()  # the engine takes a share of what is free
+    except (OSError, SafetensorError) as error:
+        raise SettingsError(
+            f"the cache {cache} cannot be written ({error}); set {CACHE_VARIABLE}"
+        ) from None
+    return copy, tokenizer
+
+
+def _key_of_copy(folder: Path, settings: Settings, num_gpus: float) -> str:
+    """Returns 16 hexadecimal digits over what the numbers of a dequantized copy depend on."""
+    device = choose_device(num_gpus)
+    files = [folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    states = [(str(path.resolve()), path.stat().st_mtime_ns) for path in sorted(files)]
+    dtype = choose_dtype(settings.model, device)
+    wanted = (states, str(dtype), device.type, version("bitsandbytes"))
+    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
 
 
 def _find_folder(name: str) -> Path:
@@ -221,13 +272,29 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _four_bit(dtype: torch.dtype) -> BitsAndBytesConfig:
+def _keep_layout(network: PreTrainedModel) -> None:
+    """Keeps bitsandbytes from packing weights in place, on CPUs with bfloat16 instructions.
+
+    It would do so in evaluation mode, and in training fail on what it has packed.
+    """
+    from bitsandbytes.nn import Linear4bit  # slow to import, and seldom there
+
+    for layer in network.modules():
+        if isinstance(layer, Linear4bit):
+            layer.support_avx512bf16_for_cpu = False
+
+
+def _need_quantizer() -> None:
     for package in ("bitsandbytes", "accelerate"):
         if find_spec(package) is None:
             raise SettingsError(
                 f"model.load_in_4bit needs {package}: pip install 'agentpeft[quantize]', or set "
                 "it to false"
             )
+
+
+def _four_bit(dtype: torch.dtype) -> BitsAndBytesConfig:
+    _need_quantizer()
     return BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
     )

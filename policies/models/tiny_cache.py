@@ -48,7 +48,7 @@ _SOURCES = (
     "rollout/thoughts",
     "rollout/tool_chat",
 )
-_CACHE_VARIABLE = "AGENTPEFT_CACHE"
+CACHE_VARIABLE = "AGENTPEFT_CACHE"
 
 
 def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
@@ -64,7 +64,7 @@ def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
             _write(made, folder)
         except (OSError, SafetensorError) as error:
             raise SettingsError(
-                f"the cache {folder.parent} cannot be written ({error}); set {_CACHE_VARIABLE}"
+                f"the cache {folder.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
             ) from None
         base = _read(folder)
     if base is None:
@@ -74,7 +74,7 @@ def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
 
 def cache_dir() -> Path:
     """Returns `$AGENTPEFT_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get(_CACHE_VARIABLE) or "~/.cache/agentpeft").expanduser().resolve()
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/agentpeft").expanduser().resolve()
 
 
 def compute_key(settings: Settings) -> str:

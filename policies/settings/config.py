@@ -69,8 +69,9 @@ class ModelSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base's weights. Auto is float32 on a CPU, bfloat16 on a GPU."""
     load_in_4bit: bool = False
-    """Quantizes the learner's base with bitsandbytes (`pip install 'agentpeft[quantize]'`). The
-    `transformers` engine serves a dequantized copy, which takes the memory of `dtype`.
+    """Quantizes the learner's base with bitsandbytes (`pip install 'agentpeft[quantize]'`). Engines
+    serve a dequantized copy, which takes the memory of `dtype`; vLLM reads it from the cache, where
+    the first runner of a machine writes it.
     """
     use_chat_template: bool = True
     """Renders conversations by the tokenizer's chat template. False: as plain text, in lines."""
@@ -94,11 +95,6 @@ class ModelSettings(Section):
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
-        if self.load_in_4bit and run.env_runners.engine == "vllm":
-            yield (
-                "model.load_in_4bit cannot be served by env_runners.engine 'vllm': set that to "
-                "'transformers', or load_in_4bit to false"
-            )
         if self.load_in_4bit and (not run.lora.use_lora or run.is_tiny):
             yield (
                 "model.load_in_4bit freezes a large base: it needs lora.use_lora = true and "

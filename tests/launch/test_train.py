@@ -176,18 +176,28 @@ def test_wandb_that_is_not_installed_is_said(config, capsys, monkeypatch):
 
 
 def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb):
-    """Offline, each process leaves a file of its own; both are of one run, one after the other."""
+    """Offline, each process leaves a file of its own; both are of one run, one after the other.
+
+    The id is in the checkpoint: the run's logs need not come along.
+    """
     few = ("output.wandb=offline", "training.num_iterations=1")
     assert start(config, *few).wait() == 0
     run_dir = only_run(tmp_path)
+    (run_dir / "logs").rename(tmp_path / "logs")
     assert start("--resume", str(run_dir), "training.num_iterations=2").wait() == 0
-    files = sorted(run_dir.glob("logs/wandb/offline-run-*/run-*.wandb"))
+    folders = [
+        folder
+        for logs in (tmp_path / "logs", run_dir / "logs")
+        for folder in logs.glob("wandb/offline-run-*")
+    ]
+    files = [file for folder in folders for file in folder.glob("run-*.wandb")]
     names = {path.stem.removeprefix("run-") for path in files}
-    assert len(files) == 2 and names == {(run_dir / "logs/wandb.id").read_text()}
+    assert len(files) == 2 and names == {(tmp_path / "logs/wandb.id").read_text()}
     assert b"train/policy_loss" in files[0].read_bytes()
     tables = [
         json.loads(path.read_text("utf-8"))
-        for path in run_dir.glob("logs/wandb/offline-run-*/files/media/table/episodes_*.table.json")
+        for folder in folders
+        for path in folder.glob("files/media/table/episodes_*.table.json")
     ]
     assert {row[0] for table in tables for row in table["data"]} == {"train", "eval"}
     for table in tables:

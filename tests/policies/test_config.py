@@ -145,10 +145,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("env_runners.serving=native env_runners.engine=scripted", "effect with engine 'scripted'"),
         ("env_runners.kv_cache_gib=2", "no effect with engine 'transformers'"),
         ("env_runners.engine=vllm deterministic=true", "need env_runners.engine = 'transformers'"),
-        (
-            "env_runners.engine=vllm model.load_in_4bit=true model.name=a/b",
-            "cannot be served by env_runners.engine 'vllm'",
-        ),
         ("env_runners.engine=vllm env_runners.num_gpus_per_env_runner=2", "one GPU or a share"),
         (
             "env_runners.engine=vllm env_runners.serving=native lora.use_lora=false "

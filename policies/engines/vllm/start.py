@@ -12,7 +12,7 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
-from agentpeft.policies.models.load import find_base
+from agentpeft.policies.models.load import find_served_base
 from agentpeft.policies.models.policy_base import stop_tokens_of
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.tool_chat import open_chat
@@ -34,7 +34,7 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     The weights are loaded in vLLM's process alone. Raises: SettingsError.
     """
     check_vllm()
-    folder, tokenizer = find_base(settings)
+    folder, tokenizer = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
     stops = stop_tokens_of(_read_generation_config(folder))
     chat = open_chat(tokenizer, settings, stops)
     return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
