@@ -1,5 +1,6 @@
 """The docker backend: a real daemon, a real container, and what is left of them."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 
 import docker
 import pytest
+from docker.models.containers import Container
 
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.envs.db_bench.backends.docker import DockerDatabase
@@ -18,16 +20,17 @@ from agentpeft.envs.db_bench.backends.protocol import (
     TableContents,
     UnreadableTable,
 )
+from agentpeft.envs.system.processes import identify_process
 
 T = Table("t", (Column("a", "INT"), Column("b", "TEXT")), ((1, "x"), (2, "y")))
 LIMITS = DatabaseLimits(statement_timeout_s=1.0)
-FILTERS = {"label": "agentpeft.db_bench"}
-CRASH = """
+START = """
 import os, sys
 from agentpeft.envs.db_bench.backends.docker import DockerDatabase
+from agentpeft.envs.system.processes import identify_process
 DockerDatabase(sys.argv[1])
-print("up", flush=True)
-os._exit(1)
+print(identify_process(os.getpid()), flush=True)
+sys.stdin.readline()
 """
 
 
@@ -38,9 +41,10 @@ def database(docker_image: str) -> Iterator[DockerDatabase]:
     database.close()
 
 
-def containers() -> set[str]:
-    found = docker.from_env().containers.list(all=True, filters=FILTERS)
-    return {container.id for container in found}
+def containers(owner: str = identify_process(os.getpid())) -> list[Container]:
+    """Returns the containers of one process: another test's may come and go at any time."""
+    filters = {"label": f"agentpeft.db_bench={owner}"}
+    return docker.from_env().containers.list(all=True, filters=filters, ignore_removed=True)
 
 
 def test_episode_is_played_in_the_container(database: DockerDatabase) -> None:
@@ -73,7 +77,7 @@ def test_table_made_unreadable_is_no_fault(database: DockerDatabase, definition:
 
 
 def test_server_is_bounded_and_on_loopback_only(database: DockerDatabase) -> None:
-    (container,) = docker.from_env().containers.list(filters=FILTERS)
+    (container,) = containers()
     settings = container.attrs["HostConfig"]
     assert settings["Memory"] > 0
     assert settings["PidsLimit"] > 0
@@ -98,7 +102,7 @@ def test_server_that_restarts_faults_an_episode_and_serves_the_next(
     database: DockerDatabase,
 ) -> None:
     session = database.open([T])
-    (container,) = docker.from_env().containers.list(filters=FILTERS)
+    (container,) = containers()
     container.restart(timeout=5)
     with pytest.raises(EnvFault):
         session.execute("SELECT 1")
@@ -117,15 +121,27 @@ def open_when_back(database: DockerDatabase) -> DatabaseSession:
 
 @pytest.mark.slow
 def test_container_goes_with_its_last_user_and_the_dead_leave_none(docker_image: str) -> None:
-    before = containers()
-    crashed = subprocess.run(
-        [sys.executable, "-c", CRASH, docker_image], check=False, stdout=subprocess.PIPE
+    dead, owner = start(docker_image)
+    assert len(containers(owner)) == 1
+    dead.kill()
+    dead.communicate()
+    clean, own = start(docker_image)
+    assert not containers(owner)
+    assert len(containers(own)) == 1
+    clean.communicate()
+    assert clean.returncode == 0
+    assert not containers(own)
+
+
+def start(docker_image: str) -> tuple[subprocess.Popen[str], str]:
+    """Returns a process with a database until its input ends, and as whom it owns containers."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, docker_image],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    assert crashed.stdout == b"up\n"
-    assert len(containers() - before) == 1
-    clean = CRASH.replace("os._exit(1)", "")
-    subprocess.run([sys.executable, "-c", clean, docker_image], stdout=subprocess.PIPE, check=True)
-    assert containers() == before
+    return process, process.stdout.readline().strip()
 
 
 def test_missing_image_is_one_clear_line(docker_image: str) -> None:
