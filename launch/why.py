@@ -29,6 +29,8 @@ _FAULTS = {
     "sample/num_stale_groups": "groups left out as older than max_adapter_lag",
     "fault/num_env_runner_restarts": "restarts of env runners",
     "fault/num_learner_restarts": "restarts of learners",
+    "fault/num_drained_env_runners": "env runners whose machine was being drained",
+    "fault/num_joined_env_runners": "env runners that had a place again and joined",
     "fault/num_failed_deliveries": "deliveries of an adapter that had to be repeated",
 }
 main = CommandLine()

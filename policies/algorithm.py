@@ -49,7 +49,8 @@ from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.run_history import STATS_FILE, RunHistory
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup, PendingSamples
+from agentpeft.policies.workers.pending_samples import PendingSamples
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
 _FAULTS = (
@@ -57,6 +58,8 @@ _FAULTS = (
     "num_env_runner_restarts",
     "num_learner_restarts",
     "num_redrawn_groups",
+    "num_drained_env_runners",
+    "num_joined_env_runners",
 )
 _ADVICE = ": resume the run"
 _FIXED = ("model", "tiny", "lora")

@@ -71,6 +71,12 @@ def docker_image() -> str:
 
 
 @pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    """bubblewrap is installed, and may be used."""
+    _require(shutil.which("bwrap"), "no bwrap (Debian: bubblewrap)")
+
+
+@pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium browser."""
     path = shutil.which("chromium") or ""

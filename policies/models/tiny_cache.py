@@ -1,7 +1,6 @@
 """The tiny model, made once and then read from a cache by what it depends on.
 
-Files of tasks and of chats are known by their paths alone: after a change of their content, delete
-the cache.
+Files of tasks and of chats are known by their content, so that it is the same on every machine.
 """
 
 import hashlib
@@ -29,6 +28,7 @@ from agentpeft.policies.models.pretrain import pretrain
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environment
 from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
+from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
 
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
@@ -80,7 +80,8 @@ def cache_dir() -> Path:
 def compute_key(settings: Settings) -> str:
     """Returns 16 hexadecimal digits over the settings and the source that the model depends on."""
     fields = {"tiny", "environment", "warm_start", "seed"}
-    wanted = settings.model_dump(include=fields)
+    by_content = rename_files(settings, _hash_if_there)
+    wanted = by_content.model_dump(include=fields)
     wanted["model"] = settings.model.model_dump(include=CHAT_SETTINGS)
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True, default=repr).encode())
     (suite,) = map(Path, agentpeft.envs.__path__)
@@ -92,6 +93,11 @@ def compute_key(settings: Settings) -> str:
     for path in chain(own, sorted(shared), sorted(theirs)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _hash_if_there(name: str) -> str:
+    path = find_path(name)
+    return name if path is None else hash_files(path)
 
 
 def _environment_folder(env_id: str, suite: Path) -> Path:

@@ -274,6 +274,10 @@ class EnvRunnerSettings(Section):
     """CPUs that Ray reserves for each runner."""
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
     """GPUs that Ray reserves for each runner. Above 0 the model is on the GPU."""
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """How Ray places the runners: `PACK` on few machines, `SPREAD` over many; `STRICT_…` on
+    one, or each on its own, or not at all.
+    """
     num_threads: Threads = 2
     """Torch's threads in each runner."""
     engine: Literal["transformers", "vllm", "scripted"] = "transformers"

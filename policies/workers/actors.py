@@ -5,16 +5,18 @@ What they do is in `runner_group` and `learner_group`; how Ray runs them is in `
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVarTuple
+from typing import Any, Literal, Protocol, TypeVarTuple
 
 from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.brought_files import Luggage
 from agentpeft.policies.workers.owned_process import end_with
 
 Ts = TypeVarTuple("Ts")
+Place = Literal["stays", "drained", "none"]
 _DEFERRED = (DeliveryError, EngineError, WorkerLostError)
 """Failures for which a runner may be replaced: in one process too, `fetch` raises them."""
 
@@ -27,14 +29,27 @@ class Actor(ABC):
     waits the actor cannot answer `ping`.
     """
 
-    def start(self, settings: Settings, num_threads: int, *, is_process: bool = False) -> None:
-        """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors.
+    places: Mapping[str, str] = {}
+    """Where files of the driver's machine are on this one, by the driver's paths."""
 
-        `is_process`: this process is the actor's alone. It then ends with its node's raylet; Ray
-        itself would end it only after someone has reaped the dead raylet.
+    def find_lacking(self, luggage: Luggage) -> list[str]:
+        """Returns the paths of what must be brought to this machine before the actor starts."""
+        return luggage.find_lacking()
+
+    def start_process(self, settings: Settings, num_threads: int, luggage: Luggage | None) -> None:
+        """Starts as the only actor of this process, which ends with its node's raylet.
+
+        Ray itself would end it only after someone has reaped the dead raylet.
         """
-        if is_process:
-            end_with(os.getppid())
+        from agentpeft.policies.workers.ray_actors import resolve
+
+        end_with(os.getppid())
+        if luggage is not None:
+            settings, self.places = luggage.unpack(resolve(luggage.contents), settings)
+        self.start(settings, num_threads)
+
+    def start(self, settings: Settings, num_threads: int) -> None:
+        """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors."""
         import torch
 
         torch.set_num_threads(num_threads)
@@ -56,6 +71,7 @@ class ActorSpec:
     """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
     `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
+    `strategy` is how Ray spreads them over machines.
     """
 
     name: str
@@ -65,6 +81,7 @@ class ActorSpec:
     num_gpus: float
     num_threads: int
     is_closed: bool = False
+    strategy: str = "PACK"
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -113,6 +130,10 @@ class Actors(Protocol):
         """
         ...
 
+    def find_places(self) -> Sequence[Place]:
+        """Returns of each actor whether its machine stays, is being drained, or is not there."""
+        ...
+
     def close(self) -> None:
         """Ends the actors; idempotent."""
         ...
@@ -149,6 +170,9 @@ class _InlineActors:
     def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
         self.close()
         self._actor = self._start(settings)
+
+    def find_places(self) -> Sequence[Place]:
+        return ["stays"]
 
     def close(self) -> None:
         self._actor.close()

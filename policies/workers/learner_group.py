@@ -24,6 +24,7 @@ from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batche
 from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.brought_files import rename_base
 from agentpeft.policies.workers.ray_actors import node_address, resolve
 
 ADAPTER, STATE = "adapter", "learner.pt"
@@ -112,7 +113,8 @@ class LearnerActor(Actor):
             except CheckpointError as error:  # what has no room is the folder of temporary files
                 raise CheckpointError(str(error).replace(folder, gettempdir())) from error
             paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-            return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        return rename_base(files, {place: path for path, place in self.places.items()})
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Goes on from what `to_files` returned. Raises: CheckpointError, SettingsError."""
@@ -123,7 +125,7 @@ class LearnerActor(Actor):
         except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"the learner's state cannot be read: {error}") from None
         with TemporaryDirectory() as folder:
-            for name, content in files.items():
+            for name, content in rename_base(files, self.places).items():
                 if name.startswith(f"{ADAPTER}/"):
                     path = Path(folder) / Path(name).relative_to(ADAPTER)
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,12 @@ The only door to Ray of this room. Ray's errors become ours here.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
+from ray._private.state import state as global_state  # nothing public tells what is drained
 from ray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
@@ -18,7 +21,12 @@ from ray.exceptions import (
     RayError,
     RayTaskError,
 )
-from ray.util import get_current_placement_group, placement_group, remove_placement_group
+from ray.util import (
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -32,7 +40,8 @@ from agentpeft.policies.errors import (
 )
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import ActorSpec
+from agentpeft.policies.workers.actors import ActorSpec, Place
+from agentpeft.policies.workers.brought_files import Luggage, read_contents
 from agentpeft.policies.workers.time_limits import RAY_START_S, within
 
 logger = logging.getLogger(__name__)
@@ -40,6 +49,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _STOP_S = 5.0
 _CHECK_S = 10.0
+_SEND_S = 600.0
 _HEALTH, _BESIDE = "health", "beside"
 """Ray's concurrency groups: an actor answers their calls while it works on another."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -75,7 +85,9 @@ class RayActors:
         try:
             if spec.bundle and get_current_placement_group() is None:
                 bundles = [spec.bundle] * spec.num_actors
-                self._group = self._ask("placing actors", lambda: placement_group(bundles))
+                self._group = self._ask(
+                    "placing actors", lambda: placement_group(bundles, spec.strategy)
+                )
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
             self._await_start(self._actors, settings)
@@ -115,6 +127,20 @@ class RayActors:
         self._actors[index] = self._start_actor(index)
         self._await_start(self._actors[index : index + 1], settings)
 
+    def find_places(self) -> Sequence[Place]:
+        """See `Actors`.
+
+        A lost place counts as such until Ray has one for all that lost theirs.
+        """
+        group = self._group
+        if group is None:  # a trial's, or nowhere in particular
+            return ["stays"] * self.num_actors
+        table: dict[str, Any] = self._ask("asking for places", lambda: placement_group_table(group))
+        leaving = self._ask("asking for drained nodes", global_state.get_draining_nodes)
+        rest: Place = "stays" if table["state"] == "CREATED" else "none"
+        nodes = [table["bundles_to_node_id"][index] for index in range(self.num_actors)]
+        return ["drained" if node in leaving else rest for node in nodes]
+
     def close(self) -> None:
         """See `Actors`."""
         actors, self._actors = self._actors, []
@@ -145,23 +171,46 @@ class RayActors:
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
     def _await_start(self, actors: Sequence[Any], settings: Settings) -> None:
-        limit_s = self._limits.env_runner_restore_timeout_s
-        started = self._ask(
-            "starting actors",
-            lambda: [
-                actor.start.remote(settings, self._spec.num_threads, is_process=True)
-                for actor in actors
-            ],
-        )
-        deadline_s = time.monotonic() + limit_s
+        deadline_s = time.monotonic() + self._limits.env_runner_restore_timeout_s
+        luggage = self._pack(actors, settings, deadline_s)
+        num_threads = self._spec.num_threads
+        started = [
+            partial(actor.start_process.remote, settings, num_threads, own)
+            for actor, own in zip(actors, luggage, strict=True)
+        ]
+        self._await(started, deadline_s)
+
+    def _pack(
+        self, actors: Sequence[Any], settings: Settings, deadline_s: float
+    ) -> list[Luggage | None]:
+        """Returns what each actor needs of this machine; None where no other is in the cluster.
+
+        Raises: WorkerLostError, SettingsError.
+        """
+        nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
+        if sum(bool(node["Alive"]) for node in nodes) == 1:
+            return [None] * len(actors)
+        luggage = Luggage.of(settings)
+        asked = [partial(actor.find_lacking.remote, luggage) for actor in actors]
+        lacking = self._await(asked, deadline_s)
+        paths = sorted({path for each in lacking for path in each})
+        if not paths:
+            return [luggage] * len(actors)
+        logger.info("%s: sends what is not on all machines: %s", self._spec.name, paths)
+        contents = self._ask("sending files", lambda: ray.put(read_contents(paths)), _SEND_S)
+        full = replace(luggage, contents=[contents])
+        return [full if each else luggage for each in lacking]
+
+    def _await(self, calls: Sequence[Callable[[], Ref]], deadline_s: float) -> list[Any]:
+        """Returns what actors that start answer. Raises: WorkerLostError after the deadline."""
+        asked = self._ask("starting actors", lambda: [call() for call in calls])
         while (left_s := deadline_s - time.monotonic()) > 0:
             self._check_node()
             try:
-                self._get(started, min(left_s, _CHECK_S))
+                return self._get(asked, min(left_s, _CHECK_S))
             except GetTimeoutError:
                 self._await_placement()  # its node may have gone since
-            else:
-                return
+        limit_s = self._limits.env_runner_restore_timeout_s
         raise WorkerLostError(f"{self._spec.name} did not start within {limit_s:g} s")
 
     def _get(self, refs: Sequence[Ref], timeout_s: float) -> list[Any]:

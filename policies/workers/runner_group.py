@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from agentpeft.policies.delivery.publish import DeliveryAnswer, Shipment, check, unpack, worst_of
@@ -21,6 +20,7 @@ from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.pending_samples import PendingSamples, Share
 from agentpeft.policies.workers.ray_actors import resolve
 
 logger = logging.getLogger(__name__)
@@ -63,59 +63,6 @@ class EnvRunnerActor(Actor):
         self._runner.close()
 
 
-@dataclass(frozen=True)
-class _Share:
-    """One runner's share of a round: its requests, and references to its report and groups.
-
-    `generation` counts the runner's replacements before it was asked.
-    """
-
-    runner: int
-    generation: int
-    requests: Sequence[GroupRequest]
-    report: Ref
-    groups: Sequence[Ref]
-
-
-class PendingSamples:
-    """A round of samples under way."""
-
-    def __init__(self, runners: "EnvRunnerGroup", requests: Sequence[GroupRequest]) -> None:
-        """Deals the requests out in turn."""
-        self._runners, self._requests, step = runners, requests, runners.num_runners
-        self._shares = [
-            runners.ask(runner, requests[runner::step])
-            for runner in range(min(step, len(requests)))
-        ]
-
-    def result(self) -> tuple[list[Ref], SampleReport]:
-        """Waits, and returns the whole groups in the requests' order, and one report.
-
-        `adapter_versions` of the report are in the groups' order. Raises: TrainingError,
-        DeliveryError, and what playing raises.
-        """
-        reports: list[SampleReport] = []
-        whole: dict[int, tuple[Ref, int]] = {}
-        for index, asked in enumerate(self._shares):
-            share, report = self._runners.finish(asked)
-            self._shares[index] = share
-            reports.append(report)
-            versions, dropped = iter(report.adapter_versions), set(report.dropped_group_ids)
-            for request, group in zip(share.requests, share.groups, strict=True):
-                if request.group_id not in dropped:
-                    whole[request.group_id] = group, next(versions)
-        ordered = [whole[r.group_id] for r in self._requests if r.group_id in whole]
-        versions_in_order = tuple(version for _, version in ordered)
-        report = replace(SampleReport.merge(reports), adapter_versions=versions_in_order)
-        return [group for group, _ in ordered], report
-
-    def draw_again(self, lost: Sequence[Ref]) -> None:
-        """Asks again for each share with one of the `lost` groups; `result` then has it."""
-        for index, share in enumerate(self._shares):
-            if any(group is each for group in share.groups for each in lost):
-                self._shares[index] = self._runners.ask_again(share)
-
-
 class EnvRunnerGroup:
     """The env runners. Requests are dealt out in turn, so the same runner plays the same ones.
 
@@ -144,6 +91,7 @@ class EnvRunnerGroup:
             num_gpus=own.num_gpus_per_env_runner,
             num_threads=own.num_threads,
             is_closed=True,
+            strategy=own.placement_strategy,
         )
         self._actors = start_actors(spec, settings)
         self.num_runners = self._actors.num_actors
@@ -166,6 +114,7 @@ class EnvRunnerGroup:
         Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
         """
         self._shipment = shipment
+        self._follow_machines()
         answers = [(runner, self._deliver(runner, shipment)) for runner in self._serving]
         checked = []
         for runner, answer in answers:
@@ -178,7 +127,7 @@ class EnvRunnerGroup:
                 checked.append(self._replace(runner, error))
         return worst_of(checked)
 
-    def ask(self, runner: int, requests: Sequence[GroupRequest]) -> _Share:
+    def ask(self, runner: int, requests: Sequence[GroupRequest]) -> Share:
         """Asks a runner for groups, or another in place of one that is gone."""
         if runner not in self._serving:
             runner = self._serving[runner % len(self._serving)]
@@ -187,9 +136,9 @@ class EnvRunnerGroup:
         report, *groups = self._actors.call(
             runner, EnvRunnerActor.sample, requests, num_returns=1 + len(requests)
         )
-        return _Share(runner, self._generations[runner], requests, report, groups)
+        return Share(runner, self._generations[runner], requests, report, groups)
 
-    def ask_again(self, share: _Share) -> _Share:
+    def ask_again(self, share: Share) -> Share:
         """Asks for groups that are lost with the node that held them."""
         self.counts["num_redrawn_groups"] += len(share.requests)
         logger.warning(
@@ -199,7 +148,7 @@ class EnvRunnerGroup:
         )
         return self.ask(share.runner, share.requests)
 
-    def finish(self, share: _Share) -> tuple[_Share, SampleReport]:
+    def finish(self, share: Share) -> tuple[Share, SampleReport]:
         """Waits for a share; returns it as it was played in the end, and its report.
 
         A runner that failed is replaced, unless the failure of another share has replaced it
@@ -225,6 +174,35 @@ class EnvRunnerGroup:
     def close(self) -> None:
         """Ends the runners; idempotent."""
         self._actors.close()
+
+    def _follow_machines(self) -> None:
+        """Asks nothing more of runners on machines that are drained; begins those that have one.
+
+        What a runner has been asked for it still plays, as long as its machine is there.
+        """
+        places = self._actors.find_places()
+        staying = [runner for runner in self._serving if places[runner] != "drained"]
+        for runner in self._serving if staying else ():
+            if places[runner] == "drained":
+                self._generations[runner] += 1
+                self.counts["num_drained_env_runners"] += 1
+                logger.warning("env runner %d gets no more work: its node is drained", runner)
+        self._serving = staying or self._serving
+        for runner in set(range(self.num_runners)).difference(self._serving):
+            if places[runner] == "stays":
+                self._join(runner)
+
+    def _join(self, runner: int) -> None:
+        """Begins a runner anew that has a place again; the run goes on if it does not start."""
+        try:
+            self._actors.restart(runner, self._settings_of(runner))
+        except (PlacementError, WorkerLostError) as error:
+            logger.warning("env runner %d has a place again, and does not start: %s", runner, error)
+            return
+        self._generations[runner] += 1
+        self._serving = sorted([*self._serving, runner])
+        self.counts["num_joined_env_runners"] += 1
+        logger.warning("env runner %d has a place again, and plays with the others", runner)
 
     def _deliver(self, runner: int, shipment: Shipment) -> Ref:
         return self._actors.call(

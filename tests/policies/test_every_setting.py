@@ -144,6 +144,7 @@ ELSEWHERE = {
     "warm_start.target_success": "policies/test_pretrain.py",
     "env_runners.num_env_runners": "policies/test_actors.py",
     "env_runners.num_cpus_per_env_runner": "policies/test_actors.py",
+    "env_runners.placement_strategy": "policies/changing_nodes.py",
     "env_runners.num_gpus_per_env_runner": "launch/test_doctor_packages.py",
     "env_runners.serving": "policies/test_served_effect.py",
     "env_runners.kv_cache_gib": "policies/vllm_engine/test_vllm_settings.py",
