@@ -30,6 +30,13 @@ BIN = Path(sys.executable).parent
 RUNNERS = ("env_runners.num_env_runners=3", "env_runners.num_cpus_per_env_runner=1")
 LEARNERS = ("learners.num_cpus_per_learner=1", "learners.num_threads=1")
 SHARED = ("deterministic=true", "env_runners.num_threads=1", "output.tensorboard=false")
+CHECKS = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 3,
+}
+"""Ray's own take half a minute to find that a node is gone."""
 PARTS = {"killed": 0.1, "added": 0.2, "drained": 0.4, "ended": 0.5, "added again": 0.6}
 """After which part of the iterations what happens."""
 
@@ -159,9 +166,8 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder, hidden = Path(name), Path(name) / "driver"
         hidden.mkdir()
-        cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-        )
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": CHECKS}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         ray.init(cluster.address, log_to_driver=False)
         nodes = Nodes(cluster.address, folder, hidden)
         try:
