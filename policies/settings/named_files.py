@@ -14,14 +14,16 @@ _KWARGS = {
     "evaluation": "env_kwargs",
     "curriculum": "stages",
 }
+_ENVIRONMENT_FILES = ("data", "scripts", "ca_file")
+_BUILT_IN = ("tiny", "hub")
 _HASHED_BYTES = 64 << 20
 
 
 def rename_files(settings: Settings, rename: Callable[[str], str]) -> Settings:
     """Returns the settings with whatever may name files changed by `rename`.
 
-    They are the names of models, adapters and chats, which may be hub ids too, and the `data` of
-    environments, in mixtures too.
+    They are the names of models, adapters and chats, which may be hub ids too, and of environments'
+    files, in mixtures too.
     """
 
     def change(value: Any) -> Any:
@@ -43,7 +45,7 @@ def find_path(name: str) -> Path | None:
     """Returns the whole path of what a setting names here; None where there is no such file."""
     try:
         path = Path(name).expanduser().resolve()
-        return path if name != "tiny" and path.exists() else None
+        return path if name not in _BUILT_IN and path.exists() else None
     except (OSError, RuntimeError, ValueError):  # no path, or of no user
         return None
 
@@ -68,12 +70,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _change_data(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns keyword arguments, or several, with each `data` changed."""
+    """Returns keyword arguments, or several, with each name of files changed."""
     if isinstance(value, list | tuple):
         return type(value)(_change_data(item, change) for item in value)
     if not isinstance(value, dict):
         return value
     return {
-        key: change(item) if key == "data" else _change_data(item, change)
+        key: change(item) if key in _ENVIRONMENT_FILES else _change_data(item, change)
         for key, item in value.items()
     }

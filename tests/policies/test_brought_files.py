@@ -72,6 +72,14 @@ def test_task_files_and_chats_are_found_wherever_settings_name_them(
     assert luggage.find_lacking() == []  # the next actor of that machine has it
 
 
+def test_names_that_are_built_in_are_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "hub"):
+        Path(name).mkdir()
+    settings = make_settings(environment={"kwargs": {"data": "hub"}}, evaluation={"num_tasks": 0})
+    assert Luggage.of(settings).paths == {}
+
+
 def test_what_is_there_is_not_sent_and_what_is_there_with_another_content_is(tmp_path, other):
     same, changed = tmp_path / "same.jsonl", tmp_path / "changed.jsonl"
     same.write_text("same")
