@@ -1,6 +1,7 @@
 """The wheel holds what the folders hold, and works in an environment with nothing else."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -127,3 +128,13 @@ def test_a_database_without_its_extra_says_what_to_install(empty_python, tmp_pat
         "except ValueError as error:\n    print(error)"
     )
     assert "pip install 'agentpeft[db]'" in run(empty_python, "-c", code, cwd=tmp_path)
+
+
+def test_the_page_tells_every_extra_and_what_those_of_several_hold():
+    extras = SETTINGS["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `\[(\w+)\]` \| (.*?) \|", page, re.M))
+    assert set(told) == set(extras)
+    for name in ("all", "dev"):
+        (held,) = re.findall(r"^agentpeft\[(.*)\]$", "\n".join(extras[name]), re.M)
+        assert set(re.findall(r"`\[(\w+)\]`", told[name])) == set(held.split(","))

@@ -31,7 +31,7 @@ def train(tmp_path, monkeypatch):
 
 
 def test_deterministic_runs_are_equal_until_something_is_changed(train, capsys):
-    """The second run is resumed after iteration 2 with another rate, which acts after the third."""
+    """The second run is resumed after iteration 2 with smaller gradients from then on."""
     whole, other = train("whole"), train("other", "training.num_iterations=2")
     capsys.readouterr()
     assert main(["diff", str(whole), str(whole)]) == 0
@@ -50,7 +50,7 @@ def test_deterministic_runs_are_equal_until_something_is_changed(train, capsys):
     found = json.loads(last)
     assert found["settings"] == ["output.dir", "training.max_grad_norm"]
     assert "  training.max_grad_norm: 1.0  |  0.0001" in lines
-    assert found["parting"]["iteration"] in (3, 4)
+    assert found["parting"]["iteration"] == 3
     assert any(line.startswith("the runs part at iteration ") for line in lines)
     curves = [line for line in lines if line.startswith("success")]
     assert len(curves) == 1 and " A " in curves[0] and " -> " in curves[0]

@@ -6,7 +6,8 @@ import subprocess
 from contextlib import ExitStack
 
 import pytest
-from env_server import ask, env_server, session
+from env_server import TOKEN, ask, env_server, session
+from playwright.sync_api import sync_playwright
 from terminal import CLI, interrupt, start_interruptible
 
 from agentpeft.envs.os_interaction.grading.state import State
@@ -156,3 +157,28 @@ def test_a_policy_plays_on_a_server_too(words, names, finished, play):
         ask_others["metadata"]["task_id"] = "addition:0+5:plain"
         assert "just played" in ask(players[0], "step", **ask_others)["data"]["message"]
         assert ask(players[0], "reset", seed=1)["type"] == "observation"
+
+
+@pytest.mark.slow
+def test_the_servers_page_shows_three_players_side_by_side(finished, chromium):
+    words = [*SUM, "--allow-oracle", "--model", str(finished)]
+    with env_server(*words) as server, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.url)
+        page.fill("#token", TOKEN)
+        page.press("#token", "Tab")
+        page.fill("#seed", "3")
+        page.click("#begin button")
+        for word in ("nothing", "77"):
+            page.wait_for_selector("#text:enabled")
+            page.fill("#text", word)
+            page.click("#send")
+        page.wait_for_selector("h2:text-is('checkpoint-000003')")
+        columns = page.locator("#players section")
+        names = [text.splitlines()[0] for text in columns.all_inner_texts()]
+        assert names == ["You", "the oracle", "checkpoint-000003"]
+        boxes = [columns.nth(place).bounding_box() for place in range(3)]
+        lefts = [box["x"] for box in boxes]
+        assert lefts == sorted(set(lefts)) and len({box["y"] for box in boxes}) == 1
+        browser.close()
