@@ -68,7 +68,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
 
     ## Arguments
     * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSONL),
-      or `{"tasks": file, "index": file}` for the tasks that an index lists;
+      or `{"tasks": file, "index": file}` for the tasks that an index lists (without `tasks`
+        those of the `entry_dict.json` beside it);
       None generates tasks without end.
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at

@@ -78,7 +78,8 @@ class OSInteractionEnv(TextEnv[OSTask]):
 
     ## Arguments
     * `data`: a task file (LifelongAgentBench's `entry_dict.json` or hub rows, AgentBench's JSON),
-      or `{"tasks": file, "index": file}` for the tasks that an index lists;
+      or `{"tasks": file, "index": file}` for the tasks that an index lists (without `tasks`
+        those of the `entry_dict.json` beside it);
       None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
     * `live_checks`: whether the file's check scripts see the episode's processes; None: those whose
       text looks at processes or sleeps.

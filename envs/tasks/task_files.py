@@ -10,42 +10,58 @@ from agentpeft.envs.tasks.taskset import Taskset, TaskT
 
 TaskData: TypeAlias = str | Path | Mapping[str, str | Path]
 """A path, or `{"tasks": path, "index": path}`: the second lists ids by skill, as
-`prepare_data single-skill --index` writes them.
+`prepare_data single-skill --index` writes them. Without `tasks`, those of the `entry_dict.json`
+beside the index.
 """
 _KEYS = ("tasks", "index")
+_BESIDE = "entry_dict.json"
 
 
 def check_data(data: TaskData | None) -> None:
-    """Raises: SettingsError if a `data` setting is neither a path, nor both, nor None."""
+    """Raises: SettingsError if a `data` setting is no path, has no index, and is not None."""
     if not isinstance(data, Mapping):
         check_path("data", data)
         return
     for key in data:
         check_choice("key of data", key, _KEYS)
-    for key in _KEYS:
-        if data.get(key) is None:
-            raise SettingsError(f"data needs a path under {key!r}, got {shown(dict(data))}")
-        check_path(f"data.{key}", data[key])
+    if data.get("index") is None:
+        raise SettingsError(f"data needs a path under 'index', got {shown(dict(data))}")
+    for key, path in data.items():
+        check_path(f"data.{key}", path)
+
+
+def find_files(data: Mapping[str, str | Path]) -> dict[str, Path]:
+    """Returns the paths of the tasks and of their index. Raises: SettingsError."""
+    check_data(data)
+    index, tasks = Path(data["index"]).expanduser(), data.get("tasks")
+    files = {"tasks": Path(tasks or index.parent / _BESIDE).expanduser(), "index": index}
+    if tasks is None and not files["tasks"].is_file():
+        raise SettingsError(
+            f"data has an index alone, and no {_BESIDE} is beside {index}: name its task file "
+            "under 'tasks'"
+        )
+    return files
 
 
 def load_data(data: TaskData, load: Callable[[str | Path], Taskset[TaskT]]) -> Taskset[TaskT]:
     """Returns a file's tasks, or those that an index lists, in the file's order.
 
-    `load` reads the file. Raises: DataError.
+    `load` reads the file. Raises: DataError, SettingsError.
     """
     if not isinstance(data, Mapping):
         return load(data)
-    tasks, wanted = load(data["tasks"]), _read_index(data["index"])
+    files = find_files(data)
+    tasks, wanted = load(files["tasks"]), _read_index(files["index"])
     known = {task.task_id for task in tasks}
     for task_id in sorted(wanted - known):
-        raise DataError(f"{data['index']}: no task {task_id!r} in {data['tasks']}")
+        raise DataError(f"{files['index']}: no task {task_id!r} in {files['tasks']}")
     return Taskset((task for task in tasks if task.task_id in wanted), tasks.name)
 
 
-def _read_index(path: str | Path) -> set[str]:
+def _read_index(path: Path) -> set[str]:
     """Returns all ids of an index. Raises: DataError."""
     try:
-        index = json.loads(Path(path).read_text(encoding="utf-8"))
+        index = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:

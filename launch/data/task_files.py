@@ -12,7 +12,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import name_of
 from agentpeft.envs.tasks.hub import HUB_PREFIX
 from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.task_files import check_data
+from agentpeft.envs.tasks.task_files import find_files
 from agentpeft.launch import prepare_data
 from agentpeft.policies.settings.config import Settings
 
@@ -50,9 +50,8 @@ def with_task_files(settings: Settings) -> Settings:
 def _locate(own: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
     """Returns keyword arguments with their task file's absolute path; it is made if missing."""
     if isinstance(own.get("data"), dict):  # a file and an index, neither of which is made
-        check_data(own["data"])
-        paths = {key: str(Path(path).expanduser().absolute()) for key, path in own["data"].items()}
-        return {**own, "data": paths}
+        files = find_files(own["data"])
+        return {**own, "data": {key: str(path.absolute()) for key, path in files.items()}}
     path = _task_path(own)
     if path is None:
         return own

@@ -86,7 +86,8 @@ def _head(run: RunSnapshot) -> Iterator[RenderableType]:
     yield find_lamp(run.lines)
     cost = compute_cost(run.lines)
     if cost["seconds"] is not None and cost["tokens"] is not None:
-        yield Text(f"a success costs {cost['seconds']:.3g} s and {cost['tokens']:.0f} tokens")
+        energy = f", {wh:.3g} Wh" if (wh := cost.get("watt_hours")) is not None else ""
+        yield Text(f"a success costs {cost['seconds']:.3g} s, {cost['tokens']:.0f} tokens{energy}")
 
 
 def find_lamp(lines: Sequence[Row]) -> Text:

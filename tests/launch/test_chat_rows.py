@@ -197,6 +197,24 @@ def test_a_warm_start_learns_a_file_of_chats(folder, name, capsys):
     assert weights[0] != weights[1]
 
 
+@pytest.mark.slow
+def test_a_warm_start_learns_rows_of_the_hub(folder, datasets, no_network):
+    """The same rows as a file, and as a folder that stands for a data set of the hub."""
+    (folder / "sums").mkdir()
+    (folder / "sums/train.jsonl").write_bytes((folder / "sums.jsonl").read_bytes())
+    models = []
+    for number, chats in enumerate(("sums.jsonl", f"hub:{folder / 'sums'}", "")):
+        words = [f"warm_start.chats={chats}", "warm_start.num_steps=3", f"output.dir=at{number}"]
+        assert main(["tiny.toml", *words, "training.num_iterations=0"]) == 0
+        made = max((folder / "cache").glob("tiny-*/model.safetensors"), key=modified)
+        models.append(made.read_bytes())
+    assert models[0] == models[1] != models[2]
+
+
+def modified(path):
+    return path.stat().st_mtime_ns
+
+
 def test_what_a_run_exports_can_be_learnt(folder):
     own = ["env_runners.engine=scripted", "warm_start.num_steps=0", "evaluation.num_tasks=0"]
     assert main(["tiny.toml", *own]) == 0

@@ -59,3 +59,15 @@ def test_it_touches_everything_in_a_folder_of_its_own(tmp_path, monkeypatch, cap
     assert last["seconds"]["total"] < 60
     assert main(["--resume", str(run_dir), "--fast-dev-run"]) == 2
     assert "--fast-dev-run begins a run of its own" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_places_runners_as_the_run_would(tmp_path, monkeypatch, capsys, ray_parent):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    own = ["env_runners.num_env_runners=1", "env_runners.num_threads=1", "learners.num_threads=1"]
+    assert main(["arithmetic_add", "--fast-dev-run", *own]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    run_dir = (tmp_path / last["adapter"]).parents[2]
+    assert [line["train/step"] for line in read_metrics(run_dir)][-1] == 2
+    assert "started Ray" in (run_dir / "logs/train.log").read_text("utf-8")

@@ -101,3 +101,4 @@ def test_what_the_mirror_lacks_is_one_line(mirror, tmp_path):
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "'other/model' is no folder, and cannot be had from the Hugging Face hub" in line
     assert any("other/model" in path for path in asked)
+    assert not (tmp_path / "outputs").exists()

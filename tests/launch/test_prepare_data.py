@@ -117,15 +117,17 @@ def test_single_skill_exactly_leaves_out_tasks_with_further_skills(tmp_path):
 
 
 @pytest.mark.parametrize("env_id", [DB_BENCH, OS])
-def test_an_environment_plays_the_tasks_of_an_index(env_id, tmp_path, capsys):
-    path, output = tmp_path / "all.json", tmp_path / "index.json"
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_an_environment_plays_the_tasks_of_an_index(env_id, is_alone, tmp_path, capsys):
+    path, output = tmp_path / "entry_dict.json", tmp_path / "index.json"
     skills = ["insert", "limit_only"] if env_id == DB_BENCH else ["chmod", "wc"]
     words = ["--num-tasks", "8", "--skills", *skills, "--output", str(path)]
     assert main(["generate", "--env", env_id, *words]) == 0
     words = ["--index", "--skills", skills[0], "--output", str(output)]
     assert main(["single-skill", str(path), *words]) == 0
     index = json.loads(output.read_text("utf-8"))
-    with closing(gym.make(env_id, data={"tasks": path, "index": str(output)}).unwrapped) as env:
+    data = {"index": str(output)} if is_alone else {"tasks": path, "index": str(output)}
+    with closing(gym.make(env_id, data=data).unwrapped) as env:
         assert [task.task_id for task in env.task_source] == index[skills[0]]
         assert 0 < len(env.task_source) < 8
 
@@ -133,7 +135,9 @@ def test_an_environment_plays_the_tasks_of_an_index(env_id, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("data", "content", "message"),
     [
-        ({"index": "i.json"}, "{}", "data needs a path under 'tasks'"),
+        ({"tasks": "t.json"}, "{}", "data needs a path under 'index'"),
+        ({"index": "i.json"}, "{}", "no entry_dict.json is beside i.json: name its task file"),
+        ({"index": "none.json"}, "{}", "no entry_dict.json is beside none.json"),
         (
             {"tasks": "t.json", "idx": "i.json"},
             "{}",

@@ -1,5 +1,6 @@
 """The time that a dry run expects of a run, against what the run takes."""
 
+import time
 from statistics import median
 
 import pytest
@@ -29,7 +30,7 @@ def read_minutes(printed):
     start = printed.index("# time, from iterations")
     lines = [line.removeprefix("#").split() for line in printed[start:].splitlines()]
     return float(lines[0][lines[0].index("about") + 1]), {
-        words[0]: float(words[1]) for words in lines[1:] if words[-1] == "min"
+        " ".join(words[:-2]): float(words[-2]) for words in lines[1:] if words[-1] == "min"
     }
 
 
@@ -43,7 +44,7 @@ def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, cap
     assert main(["tiny.toml", *long, "--dry-run", "--measure"]) == 0
     printed = capsys.readouterr().out
     total, parts = read_minutes(printed)
-    assert set(parts) == {"sampling", "learning", "delivery", "evaluation"}
+    assert set(parts) == {"sampling", "learning", "delivery", "evaluation", "warm start"}
     assert total == pytest.approx(sum(parts.values()), abs=0.3)
     assert (parts["sampling"] > 0) == (not more)
     assert not (tmp_path / "outputs").exists()
@@ -61,3 +62,25 @@ def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, cap
 def test_measuring_is_of_a_dry_run(capsys):
     assert main(["quickstart", "--measure"]) == 2
     assert "--measure is of a dry run: give --dry-run too" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_adapter_s_warm_start_is_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    short = ["training.num_iterations=0", "evaluation.num_tasks=0"]
+    assert main(["tiny.toml", *short, "warm_start.num_steps=0", "output.dir=first"]) == 0
+    (base,) = (tmp_path / "cache").glob("tiny-*")
+    own = [f"tiny.{name}=" for name in ("hidden_size", "num_layers", "num_heads")]
+    words = ["tiny.toml", f"model.name={base}", *own, "tiny.intermediate_size="]
+    capsys.readouterr()
+    steps = ["warm_start.num_steps=3000", "training.num_iterations=1", "evaluation.num_tasks=0"]
+    assert main([*words, *steps, "--dry-run", "--measure"]) == 0
+    _, parts = read_minutes(capsys.readouterr().out)
+    start_s = time.monotonic()
+    assert main([*words, *short, "warm_start.num_steps=100"]) == 0
+    spent_s = time.monotonic() - start_s
+    assert 0 < parts["warm start"] * 60 / 30 < spent_s * 2
+    assert main([*words, *steps, "warm_start.num_steps=0", "--dry-run", "--measure"]) == 0
+    assert read_minutes(capsys.readouterr().out)[1]["warm start"] == 0

@@ -36,6 +36,7 @@ def run_dir(tmp_path):
     lines = [{"train/step": 0, "eval/success_rate": 0.25, "eval/skill/[red]add": 0.5}]
     for step in range(1, 9):
         line = {"train/step": step, "train/accuracy": 0.5, "train/num_skipped_updates": step}
+        line |= {"sample/outcome/success": 2, "sample/num_sampled_tokens": 20, "energy/wh": 0.5}
         times = {f"time/{part}_s": 0.5 for part in ("sample", "learn", "broadcast")}
         lines.append({**line, **times, "time/total_s": 1.5, "delivery/canary": 0.1})
     write(folder / "metrics.jsonl", lines)
@@ -59,6 +60,7 @@ def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
     shown = capsys.readouterr().out
     assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent" in shown
     assert "● adapter 8 delivered and proven" in shown
+    assert "a success costs 0.75 s, 10 tokens, 0.25 Wh" in shown
     assert "held-out success" in shown and "[red]add" in shown and "50%" in shown
     assert "no_spread: in the last 3 updates" in shown and "training.group_size" in shown
     assert [name for name in range(8) if f"task {name}:" in shown] == [4, 5, 6, 7]
