@@ -279,7 +279,7 @@ def _is_on_hub(name: str) -> bool:
         model_info(name, revision="main", timeout=10.0)  # a download asks the same first
     except HfHubHTTPError as error:
         return error.response.status_code not in (401, 403, 404)
-    except Exception:  # noqa: BLE001 (the hub's client hands through what its HTTP library raises)
+    except OSError:
         return True
     return True
 
