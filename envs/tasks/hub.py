@@ -1,9 +1,10 @@
 """Rows of data sets on the Hugging Face hub, through the `datasets` package."""
 
+import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from agentpeft.envs.core.errors import DataError, SettingsError
@@ -44,13 +45,25 @@ def load_hub_rows(dataset: str, config: str | None, split: str) -> Iterator[Reco
 
 def is_hub_reachable() -> bool:
     """Returns whether the hub answers within 5 s, and may be asked (`HF_HUB_OFFLINE`)."""
+    return ask_hub("") is not None
+
+
+def ask_hub(path: str, headers: Mapping[str, str] | None = None) -> int | None:
+    """Returns the status of the hub's answer; None where it does not answer, or may not be asked.
+
+    `path` begins with a slash; "" is the hub's own page.
+    """
     if os.environ.get(_OFFLINE):
-        return False
+        return None
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    url = f"{endpoint.rstrip('/')}{path}" if path else endpoint
     try:
-        urllib.request.urlopen(endpoint, timeout=_CHECK_TIMEOUT_S).close()  # noqa: S310 (the user's)
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return True
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 (the user's)
+        with urllib.request.urlopen(request, timeout=_CHECK_TIMEOUT_S) as answer:  # noqa: S310
+            status: int = answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return status

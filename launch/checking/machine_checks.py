@@ -13,14 +13,14 @@ from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 from typing import TypeAlias
 
-from huggingface_hub import model_info, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub import get_token, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
-from agentpeft.envs.tasks.hub import is_hub_reachable
+from agentpeft.envs.tasks.hub import ask_hub
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.settings.config import Settings
 
@@ -264,24 +264,16 @@ def _find_on_hub(name: str) -> Finding:
             return Finding("model", f"{name}, from the cache")
     except HFValidationError:
         return Finding("model", f"model.name {name!r} is no folder, nor a hub id", remedy, True)
-    if is_hub_reachable():
-        if _is_on_hub(name):
-            return Finding("model", f"{name}, from the hub")
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    status = ask_hub(f"/api/models/{name}/revision/main", headers)  # what a download asks first
+    if status in (401, 403, 404):
         text = f"{name!r} is no folder, and cannot be had from the Hugging Face hub"
         return Finding("model", text, "mend the name, or log in (hf auth login)", True)
+    if status is not None:
+        return Finding("model", f"{name}, from the hub")
     reason = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "no hub answers"
     return Finding("model", f"{name} is not in the cache, and {reason}", remedy, True)
-
-
-def _is_on_hub(name: str) -> bool:
-    """Returns whether a hub that answers has a model, for this user; True where it does not say."""
-    try:
-        model_info(name, revision="main", timeout=10.0)  # a download asks the same first
-    except HfHubHTTPError as error:
-        return error.response.status_code not in (401, 403, 404)
-    except OSError:
-        return True
-    return True
 
 
 def check_bubblewrap(machine: Machine) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def measure_run_time(settings: Settings) -> RunTime:
             large_size = training.num_groups
             small, large = large, trial.iterate(large_size)
             measured_s += large.total_s
-        step_s = trial.time_warm_start() if settings.model.name != "tiny" else 0.0
+        step_s = 0.0 if settings.is_tiny else trial.time_warm_start()
     runners = max(settings.env_runners.num_env_runners, 1)
     num_evaluated = evaluation.num_tasks * evaluation.samples_per_task
     between = (training.num_iterations - 1) // evaluation.interval if evaluation.interval else 0

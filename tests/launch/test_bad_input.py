@@ -6,6 +6,7 @@ import time
 from importlib.metadata import distributions
 
 import pytest
+from tiny_run import ANOTHER_MODEL
 
 from agentpeft.launch.train import main
 from agentpeft.policies.settings.config import Settings, setting_names
@@ -19,7 +20,6 @@ env_runners = {num_env_runners = 0}
 training = {num_iterations = 2, num_groups = 4, group_size = 2}
 evaluation = {num_tasks = 4}
 """
-OWN = [f"tiny.{name}=" for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size")]
 WRONG_VALUES = ("nan", "-1", "1e400", "18446744073709551616", '"word"', "[1, 2]", "{a = 1}", "1.5")
 
 
@@ -88,8 +88,14 @@ def test_there_are_many_of_them():
         (['output.dir="a\\u0000b"'], "it has a NUL character"),
         (["output.dir=~nobody-of-that-name/a"], "there is no such user"),
         (["model.adapter=nowhere"], "model.adapter 'nowhere' is no folder"),
-        ([*OWN, "model.name=./nowhere"], "model.name './nowhere' has no weights nor config"),
-        ([*OWN, "model.name=nobody/nothing"], "nobody/nothing is not in the cache, and no hub"),
+        (
+            [*ANOTHER_MODEL, "model.name=./nowhere"],
+            "model.name './nowhere' has no weights nor config",
+        ),
+        (
+            [*ANOTHER_MODEL, "model.name=nobody/nothing"],
+            "nobody/nothing is not in the cache, and no hub",
+        ),
         (["--resume-from", "nowhere"], "is no folder"),
         (["--address", "127.0.0.1:1"], "nothing runs in a cluster"),
         (["--address", "127.0.0.1:1", "env_runners.num_env_runners=1"], "no cluster answers"),
@@ -107,7 +113,7 @@ def test_four_bits_without_their_package_are_refused_before_anything_starts(refu
         return (each for each in distributions(path=path) if each.name != "bitsandbytes")
 
     monkeypatch.setattr("agentpeft.launch.checking.machine_checks.distributions", find_others)
-    line = refused("tiny.toml", *OWN, "model.name=./nowhere", "model.load_in_4bit=true")
+    line = refused("tiny.toml", *ANOTHER_MODEL, "model.name=./nowhere", "model.load_in_4bit=true")
     assert "bitsandbytes is missing" in line and "pip install 'agentpeft[train,quantize]'" in line
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from tiny_run import TINY
+from tiny_run import ANOTHER_MODEL, TINY
 
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.export import main as export
@@ -187,8 +187,7 @@ def test_a_warm_start_learns_a_file_of_chats(folder, name, capsys):
     if name == "folder":
         assert main(["tiny.toml", "training.num_iterations=0", "warm_start.num_steps=0"]) == 0
         (base,) = (folder / "cache").glob("tiny-*")
-        words += [f"model.name={base}", "tiny.hidden_size=", "tiny.num_layers="]
-        words += ["tiny.num_heads=", "tiny.intermediate_size=", "output.dir=more"]
+        words += [f"model.name={base}", *ANOTHER_MODEL, "output.dir=more"]
     assert main(["tiny.toml", *words]) == 0
     other = "output.dir=other"
     assert main(["tiny.toml", *words, "warm_start.chats=", other]) == 0

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import grpc
 import pytest
@@ -101,6 +101,32 @@ def test_a_model_that_cannot_be_fetched_is_named(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
     assert text.endswith("and no hub answers") and is_fault
+
+
+def test_a_hub_that_greets_and_then_says_nothing_is_no_hub(monkeypatch, tmp_path):
+    asked, is_over = [], threading.Event()
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if self.path.startswith("/api"):
+                is_over.wait(30)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr("agentpeft.envs.tasks.hub._CHECK_TIMEOUT_S", 0.5)
+        text, is_fault = faults(machine_checks.check_model, HUB_MODEL)
+        is_over.set()
+        server.shutdown()
+    assert text.endswith("and no hub answers") and is_fault
+    assert asked == ["/api/models/nobody/nothing/revision/main"]
 
 
 def test_a_name_that_no_hub_has_is_named():

@@ -8,13 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from tiny_run import TINY
+from tiny_run import ANOTHER_MODEL, TINY
 
 from agentpeft.launch.run.run_folder import read_start
 from agentpeft.policies.models.tiny_cache import load_tiny
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
-OWN = ("tiny.hidden_size=", "tiny.num_layers=", "tiny.num_heads=", "tiny.intermediate_size=")
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def command(tmp_path, endpoint, *words):
 
 def test_a_run_takes_its_base_from_the_mirror(mirror, tmp_path):
     endpoint, asked = mirror
-    words = ["tiny.toml", "model.name=some/model", "training.num_iterations=1", *OWN]
+    words = ["tiny.toml", "model.name=some/model", "training.num_iterations=1", *ANOTHER_MODEL]
     done = command(tmp_path, endpoint, "train", *words, "warm_start.num_steps=2")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["adapter"]
@@ -95,7 +94,7 @@ def test_a_run_takes_its_base_from_the_mirror(mirror, tmp_path):
 
 def test_what_the_mirror_lacks_is_one_line(mirror, tmp_path):
     endpoint, asked = mirror
-    words = ["tiny.toml", "model.name=other/model", *OWN]
+    words = ["tiny.toml", "model.name=other/model", *ANOTHER_MODEL]
     done = command(tmp_path, endpoint, "train", *words)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

@@ -4,7 +4,7 @@ import time
 from statistics import median
 
 import pytest
-from tiny_run import TINY
+from tiny_run import ANOTHER_MODEL, TINY
 
 from agentpeft.launch.costs.run_time import Timed, extrapolate
 from agentpeft.launch.run.metric_writers import read_metrics
@@ -72,8 +72,7 @@ def test_an_adapter_s_warm_start_is_counted(tmp_path, monkeypatch, capsys):
     short = ["training.num_iterations=0", "evaluation.num_tasks=0"]
     assert main(["tiny.toml", *short, "warm_start.num_steps=0", "output.dir=first"]) == 0
     (base,) = (tmp_path / "cache").glob("tiny-*")
-    own = [f"tiny.{name}=" for name in ("hidden_size", "num_layers", "num_heads")]
-    words = ["tiny.toml", f"model.name={base}", *own, "tiny.intermediate_size="]
+    words = ["tiny.toml", f"model.name={base}", *ANOTHER_MODEL]
     capsys.readouterr()
     steps = ["warm_start.num_steps=30000", "training.num_iterations=1", "evaluation.num_tasks=0"]
     assert main([*words, *steps, "--dry-run", "--measure"]) == 0

@@ -25,6 +25,11 @@ evaluation = {num_tasks = 20}
 output = {tensorboard = false}
 """
 
+ANOTHER_MODEL = tuple(
+    f"tiny.{name}=" for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size")
+)
+"""What a command says beside `model.name`: the built-in model's shape is not for another."""
+
 
 def make_run(folder: Path, overrides: Sequence[str] = ()) -> Path:
     """Trains in `folder` and returns the run's folder; its adapter's B is then far from zero."""
