@@ -26,9 +26,14 @@ from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Trajectory
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import (
+    EnvRunnerSettings,
+    LearnerSettings,
+    Settings,
+    TrainingSettings,
+)
 
-VOCAB = 512
+VOCAB, CPU = 512, torch.device("cpu")
 Change = Callable[[nn.Linear, str, Tensor], None]
 
 
@@ -77,6 +82,7 @@ def make_groups(seed: int) -> list[EpisodeGroup]:
 def states(model: nn.Module) -> Tensor:
     """Returns what the output layer would read of 24 random texts."""
     ids = torch.from_numpy(np.random.default_rng(1).integers(0, VOCAB, (24, 63)))
+    ids = ids.to(next(model.parameters()).device)
     with torch.no_grad():
         return model(input_ids=ids, output_hidden_states=True).hidden_states[-1].double().flatten()
 
@@ -90,7 +96,8 @@ def changed(model: Qwen2ForCausalLM, adapter: AdapterVersion, change: Change) ->
                 torch.tensor(adapter.weights[f"base_model.model.{module}{part}"])
                 for part in (LORA_B, LORA_A)
             )
-            change(model.get_submodule(module), name, up @ down * adapter.scaling)
+            layer = model.get_submodule(module)
+            change(layer, name, (up @ down * adapter.scaling).to(layer.weight.device))
     return model
 
 
@@ -104,16 +111,15 @@ def add_to_outputs(layer: nn.Linear, _name: str, change: Tensor) -> None:
     layer.register_forward_hook(lambda _, args, y: y + (args[0].float() @ change.T).to(y.dtype))
 
 
-def measure(num_steps: int, lr: float, width: int) -> dict[str, float]:
+def measure(num_steps: int, lr: float, width: int, device: torch.device = CPU) -> dict[str, float]:
     """Returns the shares by the way of computing."""
-    settings = Settings.model_validate(
-        {
-            "training": {"lr": lr},
-            "learners": {"autocast": "bfloat16"},
-            "env_runners": {"max_new_tokens": 8},
-        }
+    settings = Settings.model_construct(  # without looking for an environment
+        training=TrainingSettings(lr=lr),
+        learners=LearnerSettings(autocast="bfloat16"),
+        env_runners=EnvRunnerSettings(max_new_tokens=8),
     )
-    policy = attach_lora(PolicyBase(make_model(width), None, "random"), settings.lora)
+    random = make_model(width).to(device)
+    policy = attach_lora(PolicyBase(random, None, "random"), settings.lora)
     learner = Learner(settings, policy)
     for seed in range(num_steps):
         learner.update(make_groups(seed))
@@ -123,10 +129,12 @@ def measure(num_steps: int, lr: float, width: int) -> dict[str, float]:
         layer.weight.copy_(merged_weight(layer.weight, name, adapter, ServedEffect()))
 
     ways = {"nearest": add_to_weights, "fused": fuse, "outputs": add_to_outputs}
-    plain, exact = states(make_model(width)), make_model(width).float()
+    plain, exact = states(make_model(width).to(device)), make_model(width).to(device).float()
     before = states(exact)
     truth = states(changed(exact, adapter, add_to_weights)) - before
-    served = {n: states(changed(make_model(width), adapter, way)) for n, way in ways.items()}
+    served = {
+        n: states(changed(make_model(width).to(device), adapter, way)) for n, way in ways.items()
+    }
     with policy.reference():
         native = states(policy.model)
     found = {name: each - plain for name, each in served.items()}

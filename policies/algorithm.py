@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -21,7 +21,6 @@ from agentpeft.policies.callbacks import (
 from agentpeft.policies.checkpoints import (
     STATE_FILE,
     WANDB_ID_FILE,
-    append_episodes,
     check_logs,
     checkpoint_path,
     cut_logs,
@@ -35,7 +34,7 @@ from agentpeft.policies.checkpoints import (
     settings_of,
     write_checkpoint,
 )
-from agentpeft.policies.curriculum import Curriculum, count_spread
+from agentpeft.policies.curriculum import Curriculum
 from agentpeft.policies.errors import (
     CheckpointError,
     PayloadLostError,
@@ -44,12 +43,12 @@ from agentpeft.policies.errors import (
 )
 from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
-from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
 from agentpeft.policies.run_history import STATS_FILE, RunHistory
+from agentpeft.policies.session_files import append_to_run
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.training_batches import TrainingBatch, TrainingBatches, check_world
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.pending_samples import PendingSamples
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
@@ -71,8 +70,8 @@ class Algorithm:
 
     An iteration learns from a round of `training.num_groups` groups, which `curriculum` chooses.
     All randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
-    learner's state, the curriculum's and a few counters. With `max_adapter_lag` n, n + 1 rounds of
-    samples are under way; each is played with the newest adapter at its beginning.
+    learner's state, the curriculum's and a few counters. `TrainingBatches` puts the batches
+    together; with `max_adapter_lag` n, the groups of n + 1 of them are under way.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class Algorithm:
         warn_unless_held_out(settings)
         self.iteration = self._num_episodes = self._version = 0
         self._seen, self._history = SeenTasks(), RunHistory()
-        self._rounds: deque[PendingSamples] = deque()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._checkpoint: Path | None = None
         self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
@@ -114,7 +112,6 @@ class Algorithm:
 
     def stop(self) -> None:
         """Ends all actors; idempotent."""
-        self._rounds.clear()
         self._running.close()
 
     def train(self) -> dict[str, float]:
@@ -156,6 +153,9 @@ class Algorithm:
         self._running.callback(self._learners.close)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
+        self._batches = TrainingBatches(settings, self._curriculum, self._runners)
+        if settings.max_adapter_lag > 0:
+            self._learners.meanwhile = self._runners.play
         self._broadcast()
 
     def _replace_learner(self, reason: WorkerLostError) -> None:
@@ -192,62 +192,38 @@ class Algorithm:
 
     def _reinforce(self, clock: "_Clock") -> dict[str, float]:
         with clock.part("sample"):
-            while len(self._rounds) <= self.settings.max_adapter_lag:
-                self._rounds.append(self._runners.sample(self._curriculum.next_round()))
-        metrics, report = self._learn_from(self._rounds.popleft(), clock)
+            self._batches.begin(self._version)
+        metrics, batch = self._learn(clock)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
+        report = batch.report
         self._record("train", report)
-        metrics |= self._curriculum.end_round(report.records)
+        metrics |= self._curriculum.end_round(batch.requests, report.records)
         metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
         metrics["time/env_s"] = report.env_s
         return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
 
-    def _learn_from(
-        self, samples: PendingSamples, clock: "_Clock"
-    ) -> tuple[dict[str, float], SampleReport]:
-        """Learns from a round; returns the update's metrics and the round's report.
+    def _learn(self, clock: "_Clock") -> tuple[dict[str, float], TrainingBatch]:
+        """Learns from a batch; returns the update's metrics, and the batch.
 
         Groups that are lost with their node before they reach the learners are drawn again.
         """
-        parts = [samples]
         while True:
             with clock.part("sample"):
-                groups, report = self._collect(parts)
-            hashes = [report.task_hashes[group_id] for group_id in sorted(report.task_hashes)]
-            fresh, learnt = [], []
-            for group, version, value in zip(groups, report.adapter_versions, hashes, strict=True):
-                if self._version - version <= self.settings.max_adapter_lag:
-                    fresh.append(group)
-                    learnt.append(value)
+                batch = self._batches.complete(self._version)
             try:
                 with clock.part("learn"):
-                    metrics = self._learners.update(fresh)
+                    metrics = self._learners.update(batch.groups)
             except PayloadLostError:
-                lost = self._learners.find_lost(fresh)
+                lost = self._learners.find_lost(batch.groups)
                 if not lost:
                     raise
-                for part in parts:
-                    part.draw_again(lost)
+                self._faults["num_redrawn_groups"] += self._batches.draw_again(lost)
             else:
-                self._seen.add(learnt)
-                metrics["sample/num_stale_groups"] = float(len(groups) - len(fresh))
-                return metrics, report
-
-    def _collect(self, parts: list[PendingSamples]) -> tuple[list[Ref], SampleReport]:
-        """Waits for a round, and adds to its `parts` until enough groups have spread (DAPO).
-
-        Returns all groups by position, and one report. Raises: as `PendingSamples.result`.
-        """
-        while True:
-            results = [part.result() for part in parts]
-            report = SampleReport.merge((part for _, part in results), is_in_turn=True)
-            self._check_world(report)
-            num_missing = self.settings.training.num_groups - count_spread(report.records)
-            more = self._curriculum.extend_round(num_missing)
-            if not more:
-                return [group for groups, _ in results for group in groups], report
-            parts.append(self._runners.sample(more))
+                self._batches.end()
+                self._seen.add(batch.task_hashes)
+                metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
+                return metrics, batch
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
@@ -261,7 +237,7 @@ class Algorithm:
         ]
         with self._stopping_on_error():
             _, report = self._runners.sample(requests).result()
-            self._check_world(report)
+            check_world(report, self.settings)
         self._record("eval", report)
         metrics = compute_success_metrics(report.records)
         metrics["num_seen_tasks"] = float(self._seen.count(report.task_hashes.values()))
@@ -353,7 +329,7 @@ class Algorithm:
             self._seen, self._history = seen, history
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
-            self._rounds.clear()
+            self._batches.clear()
             self._broadcast()
         named, best = checkpoint_path(own_folder, self.iteration), own_folder / BEST
         is_copy = source.resolve() == best.resolve() and not best.is_symlink()
@@ -375,17 +351,6 @@ class Algorithm:
         if rate is not None and self.is_saved and checkpoint.is_dir() and self.is_best:
             name_best(checkpoint, rate)
             prune_checkpoints(folder, self.settings.output.num_checkpoints_kept)
-
-    def _check_world(self, report: SampleReport) -> None:
-        """Raises: TrainingError if more groups failed in their environment than is allowed."""
-        limit = self.settings.fault_tolerance.max_failed_group_share
-        num_failed = len(report.dropped_group_ids)
-        num_groups = num_failed + len(report.adapter_versions)
-        if num_failed > limit * num_groups:
-            raise TrainingError(
-                f"{num_failed} of {num_groups} groups failed in their environment "
-                f"(fault_tolerance.max_failed_group_share is {limit:g}); {report.last_fault}"
-            )
 
     @contextmanager
     def _stopping_on_error(self, kind: type[BaseException] = BaseException) -> Iterator[None]:
@@ -409,11 +374,10 @@ class Algorithm:
         if name == "train":
             self._num_episodes += len(report.records)
         if self.settings.output.episodes:
-            sessions = self.run_dir / "sessions"
-            append_episodes(sessions / f"{name}.jsonl", self.iteration, report.records)
+            append = partial(append_to_run, self.run_dir, self.settings.output, self.iteration)
+            append(name, report.records)
             if name == "train":
-                tokens = self._learners.call(LearnerActor.read_token_records)
-                append_episodes(sessions / "tokens.jsonl", self.iteration, tokens)
+                append("tokens", self._learners.call_all(LearnerActor.read_token_records))
         on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
         for record in report.records:
             call_back(on_end, self, record)
@@ -429,7 +393,8 @@ class Algorithm:
         if folder.exists():
             read_checkpoint(folder)
         else:
-            training = settings.training.model_copy(update={"teacher": None})  # it is not asked
+            alone = {"teacher": None, "teacher_model": None}  # it is not asked
+            training = settings.training.model_copy(update=alone)
             own = settings.model_copy(update={"training": training})
             with closing(LearnerGroup(own, self._learner_class)) as learners:
                 learners.call_all(LearnerActor.warm_start)

@@ -2,14 +2,13 @@
 
 A task is a function of the seed, its stage and its position in that stage's stream. What the
 curriculum decides is the stage, and which positions are taken. It decides by the results of rounds
-that have ended, in the order in which the rounds were chosen, and by nothing else: not by who
-played, nor by when a result arrived. The rounds that are under way when one is chosen (up to
-`max_adapter_lag`) have no part in the choice.
+that have ended, in the order in which their groups were chosen, and by nothing else: not by who
+played. Without a lag a round is what was chosen for it; with `max_adapter_lag` it is the groups
+that the learner has learnt from, which follows from when they were finished.
 
-    choose a round ──▶ env runners play it ──▶ the learner learns from it ──▶ end_round
+    choose groups ──▶ env runners play them ──▶ the learner learns from them ──▶ end_round
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
@@ -120,8 +119,9 @@ def _keys(skills: Sequence[str], task: str | None) -> list[list[str]]:
 class Curriculum:
     """Chooses the groups of each round, and learns from rounds that have ended.
 
-    `position` is the first position of the task streams that was not looked at yet; the streams of
-    all stages share it, so that a position names one group of the run.
+    A round is an iteration's. `position` is the first position of the task streams that was not
+    looked at yet; the streams of all stages share it, so that a position names one group of the
+    run.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -131,8 +131,9 @@ class Curriculum:
         """
         self.position = 0
         self._settings, self._own = settings, settings.curriculum
-        self._rounds: deque[list[GroupRequest]] = deque()  # chosen and not ended, oldest first
-        self._num_under_way = 0  # of these; the others were under way in a run that is resumed
+        self._chosen: list[GroupRequest] = []  # and not ended, in the order of choosing
+        self._num_given = 0  # of these; the others were under way in a run that is resumed
+        self._num_resampled = self._num_refilled = 0  # in the present round
         self._rates = SpreadRates()
         self._pools: list[EnvPool] = []
         if self._is_frontier or settings.environment.is_adaptive:
@@ -150,40 +151,55 @@ class Curriculum:
         self.position += num_groups
         return range(first, self.position)
 
-    def next_round(self) -> Sequence[GroupRequest]:
-        """Returns the groups of the next round, those that a resumed run had chosen first."""
-        if self._num_under_way == len(self._rounds):
-            self._rounds.append(self._choose(self._settings.training.num_groups))
-        self._num_under_way += 1
-        return self._rounds[self._num_under_way - 1]
+    def next_groups(self, num_groups: int) -> Sequence[GroupRequest]:
+        """Returns the next groups, those that a resumed run had chosen first."""
+        num_new = num_groups - (len(self._chosen) - self._num_given)
+        self._chosen += self._choose(max(num_new, 0))
+        first, self._num_given = self._num_given, self._num_given + num_groups
+        return self._chosen[first : self._num_given]
 
-    def extend_round(self, num_missing: int) -> Sequence[GroupRequest]:
-        """Returns further groups for the oldest round, to stand in for groups without spread.
+    def resample(self, num_missing: int) -> Sequence[GroupRequest]:
+        """Returns further groups for a round, to stand in for groups without spread.
 
         There are `num_missing` of them, and over the round no more than `max_resampled_groups`.
         """
         num_left = self._settings.training.max_resampled_groups - self._num_resampled
-        more = self._choose(max(0, min(num_missing, num_left)))
-        self._rounds[0] = [*self._rounds[0], *more]
-        return more
+        num_groups = max(0, min(num_missing, num_left))
+        self._num_resampled += num_groups
+        return self.next_groups(num_groups)
 
-    def end_round(self, records: Sequence[EpisodeRecord]) -> dict[str, float]:
-        """Takes in what the oldest round's whole groups came to, and returns metrics of it."""
-        episodes = group_records(records)
+    def refill(self) -> Sequence[GroupRequest]:
+        """Returns a group in place of one that was given up; `num_groups` at most in a round."""
+        num_groups = int(self._num_refilled < self._settings.training.num_groups)
+        self._num_refilled += num_groups
+        return self.next_groups(num_groups)
+
+    def end_round(
+        self, requests: Iterable[GroupRequest], records: Sequence[EpisodeRecord]
+    ) -> dict[str, float]:
+        """Takes in what the groups of a round came to, and returns metrics of it.
+
+        `records` are of those that were played to their end.
+        """
+        episodes, ended = group_records(records), set(requests)
         metrics = {
             "sample/spread_share": sum(map(has_spread, episodes.values())) / max(len(episodes), 1),
             "sample/num_resampled_groups": float(self._num_resampled),
+            "sample/num_refilled_groups": float(self._num_refilled),
         }
-        for request in self._rounds.popleft():
+        for request in filter(ended.__contains__, self._chosen):
             self._take_in(request.stage, episodes.get(request.group_id, []))
-        self._num_under_way -= 1
+        self._chosen = [request for request in self._chosen if request not in ended]
+        self._num_given -= len(ended)
+        self._num_resampled = self._num_refilled = 0
         if self._difficulty is not None:
             metrics["curriculum/stage"] = float(self._difficulty.level)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the position, JSON-able."""
-        rounds = [[(request.group_id, request.stage) for request in own] for own in self._rounds]
+        chosen = [(request.group_id, request.stage) for request in self._chosen]
+        rounds = [chosen] if chosen else []
         difficulty = self._difficulty.state_dict() if self._difficulty else None
         return {"rounds": rounds, "difficulty": difficulty, "rates": self._rates.state_dict()}
 
@@ -202,11 +218,10 @@ class Curriculum:
 
     def load_state_dict(self, position: int, state: Mapping[str, Any] | None) -> None:
         """Goes on from a checkpoint; one of before there were curricula has a position alone."""
-        self.position, self._num_under_way = position, 0
-        self._rounds.clear()
+        self.position, self._num_given, self._chosen = position, 0, []
         if state is None:
             return
-        self._rounds += [[self._request(*each) for each in own] for own in state["rounds"]]
+        self._chosen += [self._request(*each) for own in state["rounds"] for each in own]
         self._rates.load_state_dict(state["rates"])
         if self._difficulty is not None:
             self._difficulty.load_state_dict(state["difficulty"])
@@ -219,10 +234,6 @@ class Curriculum:
     @property
     def _is_frontier(self) -> bool:
         return self._own.sampling == "frontier"
-
-    @property
-    def _num_resampled(self) -> int:
-        return len(self._rounds[0]) - self._settings.training.num_groups
 
     @property
     def _stage(self) -> int:

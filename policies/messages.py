@@ -11,6 +11,8 @@ from agentpeft.envs import Outcome
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float32]
+Bits: TypeAlias = npt.NDArray[np.uint16]
+"""Numbers in bfloat16, which numpy does not have, by their bits."""
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Ref: TypeAlias = Any
 """A Ray reference to a message; in one process the message itself."""
@@ -83,10 +85,11 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class EpisodeGroup:
-    """The episodes of one task, all played with one adapter version.
+    """The episodes of one task.
 
-    `group_id` is the task's position in the task stream. `task_hash` is of the task's content; None
-    where it is not known.
+    `group_id` is the task's position in the task stream. `adapter_version` sampled its first turn;
+    with a lag later turns may be of newer ones. `task_hash` is of the task's content; None where it
+    is not known.
     """
 
     group_id: int
@@ -137,7 +140,7 @@ class TokenRecord:
 class AdapterVersion:
     """An adapter's weights under a name that is never used again.
 
-    `weights` are float32, by PEFT's names. `sha256` is over names, shapes and bytes.
+    `weights` are float32 or bfloat16, by PEFT's names. `sha256` is over names, shapes and bytes.
     `scaling` is what B A is multiplied by.
     """
 
@@ -145,7 +148,7 @@ class AdapterVersion:
     name: str
     sha256: str
     scaling: float
-    weights: dict[str, Floats]
+    weights: dict[str, Floats | Bits]
 
 
 @dataclass(frozen=True)

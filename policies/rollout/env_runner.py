@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from agentpeft.envs import EnvFault
@@ -28,8 +28,10 @@ from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import GroupRequest, Mode, OpenGroup, SampleReport, Seat
-from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scheduling.lanes import BusyClock, LaneHang, Lanes
+from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
+from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
 from agentpeft.policies.rollout.stages import EVAL_STREAM, TRAIN_STREAM, open_held_out, open_stages
 from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
@@ -40,6 +42,19 @@ logger = logging.getLogger(__name__)
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
 _MAX_LANES = 64
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Groups that are finished, None where one was given up, and the reports of each.
+
+    `num_ended`: how many episodes are over since the runner began.
+    """
+
+    num_ended: int
+    requests: tuple[GroupRequest, ...]
+    groups: list[EpisodeGroup | None]
+    reports: list[SampleReport]
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,10 @@ class Player:
 
 class _SlowEngineError(Exception):
     """An episode's time was over before its next turn was sampled."""
+
+
+class _StaleGroupError(Exception):
+    """An episode's group has become too old to be learnt from."""
 
 
 class EnvRunner:
@@ -85,59 +104,115 @@ class EnvRunner:
         self._chat, self._engine = player.chat, player.engine
         num_lanes = min(self._own.max_concurrent_episodes, _MAX_LANES)
         self._lanes = Lanes(num_lanes, self._own.step_timeout_s)
-        self._loop, self._proving_loop = asyncio.Runner(), asyncio.Runner()
+        most = self._own.max_concurrent_episodes
+        self._taken = TakenGroups(most, self._open, self._play)
+        self._gate, self._proving_loop = TurnGate(), asyncio.Runner()
         self._engine_clock = BusyClock()
-        self._counts: Counter[str] = Counter()
-        self._newest = self._version = 0
-        self._last_fault = ""
+        self._told_s = (0.0, 0.0)
+        self._version = 0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Begins no round without `adapter` from now on, and answers what was received.
+        """Serves an adapter; see `serve`. Raises: EngineError."""
+        return self.serve(adapter, None)[0]
 
-        A round that another thread is playing ends as it began. Raises: EngineError.
+    def serve(
+        self, adapter: AdapterVersion, sequences: Sequence[Ids] | None
+    ) -> tuple[AdapterAck, Proof | None]:
+        """Serves an adapter from the next turn on; returns what was received.
+
+        With `sequences`, returns what the engine says of them too. Groups that this makes too old
+        to be learnt from are given up. An engine of one version finishes the turns under way first;
+        one of several goes on meanwhile, and with the older versions. Raises: EngineError.
         """
-        ack = self._engine.load_adapter(adapter)
-        self._newest = adapter.version
-        return ack
+        self._taken.run(self._give_up_stale(adapter.version))
+        with self._paused():
+            ack = self._engine.load_adapter(adapter)
+            self._version = adapter.version
+            return ack, None if sequences is None else self.prove(sequences)
 
     def prove(self, sequences: Sequence[Ids]) -> Proof:
         """Returns what is served, told by token sequences. Raises: EngineError."""
         return self._proving_loop.run(prove(self._engine, sequences, self._own.episode_timeout_s))
 
-    def is_loaded_beside(self) -> bool:
-        """Returns whether adapters may be loaded and proven in the middle of a round."""
-        return self._engine.num_versions > 1
+    def take(self, requests: Sequence[GroupRequest]) -> None:
+        """Begins to play groups, as soon as there is room; see `TakenGroups.take`."""
+        self._taken.take(requests)
 
-    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
-        """Plays the groups and returns those that are whole, in order.
+    def collect(self, max_groups: int, has_more: bool) -> Collected:
+        """Waits for groups that are finished; see `TakenGroups.collect`.
 
         Raises: EngineError, or what a broken environment raises.
         """
-        start_s, self._version = time.perf_counter(), self._newest
-        self._counts.clear()
-        self._last_fault = ""
-        self._oracle.clear()
-        self._engine_clock.busy_s = self._lanes.clock.busy_s = 0.0
-        stages = {request.stage for request in requests if request.mode == "train"}
-        for (mode, stage), pool in self._pools.items():
-            if stages and mode == "train" and stage not in stages:
-                pool.close()  # or a stage that is over would keep its sandboxes
-        groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
-        self._loop.run(self._play_all(groups))
-        for group in groups:
-            group.is_dropped |= not group.episodes
-        kept = [group for group in groups if not group.is_dropped]
-        report = self._report(groups, kept, time.perf_counter() - start_s)
-        return [group.to_group(self._version) for group in kept], report
+        finished, num_ended = self._taken.collect(max_groups, has_more)
+        groups, reports = [], []
+        for group in finished:
+            group.is_dropped |= not group.episodes and not group.is_stale
+            groups.append(None if group.is_given_up else group.to_group(self._version_of(group)))
+            reports.append(self._report(group))
+        return Collected(num_ended, tuple(each.request for each in finished), groups, reports)
+
+    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
+        """Plays groups, and returns those that are whole, in order, once all are finished.
+
+        Raises: EngineError, or what a broken environment raises.
+        """
+        start_s = time.perf_counter()
+        self.take(requests)
+        played: dict[GroupRequest, tuple[EpisodeGroup | None, SampleReport]] = {}
+        while len(played) < len(requests):
+            got = self.collect(len(requests), has_more=False)
+            pairs = zip(got.groups, got.reports, strict=True)
+            played.update(zip(got.requests, pairs, strict=True))
+        ordered = [played[request] for request in requests]
+        report = SampleReport.merge((each for _, each in ordered), is_in_turn=True)
+        report = replace(report, total_s=time.perf_counter() - start_s)
+        return [group for group, _ in ordered if group is not None], report
 
     def close(self) -> None:
         """Closes engine, environments and threads; idempotent."""
+        self._taken.close()
         self._engine.close()
         self._lanes.close()
-        self._loop.close()
         self._proving_loop.close()
         for pool in self._pools.values():
             pool.close()
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Holds all turns back, if the engine has to be idle to be changed."""
+        if self._engine.num_versions > 1:
+            yield
+            return
+        self._taken.run(self._gate.close())
+        try:
+            yield
+        finally:
+            self._taken.run(self._gate.open())
+
+    async def _give_up_stale(self, version: int) -> None:
+        """Gives up the groups in play that may not be learnt from once `version` is there."""
+        oldest = version - self._settings.max_adapter_lag
+        for group in self._taken.under_way:
+            is_training, began = group.request.mode == "train", group.version
+            if is_training and began is not None and began < oldest and not group.is_stale:
+                group.is_stale = True
+                names = [
+                    Seat(group, number).session for number in range(group.request.num_episodes)
+                ]
+                self._engine.update_sessions(closed=names)
+
+    def _version_of(self, group: OpenGroup) -> int:
+        return self._version if group.version is None else group.version
+
+    def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
+        """Makes groups of requests, and closes the environments of stages that are over."""
+        groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
+        in_use = [group.request for group in (*self._taken.under_way, *groups)]
+        stages = {request.stage for request in in_use if request.mode == "train"}
+        for (mode, stage), pool in self._pools.items():
+            if stages and mode == "train" and stage not in stages:
+                pool.close()  # or a stage that is over would keep its sandboxes
+        return groups
 
     def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
         """Returns the environments by mode and stage; evaluation has one stage."""
@@ -169,18 +244,6 @@ class EnvRunner:
 
         return start_transformers(settings, base, chat)
 
-    async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
-        seats = [Seat(g, sample) for g in groups for sample in range(g.request.num_episodes)]
-        num_players = min(self._own.max_concurrent_episodes, len(seats))
-        queue = iter(seats)
-        players = [asyncio.ensure_future(self._play(queue)) for _ in range(num_players)]
-        try:
-            await asyncio.gather(*players)
-        finally:
-            for player in players:
-                player.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
-
     async def _play(self, seats: Iterator[Seat]) -> None:
         """Plays one episode after another.
 
@@ -190,10 +253,11 @@ class EnvRunner:
         closed: list[str] = []
         try:
             for seat in seats:
-                if not seat.group.is_dropped:
+                if not seat.group.is_given_up:
                     self._engine.update_sessions(opened=[seat.session], closed=closed)
                     closed = [seat.session]
                     await self._play_or_drop(seat)
+                self._taken.end(seat)
         finally:
             self._engine.update_sessions(closed=closed)
 
@@ -201,19 +265,23 @@ class EnvRunner:
         """Plays an episode, again where the world fails, and in the end without its group."""
         for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
             if attempt:
-                self._counts["retries"] += 1
+                seat.group.counts["retries"] += 1
                 self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
             try:
                 episode = await self._play_episode(seat, attempt)
             except EnvironmentBugError as bug:
                 raise EnvironmentBugError(self._describe(seat, bug)) from bug
             except EnvFault as fault:
-                self._counts["faults"] += 1
-                self._last_fault = self._describe(seat, fault)
-                logger.warning("attempt %d: %s", attempt + 1, self._last_fault)
+                seat.group.counts["faults"] += 1
+                seat.group.last_fault = self._describe(seat, fault)
+                logger.warning("attempt %d: %s", attempt + 1, seat.group.last_fault)
             else:
                 if episode is not None:
                     seat.group.episodes[seat.sample] = episode
+                return
+            finally:
+                self._oracle.pop(seat.session, None)
+            if seat.group.is_stale:
                 return
         seat.group.is_dropped = True
         logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
@@ -223,7 +291,7 @@ class EnvRunner:
         return f"{place}, episode {seat.session}: {fault}"
 
     async def _play_episode(self, seat: Seat, attempt: int) -> EpisodeBuilder | None:
-        """Plays one episode; None if the engine was too slow for it.
+        """Plays one episode; None if the engine was too slow for it, or its group is given up.
 
         Another attempt samples other actions: the same ones might make the world fail again.
         The agent is not to blame for slow service: nothing is learnt from such an episode, which
@@ -242,9 +310,12 @@ class EnvRunner:
             episode.end(env, await play_episode(env, agent, self._lanes.call))
         except _SlowEngineError:
             pool.give_back(env)
-            self._counts["slow"] += 1
+            seat.group.counts["slow"] += 1
             limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
-            self._last_fault = f"episode {seat.session}: the engine took longer than {limit}"
+            seat.group.last_fault = f"episode {seat.session}: the engine took longer than {limit}"
+            return None
+        except _StaleGroupError:
+            pool.give_back(env)
             return None
         except EnvFault as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
@@ -256,58 +327,76 @@ class EnvRunner:
         return episode
 
     def _make_request(self, episode: EpisodeBuilder, seat: Seat, attempt: int) -> GenerationRequest:
-        request = seat.group.request
-        is_shared = request.num_episodes > 1 and episode.context is seat.group.prompt_ids
+        group, request = seat.group, seat.group.request
+        is_shared = request.num_episodes > 1 and episode.context is group.prompt_ids
         stream, turn = _STREAMS[request.mode], episode.num_turns
         seed = (self._settings.seed, stream, request.group_id, seat.sample, turn)
+        if group.version is None:
+            group.version = self._version
         return GenerationRequest(
             session=seat.session,
             prompt_ids=episode.context,
             seed=(*seed, attempt) if attempt else seed,
             temperature=0.0 if request.is_greedy else self._own.temperature,
             max_new_tokens=self._own.max_new_tokens,
-            prefix=seat.group.name if is_shared else None,
-            adapter_version=self._version,
+            prefix=group.name if is_shared else None,
+            adapter_version=group.version if self._engine.num_versions > 1 else self._version,
         )
 
     async def _complete(
         self, seat: Seat, attempt: int, deadline_s: float, episode: EpisodeBuilder
     ) -> Completion:
-        """Samples an episode's next turn. Raises: _SlowEngineError where its time is over."""
+        """Samples an episode's next turn.
+
+        Raises: _SlowEngineError where its time is over, _StaleGroupError where its group is.
+        """
+        try:
+            async with asyncio.timeout_at(deadline_s), self._gate.turn():
+                return await self._generate(seat, attempt, episode)
+        except TimeoutError:
+            raise _SlowEngineError from None
+
+    async def _generate(self, seat: Seat, attempt: int, episode: EpisodeBuilder) -> Completion:
+        if seat.group.is_stale:
+            raise _StaleGroupError
         request = self._make_request(episode, seat, attempt)
         self._engine_clock.begin()
         try:
-            async with asyncio.timeout_at(deadline_s):
-                completion = await self._engine.generate(request)
-        except TimeoutError:
-            raise _SlowEngineError from None
+            completion = await self._engine.generate(request)
+        except EngineError:
+            if seat.group.is_stale:  # its session was closed
+                raise _StaleGroupError from None
+            raise
         finally:
             self._engine_clock.end()
-        self._counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
-        if completion.adapter_version != self._version:
+        seat.group.counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
+        if completion.adapter_version != request.adapter_version:
             raise EngineError(
                 f"the engine served adapter version {completion.adapter_version}, not "
-                f"{self._version}, in the middle of a group"
+                f"{request.adapter_version}, in the middle of a group"
             )
         return completion
 
-    def _report(
-        self, groups: Sequence[OpenGroup], kept: Sequence[OpenGroup], total_s: float
-    ) -> SampleReport:
-        has_messages = self._settings.output.episodes
-        played = [episode for group in groups for episode in group.episodes.values()]
+    def _report(self, group: OpenGroup) -> SampleReport:
+        """Returns the report of a finished group; seconds are those since the last report."""
+        is_whole, group_id = not group.is_given_up, group.request.group_id
+        version, has_messages = self._version_of(group), self._settings.output.episodes
+        spent_s = (self._engine_clock.busy_s, self._lanes.clock.busy_s)
+        engine_s, env_s = (now - told for now, told in zip(spent_s, self._told_s, strict=True))
+        self._told_s = spent_s
         return SampleReport(
-            records=tuple(r for g in kept for r in g.to_records(self._version, has_messages)),
-            adapter_versions=(self._version,) * len(kept),
-            task_hashes={g.request.group_id: content_hash(g.task) for g in kept},
-            dropped_group_ids=tuple(g.request.group_id for g in groups if g.is_dropped),
-            num_faults=self._counts["faults"],
-            last_fault=self._last_fault,
-            num_retries=self._counts["retries"],
-            num_slow_episodes=self._counts["slow"],
-            num_cut_turns=self._counts["cut"],
-            num_sampled_tokens=sum(episode.num_sampled_tokens for episode in played),
-            total_s=total_s,
-            engine_s=self._engine_clock.busy_s,
-            env_s=self._lanes.clock.busy_s,
+            records=tuple(group.to_records(version, has_messages)) if is_whole else (),
+            adapter_versions=(version,) if is_whole else (),
+            task_hashes={group_id: content_hash(group.task)} if is_whole else {},
+            dropped_group_ids=(group_id,) if group.is_dropped else (),
+            stale_group_ids=(group_id,) if group.is_stale and not group.is_dropped else (),
+            num_faults=group.counts["faults"],
+            last_fault=group.last_fault,
+            num_retries=group.counts["retries"],
+            num_slow_episodes=group.counts["slow"],
+            num_cut_turns=group.counts["cut"],
+            num_sampled_tokens=sum(e.num_sampled_tokens for e in group.episodes.values()),
+            total_s=0.0,
+            engine_s=engine_s,
+            env_s=env_s,
         )

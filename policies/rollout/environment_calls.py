@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import gymnasium
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, TextEnv, UnknownTaskError
+from agentpeft.envs.core.errors import UnknownSettingError
 from agentpeft.envs.core.user_code import describe_error
 from agentpeft.policies.errors import EnvironmentBugError
 
@@ -46,6 +47,9 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
     """Returns a new environment. Raises: SettingsError, EnvFault, DataError."""
     try:
         return call_environment(lambda: gymnasium.make(env_id, disable_env_checker=True, **kwargs))
+    except UnknownSettingError as error:
+        problem = str(error).partition(_GYMNASIUMS_END)[0]
+        raise SettingsError(f"environment {env_id!r}: {problem}") from None
     except EnvironmentBugError as bug:
         known = isinstance(bug.__cause__, gymnasium.error.Error | TypeError)
         problem = str(bug.__cause__) if known else f"making it, {bug}"

@@ -43,17 +43,20 @@ class GroupRequest:
 class SampleReport:
     """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
 
-    `dropped_group_ids` are left out everywhere else, and so are `num_slow_episodes` episodes, for
-    whose turns the engine took too long. `task_hashes` are of the tasks' content. `num_cut_turns`
-    ended at `max_new_tokens`, mostly unfinished. `last_fault` says which environment, task and turn
-    one of the faults had, and what it was; empty without faults. `engine_s` and `env_s` are the
-    seconds in which at least one request, or call of an environment, was under way.
+    `dropped_group_ids` (their world kept failing) and `stale_group_ids` (given up in play, as too
+    old to be learnt from) are left out everywhere else, and so are `num_slow_episodes` episodes,
+    for whose turns the engine took too long. A group's version is the one that sampled its first
+    turn. `task_hashes` are of the tasks' content. `num_cut_turns` ended at `max_new_tokens`, mostly
+    unfinished. `last_fault` says which environment, task and turn one of the faults had, and what
+    it was; empty without faults. `engine_s` and `env_s` are the seconds in which at least one
+    request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
     adapter_versions: tuple[int, ...]
     task_hashes: Mapping[int, int]
     dropped_group_ids: tuple[int, ...]
+    stale_group_ids: tuple[int, ...]
     num_faults: int
     last_fault: str
     num_retries: int
@@ -83,6 +86,7 @@ class SampleReport:
             adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
             task_hashes={i: value for part in parts for i, value in part.task_hashes.items()},
             dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
+            stale_group_ids=tuple(i for part in parts for i in part.stale_group_ids),
             num_faults=sum(part.num_faults for part in parts),
             last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
             num_retries=sum(part.num_retries for part in parts),
@@ -111,14 +115,32 @@ class SampleReport:
 
 @dataclass(eq=False)
 class OpenGroup:
-    """A group in play: its prompt once it is known, and its finished episodes by sample."""
+    """A group in play: its prompt once it is known, and its finished episodes by sample.
+
+    `version` is the adapter's that sampled its first turn; None before. `num_left` counts the
+    episodes that are not over; it is dropped if its world keeps failing, and stale once it is too
+    old to be learnt from.
+    """
 
     request: GroupRequest
     task: Task
     episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
     prompt: str | None = None
     prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    version: int | None = None
     is_dropped: bool = False
+    is_stale: bool = False
+    num_left: int = field(init=False)
+    counts: Counter[str] = field(default_factory=Counter)
+    last_fault: str = ""
+
+    def __post_init__(self) -> None:
+        self.num_left = self.request.num_episodes
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no further episode of it is to be played."""
+        return self.is_dropped or self.is_stale
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.curriculum import CurriculumSettings
-from agentpeft.policies.settings.mixture_sources import drawn_kwargs
+from agentpeft.policies.settings.mixture_sources import drawn_kwargs, mix_tables
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
 from agentpeft.policies.settings.training_rewards import without_training_rewards
@@ -273,7 +273,9 @@ class EnvRunnerSettings(Section):
     num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
     """CPUs that Ray reserves for each runner."""
     num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
-    """GPUs that Ray reserves for each runner. Above 0 the model is on the GPU."""
+    """GPUs that Ray reserves for each runner, all of one machine. Above 0 the model is on the GPU;
+    2 and more are for [a vLLM engine over several GPUs](vllm.md#a-model-larger-than-one-gpu).
+    """
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     """How Ray places the runners: `PACK` on few machines, `SPREAD` over many; `STRICT_…` on
     one, or each on its own, or not at all.
@@ -290,11 +292,12 @@ class EnvRunnerSettings(Section):
     ([why](delivery.md#small-steps-over-a-bfloat16-base)).
     """
     kv_cache_gib: float | None = Field(default=None, gt=0)
-    """Memory of a vLLM engine for keys and values, in GiB. None: 1 on a CPU; on a GPU what is
-    left of its share.
+    """Memory of a vLLM engine for keys and values, in GiB, on each of its GPUs. None: 1 on a CPU;
+    on a GPU what is left of its share.
     """
     max_concurrent_episodes: Count = 256
-    """Episodes that each runner plays at once."""
+    """Episodes that each runner plays at once; whenever fewer are in play it takes the next group.
+    """
     max_new_tokens: Count = 256
     """Longest turn in tokens. It is also the constant of `loss_normalization = "constant"`."""
     max_context_tokens: Count | None = None
@@ -320,10 +323,16 @@ class EnvRunnerSettings(Section):
             yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
         if self.engine == "scripted" and self.serving != "auto":
             yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
-        if self.engine == "vllm" and self.num_gpus_per_env_runner > 1:
+        num_gpus = self.num_gpus_per_env_runner
+        if num_gpus > 1 and self.engine != "vllm":
             yield (
-                f"env_runners.num_gpus_per_env_runner {self.num_gpus_per_env_runner:g}: a vLLM "
-                "engine has one GPU or a share of it; take more env runners instead"
+                f"env_runners.num_gpus_per_env_runner {num_gpus:g}: engine {self.engine!r} "
+                "computes on one GPU; set it to 1 and take more env runners, or take engine 'vllm'"
+            )
+        if num_gpus > 1 and num_gpus % 1 > 0:
+            yield (
+                f"env_runners.num_gpus_per_env_runner {num_gpus:g} must be whole above 1: vLLM "
+                "divides each layer over all of them"
             )
         if self.serving == "native" and not run.lora.use_lora:
             yield ("env_runners.serving = 'native' serves adapters: it needs lora.use_lora = true")
@@ -457,9 +466,12 @@ class TrainingSettings(Section):
     overlong_penalty: float = Field(default=1.0, gt=0)
     """What an overlong episode's reward loses. Needs `overlong_tokens`."""
     teacher: str | None = Field(default=None, min_length=1)
-    """A model (as `model.name`) or an adapter's folder, with the policy's vocabulary: each sampled
-    token's advantage gets its log-probability there less the policy's
-    ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """A model (as `model.name`), an adapter's folder, or the URL of an endpoint (vLLM, SGLang),
+    with the policy's vocabulary: each sampled token's advantage gets its log-probability there less
+    the policy's ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """
+    teacher_model: str | None = Field(default=None, min_length=1)
+    """Name of the teacher's model at the endpoint that `teacher` names. None: the one that it has.
     """
     teacher_coeff: float = Field(default=1.0, gt=0)
     """Weight of what the teacher adds. Needs `teacher`."""
@@ -481,6 +493,11 @@ class TrainingSettings(Section):
     """With `dynamic_sampling`: further groups that an iteration may sample in place of dropped
     ones, until `num_groups` have unequal returns. 0: none.
     """
+
+    @property
+    def is_taught_by_endpoint(self) -> bool:
+        """Whether the teacher is a server's."""
+        return (self.teacher or "").startswith(("http://", "https://"))
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in the run."""
@@ -572,6 +589,17 @@ class TrainingSettings(Section):
             yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
         if self.algorithm == "distill" and self.kl_placement == "reward":
             yield "training.kl_placement 'reward' has no effect with algorithm 'distill'"
+        if self.is_taught_by_endpoint and (run.deterministic or run.env_runners.temperature != 1):
+            yield (
+                f"training.teacher {self.teacher!r}: an endpoint says log-probabilities at "
+                "temperature 1, whose rounding depends on what else it computes: set "
+                "env_runners.temperature to 1 and deterministic to false"
+            )
+        if self.teacher_model is not None and not self.is_taught_by_endpoint:
+            yield (
+                f"training.teacher_model {self.teacher_model!r} has no effect unless "
+                "training.teacher is an endpoint's URL (http://…)"
+            )
         if self.teacher is None and self.teacher_coeff != 1:
             yield "training.teacher_coeff has no effect without training.teacher"
 
@@ -628,6 +656,7 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "num_replay_tasks",
         "teacher",
         "teacher_coeff",
+        "teacher_model",
         "max_token_mismatch",
         "max_sequence_mismatch",
         "max_resampled_groups",
@@ -656,6 +685,11 @@ class LearnerSettings(Section):
     """Computes in bfloat16. Auto does so on a GPU, and on a CPU for models of 50 million
     weights or more.
     """
+    shard_base: bool = False
+    """Each learner holds one part in `num_learners` of each layer of the frozen base, and the
+    learners gather a layer while they run it: for
+    [a base larger than one device](how_it_works.md#a-base-larger-than-one-device). Takes more time.
+    """
     gradient_checkpointing: bool = False
     """Computes the layers again in the backward pass: takes less memory and more time."""
     share_prompts: bool = True
@@ -683,6 +717,23 @@ class LearnerSettings(Section):
             yield (
                 f"learners.num_gpus_per_learner {self.num_gpus_per_learner} must be whole with "
                 "several learners, which nccl cannot place on one GPU"
+            )
+        if not self.shard_base:
+            return
+        if self.num_learners == 1:
+            yield (
+                "learners.shard_base deals a base out over several learners: learners.num_learners "
+                "must be >= 2, got 1"
+            )
+        if not run.lora.use_lora:
+            yield (
+                "learners.shard_base deals a frozen base out, and lora.use_lora = false trains all "
+                "weights: set it to false"
+            )
+        if run.model.load_in_4bit:
+            yield (
+                "learners.shard_base deals out weights of model.dtype: set model.load_in_4bit to "
+                "false"
             )
 
 
@@ -816,9 +867,21 @@ class OutputSettings(Section):
     """
     episodes: bool = True
     """Writes every episode with its messages to `sessions/`."""
+    max_session_file_mib: float = Field(default=256.0, gt=0)
+    """Size from which on a file of `sessions/` is closed, as `train.000001.jsonl` and so on, and
+    the next iteration's episodes begin a new `train.jsonl`. Readers of a run take all of them.
+    """
+    num_session_files_kept: int = Field(default=16, ge=2, le=10**6)
+    """Number of files of `train`, `eval` and `tokens` each that are kept, the newest."""
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
+        limits = {"max_session_file_mib", "num_session_files_kept"}
+        if not self.episodes and self.changed() & limits:
+            yield (
+                "output.max_session_file_mib and num_session_files_kept have no effect with "
+                "output.episodes = false"
+            )
         has_stages = bool(run.curriculum.stages) or run.environment.is_adaptive
         if self.checkpoint_interval == "epoch" and (
             has_stages or run.curriculum.sampling != "uniform"
@@ -842,8 +905,9 @@ class Settings(Section):
     resumed run equals an uninterrupted one to the bit. Needs `max_adapter_lag` 0.
     """
     max_adapter_lag: CountOrZero = 0
-    """0 samples and learns in turn. n samples up to n updates ahead and drops what is older
-    (counted in `sample/num_stale_groups`); needs a runner process.
+    """0 samples and learns in turn. n samples while it learns, up to n updates ahead, and drops
+    what is older (counted in `sample/num_stale_groups`); needs a runner process. See
+    [staleness](how_it_works.md#staleness).
     """
     callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
@@ -983,14 +1047,17 @@ def read_toml(
 ) -> dict[str, Any]:
     """Returns a TOML file's values, over those of the file that it names as its `base`.
 
-    A base is a file (`base = "mine.toml"`, beside this one) or the name of one in `presets`
-    (`base = "db_bench"`). `above` are the files that build on this one. Raises: SettingsError.
+    Several `[[environment]]` tables are the sources of one mixture. A base is a file
+    (`base = "mine.toml"`, beside this one) or the name of one in `presets` (`base = "db_bench"`).
+    `above` are the files that build on this one. Raises: SettingsError.
     """
     own = Path(path).resolve()
     try:
         values = tomllib.loads(own.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error}") from None
+    if isinstance(values.get("environment"), list):
+        values["environment"] = mix_tables(values["environment"])
     base = values.pop("base", None)
     if base is None:
         return values

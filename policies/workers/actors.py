@@ -32,6 +32,11 @@ class Actor(ABC):
     places: Mapping[str, str] = {}
     """Where files of the driver's machine are on this one, by the driver's paths."""
 
+    @classmethod
+    def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
+        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
+        return start_actors(spec, settings)
+
     def find_lacking(self, luggage: Luggage) -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
         return luggage.find_lacking()
@@ -122,6 +127,14 @@ class Actors(Protocol):
         """
         ...
 
+    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
+        """Waits until a result is there, or an error in its place; returns the places of all such.
+
+        While it waits, actors that answer no ping are ended, so that what they owe is an error.
+        After `timeout_s` there may be none. Raises: RayHangsError, TrainingError.
+        """
+        ...
+
     def restart(self, index: int, settings: Settings) -> None:
         """Replaces an actor by a new one.
 
@@ -167,6 +180,9 @@ class _InlineActors:
                 raise ref
         return list(refs)
 
+    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:  # noqa: ARG002
+        return list(range(len(refs)))
+
     def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
         self.close()
         self._actor = self._start(settings)
@@ -181,6 +197,14 @@ class _InlineActors:
         actor = self._spec.kind()
         actor.start(settings, self._spec.num_threads)
         return actor
+
+
+def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:
+    """Returns those of `refs` whose results are not there, nor errors in their places."""
+    if not refs:
+        return []
+    ready = set(actors.wait(refs, timeout_s=0.0))
+    return [ref for place, ref in enumerate(refs) if place not in ready]
 
 
 def start_actors(spec: ActorSpec, settings: Settings) -> Actors:

@@ -19,11 +19,11 @@ from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora import Policy, attach_lora
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.actors import Actor, ActorSpec, missing
 from agentpeft.policies.workers.brought_files import rename_base
 from agentpeft.policies.workers.ray_actors import node_address, resolve
 
@@ -39,25 +39,38 @@ class LearnerActor(Actor):
 
     learner: Learner
     _received: Sequence[EpisodeGroup] = ()
+    _unsharded: tuple[Settings, Policy] | None = None
+    """What a learner is made of once all can shard the base."""
 
     def make(self, settings: Settings) -> None:
-        """Loads the model and attaches a new adapter, or the one to start from."""
+        """Loads the model and attaches a new adapter, or the one to start from.
+
+        Over a base to be sharded there is no learner yet: `join` makes it.
+        """
         own, loaded = settings.learners, settings
         if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
         policy = attach_lora(
-            load_base(loaded, own.num_gpus_per_learner),
+            load_base(loaded, own.num_gpus_per_learner, stays_on_cpu=own.shard_base),
             settings.lora,
             seed=settings.seed,
             gradient_checkpointing=own.gradient_checkpointing,
         )
-        self.learner = Learner(settings, policy)
+        if own.shard_base:
+            self._unsharded = settings, policy
+        else:
+            self.learner = Learner(settings, policy)
 
     def join(self, place: tuple[str, int], rank: int) -> None:
         """Meets the other learners at a store's host and port."""
-        own = self.learner.settings.learners
-        is_gpu = own.num_gpus_per_learner > 0
-        self.learner.peers = Peers.join(place, rank, own.num_learners, is_gpu)
+        settings = self.learner.settings if self._unsharded is None else self._unsharded[0]
+        own = settings.learners
+        peers = Peers.join(place, rank, own.num_learners, own.num_gpus_per_learner > 0)
+        if self._unsharded is None:
+            self.learner.peers = peers
+        else:
+            self.learner = Learner(*self._unsharded, peers)
+            self._unsharded = None
 
     def receive(self, groups: Sequence[Ref]) -> None:
         """Fetches the groups that the next update learns from."""
@@ -92,8 +105,15 @@ class LearnerActor(Actor):
         """Returns the present adapter, and what a runner must answer to it."""
         return pack(self.learner)
 
+    def attend_pack(self) -> None:
+        """Runs what the first learner's `pack` runs, for which a sharded base needs all of them."""
+        pack(self.learner)
+
     def read_token_records(self) -> list[TokenRecord]:
-        """Returns the few episodes that pulled hardest at the last update, token by token."""
+        """Returns the few episodes that pulled hardest at the last update, token by token.
+
+        All learners must call it.
+        """
         tokenizer = self.learner.policy.base.tokenizer
         extremes = self.learner.score_extremes()
         return [to_token_record(group, sample, tokenizer) for group, sample in extremes]
@@ -139,11 +159,17 @@ class LearnerActor(Actor):
 
 
 class LearnerGroup:
-    """The learners. They hold the same weights, so what one can answer the first is asked."""
+    """The learners. They hold the same weights, so what one can answer the first is asked.
+
+    `meanwhile` is called again and again with what is waited for; it may return once that is there.
+    """
+
+    meanwhile: Callable[[Sequence[Ref]], None] | None = None
 
     def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
         """Raises: PlacementError, and what loading the model raises."""
         own = settings.learners
+        self._is_sharded = own.shard_base
         spec = ActorSpec(
             name="the learner" if own.num_learners == 1 else "the learners",
             kind=kind,
@@ -152,7 +178,7 @@ class LearnerGroup:
             num_gpus=own.num_gpus_per_learner,
             num_threads=own.num_threads,
         )
-        self._actors = start_actors(spec, settings)
+        self._actors = kind.start_all(spec, settings)
         if own.num_learners > 1:
             try:
                 self._join()
@@ -188,18 +214,26 @@ class LearnerGroup:
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
         adapter, *expected = self._actors.call(0, LearnerActor.pack, num_returns=3)
-        return Shipment(adapter, *self._actors.fetch(expected))
+        others = range(1, self._actors.num_actors if self._is_sharded else 1)
+        beside = [self._actors.call(rank, LearnerActor.attend_pack) for rank in others]
+        receipt, probe, *_ = self._fetch([*expected, *beside])
+        return Shipment(adapter, receipt, probe)
 
     def call(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:
         """Calls a method of the first learner, `call(LearnerActor.to_files)`."""
-        result: T = self._actors.fetch([self._actors.call(0, method, *args)])[0]
+        result: T = self._fetch([self._actors.call(0, method, *args)])[0]
         return result
 
     def call_all(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:
         """Calls a method of all learners and returns the first one's result."""
         ranks = range(self._actors.num_actors)
-        result: T = self._actors.fetch([self._actors.call(r, method, *args) for r in ranks])[0]
+        result: T = self._fetch([self._actors.call(r, method, *args) for r in ranks])[0]
         return result
+
+    def _fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        while self.meanwhile is not None and (waiting := missing(self._actors, refs)):
+            self.meanwhile(waiting)
+        return self._actors.fetch(refs)
 
     def close(self) -> None:
         """Ends the learners; idempotent."""

@@ -68,4 +68,5 @@ def _watch(descriptor: int) -> None:
 
 
 if __name__ == "__mp_main__":
-    end_with(int(os.environ.pop(_PARENT)))
+    end_with(int(os.environ[_PARENT]))
+    os.environ[_PARENT] = str(os.getpid())  # what this one spawns ends with it

@@ -1,64 +1,65 @@
-"""A round of samples under way: `PendingSamples`, and the share of it that each runner has."""
+"""`PendingSamples`: groups that were asked for, and those of them that are finished."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
+from agentpeft.policies.workers.work_queue import Played
 
 if TYPE_CHECKING:
     from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 
-@dataclass(frozen=True)
-class Share:
-    """One runner's share of a round: its requests, and references to its report and groups.
-
-    `generation` counts the runner's replacements before it was asked.
-    """
-
-    runner: int
-    generation: int
-    requests: Sequence[GroupRequest]
-    report: Ref
-    groups: Sequence[Ref]
-
-
 class PendingSamples:
-    """A round of samples under way."""
+    """Groups under way, and those that are finished and nobody has fetched."""
 
-    def __init__(self, runners: "EnvRunnerGroup", requests: Sequence[GroupRequest]) -> None:
-        """Deals the requests out in turn."""
-        self._runners, self._requests, step = runners, requests, runners.num_runners
-        self._shares = [
-            runners.ask(runner, requests[runner::step])
-            for runner in range(min(step, len(requests)))
-        ]
+    def __init__(self, runners: "EnvRunnerGroup") -> None:
+        self._runners = runners
+        self._finished: list[Played] = []
+        self.num_under_way = 0
+
+    def ask(self, requests: Sequence[GroupRequest], *, is_first: bool = False) -> None:
+        """Asks for groups, to be played after all others that wait, or before them."""
+        self.num_under_way += len(requests)
+        self._runners.ask(self, requests, is_first=is_first)
+
+    def receive(self, played: Played) -> None:
+        """Takes a group from the runner that has played it."""
+        self.num_under_way -= 1
+        self._finished.append(played)
+
+    def fetch(self, *, is_waiting: bool = True) -> list[Played]:
+        """Returns what is finished; waits for a group if none is, and any is under way.
+
+        Without `is_waiting`, only what has been heard of. Raises: TrainingError, DeliveryError, and
+        what playing raises.
+        """
+        while is_waiting and self.num_under_way and not self._finished:
+            self._runners.play()
+        finished, self._finished = self._finished, []
+        return finished
 
     def result(self) -> tuple[list[Ref], SampleReport]:
-        """Waits, and returns the whole groups in the requests' order, and one report.
+        """Waits for all groups; returns as `merge_played`. Raises: as `fetch`."""
+        played: list[Played] = []
+        while self.num_under_way or self._finished:
+            played += self.fetch()
+        return merge_played(played)
 
-        `adapter_versions` of the report are in the groups' order. Raises: TrainingError,
-        DeliveryError, and what playing raises.
-        """
-        reports: list[SampleReport] = []
-        whole: dict[int, tuple[Ref, int]] = {}
-        for index, asked in enumerate(self._shares):
-            share, report = self._runners.finish(asked)
-            self._shares[index] = share
-            reports.append(report)
-            versions, dropped = iter(report.adapter_versions), set(report.dropped_group_ids)
-            for request, group in zip(share.requests, share.groups, strict=True):
-                if request.group_id not in dropped:
-                    whole[request.group_id] = group, next(versions)
-        ordered = [whole[r.group_id] for r in self._requests if r.group_id in whole]
-        versions_in_order = tuple(version for _, version in ordered)
-        report = replace(SampleReport.merge(reports), adapter_versions=versions_in_order)
-        return [group for group, _ in ordered], report
 
-    def draw_again(self, lost: Sequence[Ref]) -> None:
-        """Asks again for each share with one of the `lost` groups; `result` then has it."""
-        for index, share in enumerate(self._shares):
-            if any(group is each for group in share.groups for each in lost):
-                self._shares[index] = self._runners.ask_again(share)
+def merge_played(played: Iterable[Played]) -> tuple[list[Ref], SampleReport]:
+    """Returns the whole groups by position, and one report; its seconds are the slowest runner's.
+
+    `adapter_versions` of the report are in the groups' order.
+    """
+    ordered = sorted(played, key=lambda each: each.request.group_id)
+    by_runner: dict[int, list[SampleReport]] = {}
+    for each in ordered:
+        by_runner.setdefault(each.runner, []).append(each.report)
+    parts = [SampleReport.merge(reports, is_in_turn=True) for reports in by_runner.values()]
+    whole = [each for each in ordered if each.group is not None]
+    versions = tuple(each.version for each in whole)
+    report = replace(SampleReport.merge(parts), adapter_versions=versions)
+    return [each.group for each in whole], report

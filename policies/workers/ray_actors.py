@@ -78,6 +78,8 @@ class RayActors:
         self._spec, self.num_actors = spec, spec.num_actors
         self._limits = settings.fault_tolerance
         self._actors: list[Any] = []
+        self._pings: list[tuple[Any, Ref]] = []
+        self._next_ping_s = 0.0
         self._group: PlacementGroup | None = None
         if not ray.is_initialized():
             within(RAY_START_S, "starting Ray", ray.init, stays=True)
@@ -118,6 +120,42 @@ class RayActors:
             except GetTimeoutError:
                 self._check_node()
                 self._ask("asking actors for life", self._end_silent, probe_s)
+
+    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
+        """See `Actors`."""
+        probe_s = self._limits.env_runner_health_probe_timeout_s
+        while True:
+            self._watch(probe_s)
+            wait_s = probe_s if timeout_s is None else timeout_s
+            ready: list[Ref] = []
+            for number in (1, len(refs)):  # waits for the first, then looks for all others
+                look = partial(
+                    ray.wait, list(refs), num_returns=number, timeout=wait_s, fetch_local=False
+                )
+                ready, _ = self._ask("waiting for actors", look, wait_s)
+                wait_s = 0.0
+            if ready or timeout_s is not None:
+                there = set(ready)
+                return [place for place, ref in enumerate(refs) if ref in there]
+            self._check_node()
+
+    def _watch(self, probe_s: float) -> None:
+        """Ends the actors whose last ping has no answer in time, and pings them again."""
+        if time.monotonic() < self._next_ping_s:
+            return
+        self._ask("asking actors for life", self._end_late)
+        self._next_ping_s = time.monotonic() + probe_s
+
+    def _end_late(self) -> None:
+        refs = [ping for _, ping in self._pings]
+        late = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
+        for actor, ping in self._pings:
+            if ping in late:
+                ray.kill(actor)
+        self._pings = [
+            (actor, actor.ping.options(concurrency_group=_HEALTH).remote())
+            for actor in self._actors
+        ]
 
     def restart(self, index: int, settings: Settings) -> None:
         """See `Actors`."""

@@ -40,13 +40,13 @@ def cluster(tmp_path, monkeypatch):
 
 def located_runner(folder):
     class LocatedRunner(EnvRunnerActor):
-        """Notes on which node it plays, under each group that it is asked for."""
+        """Notes on which node it plays, under each group that it is handed."""
 
-        def sample(self, requests):
+        def take(self, requests):
             for request in requests:
                 node = ray.get_runtime_context().get_node_id()
                 (folder / f"node-{request.group_id}").write_text(node)
-            return super().sample(requests)
+            super().take(requests)
 
     return LocatedRunner
 

@@ -75,11 +75,11 @@ def test_a_runner_that_the_memory_monitor_ends_is_replaced(cluster, tmp_path, ca
     class GreedyRunner(EnvRunnerActor):
         """Eats all memory instead of playing, once."""
 
-        def sample(self, requests):
+        def take(self, requests):
             eaten = []
             while eaten or take(fault):
                 eaten.append(np.ones(2**25))
-            return super().sample(requests)
+            super().take(requests)
 
     settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=1")
     runners = EnvRunnerGroup(settings, kind=GreedyRunner)
@@ -107,12 +107,12 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
     tmp_path, cluster, caplog, monkeypatch
 ):
     class LocatedRunner(EnvRunnerActor):
-        """Notes on which node it plays, under the first of the groups that it is asked for."""
+        """Notes on which node it plays, under the first of the groups that it is handed."""
 
-        def sample(self, requests):
+        def take(self, requests):
             node = ray.get_runtime_context().get_node_id()
             (tmp_path / f"node-{requests[0].group_id}").write_text(node)
-            return super().sample(requests)
+            super().take(requests)
 
     def node_of(runner):
         return (tmp_path / f"node-{runner}").read_text()
@@ -133,9 +133,7 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
         assert adapter == undisturbed
         assert metrics["fault/num_redrawn_groups"] >= 2
         assert metrics["fault/num_learner_restarts"] == 0
-        assert (
-            "groups of env runner 1 are lost with their node: its 2 are drawn again" in caplog.text
-        )
+        assert "groups are lost with their node: 2 are drawn again" in caplog.text
         assert "the run goes on with 1 of 2 env runners: Ray could not place" in caplog.text
         lose_node(cluster, node_of(0))
         with pytest.raises(PlacementError, match=r"the env runners within 5 s: .*the cluster has"):
@@ -154,10 +152,10 @@ def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
             limits.append(settings.env_runners.max_concurrent_episodes)
             return super().make_runner(settings)
 
-        def sample(self, requests):
+        def collect(self, max_groups, has_more):
             if len(limits) <= 4:
                 raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
-            return super().sample(requests)
+            return super().collect(max_groups, has_more)
 
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=0")

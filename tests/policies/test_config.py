@@ -67,6 +67,56 @@ def test_a_file_builds_on_another(tmp_path):
     assert other.training.lr == 1e-3
 
 
+SOURCES = """
+[[environment]]
+name = "sums"
+id = "AgentPEFT/Arithmetic-v0"
+weight = 3
+kwargs = {num_digits = 2, reward = {success = 2.0}}
+[[environment]]
+name = "stories"
+id = "AgentPEFT/GSM8K-v0"
+"""
+
+
+def test_environment_tables_are_the_sources_of_a_mixture(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text("seed = 3\n" + SOURCES)
+    got = Settings.from_toml(path, ["environment.kwargs.split=train"]).environment
+    sums = {"num_digits": 2, "reward": {"success": 2.0}}
+    assert got.id == "AgentPEFT/Mixture-v0"
+    assert got.kwargs == {
+        "sources": [
+            {"name": "sums", "id": "AgentPEFT/Arithmetic-v0", "kwargs": sums},
+            {"name": "stories", "id": "AgentPEFT/GSM8K-v0"},
+        ],
+        "weights": [3, 1],
+        "split": "train",
+    }
+    path.write_text(SOURCES.replace("weight = 3\n", ""))
+    assert "weights" not in Settings.from_toml(path).environment.kwargs
+    (tmp_path / "below.toml").write_text("environment = {kwargs = {num_digits = 9}}")
+    path.write_text('base = "below.toml"\n' + SOURCES)
+    assert Settings.from_toml(path).environment == got.model_copy(
+        update={"kwargs": {name: got.kwargs[name] for name in ("sources", "weights")}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SOURCES.replace("weight", "wait"), "table 0 has an unknown key 'wait'; did you mean"),
+        ("environment = [3]", "environment 0 must be a table, got 3"),
+    ],
+)
+def test_an_environment_table_that_cannot_be_is_named(text, message, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        Settings.from_toml(path)
+    assert message in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [
@@ -145,7 +195,8 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("env_runners.serving=native env_runners.engine=scripted", "effect with engine 'scripted'"),
         ("env_runners.kv_cache_gib=2", "no effect with engine 'transformers'"),
         ("env_runners.engine=vllm deterministic=true", "need env_runners.engine = 'transformers'"),
-        ("env_runners.engine=vllm env_runners.num_gpus_per_env_runner=2", "one GPU or a share"),
+        ("env_runners.num_gpus_per_env_runner=2", "engine 'transformers' computes on one GPU"),
+        ("env_runners.engine=vllm env_runners.num_gpus_per_env_runner=1.5", "must be whole above"),
         (
             "env_runners.engine=vllm env_runners.serving=native lora.use_lora=false "
             "training.algorithm=sft",

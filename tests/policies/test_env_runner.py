@@ -380,6 +380,46 @@ def test_a_group_whose_episodes_were_all_too_slow_is_dropped(base):
     runner.close()
 
 
+class StepwiseEngine(ScriptedEngine):
+    """Takes a moment for each turn, and notes by which version it was to be sampled."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.asked = []
+
+    async def generate(self, request):
+        self.asked.append(request.adapter_version)
+        await asyncio.sleep(0.1)
+        return await super().generate(request)
+
+
+@pytest.mark.parametrize(("newest", "is_too_old"), [(1, False), (2, True)])
+def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, is_too_old):
+    engines = []
+
+    def make_engine(settings, base, chat):
+        engines.append(StepwiseEngine(chat, lambda session, turn: "hello"))
+        return engines[0]
+
+    runner = EnvRunner(make_settings("max_adapter_lag=1"), base=base, make_engine=make_engine)
+    runner.take([GroupRequest(0, 1), GroupRequest(0, 1, "eval")])
+    while len(engines[0].asked) < 2:
+        time.sleep(0.01)
+    runner.load_adapter(make_version(newest, "run", {}, 1.0))
+    played = {}
+    while len(played) < 2:
+        got = runner.collect(2, has_more=False)
+        played.update(zip([request.mode for request in got.requests], got.reports, strict=True))
+    assert engines[0].asked[:2] == [0, 0] and engines[0].asked[-1] == newest
+    assert engines[0].asked == sorted(engines[0].asked)
+    assert played["eval"].adapter_versions == (0,) and len(played["eval"].records) == 1
+    assert played["train"].adapter_versions == (() if is_too_old else (0,))
+    assert played["train"].stale_group_ids == ((0,) if is_too_old else ())
+    groups, _ = play(runner, (1, 1))
+    assert groups[0].adapter_version == newest
+    runner.close()
+
+
 def test_a_plain_environment_is_seeded_by_position(build):
     runners = [build(lambda s, t: "yes", "environment.id=Tests/Plain-v0") for _ in range(2)]
     (first, other), report = play(runners[0], (3, 2), (4, 1))

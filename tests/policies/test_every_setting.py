@@ -128,6 +128,12 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "output.num_checkpoints_kept": ("1", "output.checkpoint_interval=1"),
     "output.tensorboard": ("true",),
     "output.episodes": ("false",),
+    "output.max_session_file_mib": ("1e-4",),
+    "output.num_session_files_kept": (
+        "2",
+        "output.max_session_file_mib=1e-4",
+        "training.num_iterations=4",
+    ),
 }
 """For each setting another value, and what both runs are given besides."""
 ELSEWHERE = {
@@ -153,12 +159,14 @@ ELSEWHERE = {
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
     "training.teacher": "policies/test_teacher.py",
     "training.teacher_coeff": "policies/test_teacher.py",
+    "training.teacher_model": "policies/test_teacher.py",
     "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
     "training.shuffle_rewards": "policies/test_control.py",
     "learners.num_learners": "policies/test_several_learners.py",
     "learners.num_cpus_per_learner": "policies/test_several_learners.py",
     "learners.num_gpus_per_learner": "launch/test_tune.py",
+    "learners.shard_base": "policies/test_sharded_base.py",
     "learners.gradient_checkpointing": "launch/test_resources.py",
     "learners.max_tokens_per_micro_batch": "policies/test_learner.py",
     "learners.share_prompts": "policies/test_learner.py",

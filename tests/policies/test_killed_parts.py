@@ -98,7 +98,7 @@ def killed_at_update(fault):
     return KilledLearner
 
 
-@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("has_checkpoint", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_killed_learner_goes_back_to_the_last_checkpoint(
     tmp_path, undisturbed, fault, has_checkpoint
 ):

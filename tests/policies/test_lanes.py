@@ -6,7 +6,7 @@ import pytest
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.lanes import BusyClock, LaneHang, Lanes
+from agentpeft.policies.rollout.scheduling.lanes import BusyClock, LaneHang, Lanes
 
 
 @pytest.fixture

@@ -3,50 +3,40 @@
 The two are Ray actors of one process group, started once; each test makes new learners in them.
 """
 
-import os
-import signal
 import sys
 import time
 
-import learner_parts
 import numpy as np
 import pytest
-import ray
 import ray.cloudpickle
 import torch
-from learner_parts import act, flat_weights, make_group, make_trajectory, random_groups
-from small_model import SMALL
+from learner_parts import make_group, make_trajectory, random_groups
+from trial_learners import (
+    ALONE,
+    TrialLearner,
+    assert_several_equal_one,
+    batches_of_different_sizes,
+    equal_group,
+    imitate,
+    learn,
+    learn_in,
+    make_settings,
+    warm_start,
+)
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import PlacementError, TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers, cut_into_shares
+from agentpeft.policies.learning.peers import cut_into_shares
 from agentpeft.policies.learning.samples import list_members
-from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerGroup
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.cluster(num_cpus=3),
     pytest.mark.usefixtures("cluster"),
 ]
-for module in (learner_parts, sys.modules[__name__]):  # workers cannot import them
-    ray.cloudpickle.register_pickle_by_value(module)
-
-TINY = (
-    *SMALL,
-    "lora.rank=4",
-    "env_runners.max_new_tokens=8",
-    "learners.num_threads=1",
-)
-ALONE = Peers()
-
-
-def make_settings(*overrides):
-    return Settings(**with_overrides({}, (*TINY, *overrides)))
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
 
 
 @pytest.fixture(scope="module")
@@ -61,99 +51,6 @@ def trio(cluster):
     group = LearnerGroup(make_settings("learners.num_learners=3"), TrialLearner)
     yield group
     group.close()
-
-
-def make_anew(peers, overrides):
-    """Returns a new learner with these peers; its adapter is not zero."""
-    settings = make_settings(*overrides)
-    policy = attach_lora(load_base(make_settings()), settings.lora)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    return Learner(settings, policy, peers)
-
-
-def learn(peers, overrides, batches, prepare=None):
-    """Returns the metrics, gradients and weights after each update of a new learner."""
-    learner = make_anew(peers, overrides)
-    if prepare is not None:
-        prepare(learner)
-    found = []
-    for groups in batches:
-        metrics = learner.update(groups)
-        grads = [p.grad for p in learner.policy.trainable_parameters() if p.grad is not None]
-        gradient = torch.cat([g.flatten() for g in grads]).numpy() if grads else np.zeros(1)
-        found.append((metrics, gradient, flat_weights(learner)))
-    return found
-
-
-def imitate(peers):
-    learner = make_anew(peers, ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3"))
-    losses = [act(learner).imitate(at, 4)[0]["train/policy_loss"] for at in (0, 4)]
-    return flat_weights(learner), losses
-
-
-def warm_start(peers):
-    learner = make_anew(peers, ("warm_start.num_steps=2", "warm_start.batch_size=4"))
-    act(learner).warm_start()
-    return learner.version, flat_weights(learner)
-
-
-def resume(peers, batches):
-    first, second = make_anew(peers, ()), make_anew(peers, ())
-    first.update(batches[0])
-    act(second).restore(peers.of_first(act(first).to_files))
-    return second.update(batches[1]), flat_weights(second).tobytes()
-
-
-class TrialLearner(LearnerActor):
-    """Does the same as the functions above, with its peers; fails and dies when it is asked to."""
-
-    def learn(self, overrides, batches, prepare):
-        return learn(self.learner.peers, overrides, batches, prepare)
-
-    def imitate_anew(self):
-        return imitate(self.learner.peers)
-
-    def warm_start_anew(self):
-        return warm_start(self.learner.peers)
-
-    def resume_anew(self, batches):
-        return resume(self.learner.peers, batches)
-
-    def fail_in_second(self):
-        if self.learner.peers.rank == 1:
-            raise ZeroDivisionError("of learner 1")
-        self.learner.peers.gather(0)
-
-    def die_in_first(self):
-        if self.learner.peers.rank == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.learner.peers.gather(0)
-
-
-def learn_in(several, overrides, batches, prepare=None):
-    return several.call_all(TrialLearner.learn, overrides, batches, prepare)
-
-
-def assert_several_equal_one(several, overrides, batches, prepare=None):
-    """Returns the metrics of the last update."""
-    one = learn(ALONE, overrides, batches, prepare)
-    two = learn_in(several, overrides, batches, prepare)
-    for (metrics, gradient, weights), (others, other, theirs) in zip(one, two, strict=True):
-        np.testing.assert_allclose(gradient, other, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(weights, theirs, rtol=0, atol=1e-6)
-        assert metrics == pytest.approx(others, rel=1e-4, abs=1e-6, nan_ok=True)
-    return two[-1][0]
-
-
-def batches_of_different_sizes(num_updates=3):
-    return [random_groups(3 + seed, 4, seed, vocab=300) for seed in range(num_updates)]
-
-
-def equal_group(position, reward):
-    return make_group(position, [make_trajectory([1, 2], [3, 4, 5], reward)] * 4)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"distill"}))

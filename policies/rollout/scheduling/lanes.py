@@ -30,7 +30,7 @@ class BusyClock:
     """Seconds in which at least one thing was under way."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
+        self._busy_s = 0.0
         self.num_under_way = 0
         self._start_s = 0.0
 
@@ -44,7 +44,13 @@ class BusyClock:
         """One less is under way."""
         self.num_under_way -= 1
         if self.num_under_way == 0:
-            self.busy_s += time.perf_counter() - self._start_s
+            self._busy_s += time.perf_counter() - self._start_s
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds so far."""
+        open_s = time.perf_counter() - self._start_s if self.num_under_way else 0.0
+        return self._busy_s + open_s
 
 
 class _Call:

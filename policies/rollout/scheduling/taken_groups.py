@@ -1,0 +1,165 @@
+"""The groups that a runner has taken: some wait for room, some are in play, some are finished.
+
+They are played in an event loop in a thread of its own. Other threads hand groups over (`take`) and
+fetch those that are finished (`collect`), in any order: whenever an episode ends, the next one that
+waits takes its place, so that an engine is kept full for as long as there is work.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from agentpeft.policies.rollout.groups import GroupRequest, OpenGroup, Seat
+
+T = TypeVar("T")
+Open = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
+Play = Callable[[Iterator[Seat]], Coroutine[Any, Any, None]]
+
+
+class TakenGroups:
+    """Groups of one runner, at most `max_episodes` episodes of them in play at once.
+
+    After a failure all that was taken is gone, and the next `collect` raises it.
+    """
+
+    def __init__(self, max_episodes: int, open_groups: Open, play: Play) -> None:
+        """`open_groups` makes groups of requests; `play` plays seats, one after another.
+
+        It calls `end` after each. Both are called in the event loop.
+        """
+        self._max_episodes, self._open_groups, self._play = max_episodes, open_groups, play
+        self._waiting: deque[Seat] = deque()
+        self._players: set[asyncio.Task[None]] = set()
+        self._under_way: list[OpenGroup] = []
+        self._news = threading.Condition()  # guards what follows
+        self._finished: deque[OpenGroup] = deque()
+        self._num_taken = self._num_ended = 0  # episodes
+        self._failure: BaseException | None = None
+        self._is_failing = False
+        self._is_nudged = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+        self._thread.start()
+
+    @property
+    def under_way(self) -> Sequence[OpenGroup]:
+        """The groups that are not finished."""
+        return self._under_way
+
+    def take(self, requests: Sequence[GroupRequest]) -> None:
+        """Begins to play groups, in order, each episode once there is room for it.
+
+        Without `requests`, a `collect` that waits returns at once.
+        """
+        with self._news:
+            self._num_taken += sum(request.num_episodes for request in requests)
+            if not requests:
+                self._is_nudged = True
+                self._news.notify_all()
+        self._loop.call_soon_threadsafe(self._start, self._begin(tuple(requests)))
+
+    def collect(self, max_groups: int, has_more: bool) -> tuple[list[OpenGroup], int]:
+        """Waits for finished groups; returns them, and how many episodes are over so far.
+
+        There are `max_groups` at most. With `has_more`, room for another episode is worth returning
+        for too. Raises: what playing raised.
+        """
+        with self._news:
+            self._news.wait_for(
+                lambda: (
+                    self._failure
+                    or self._finished
+                    or self._is_nudged
+                    or (has_more and self._has_room)
+                )
+            )
+            self._is_nudged = False
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._is_failing = False
+                raise failure
+            num_groups = min(max_groups, len(self._finished))
+            return [self._finished.popleft() for _ in range(num_groups)], self._num_ended
+
+    def end(self, seat: Seat) -> None:
+        """Notes that an episode is over, and with its last one a group."""
+        group = seat.group
+        group.num_left -= 1
+        with self._news:
+            self._num_ended += 1
+            if group.num_left == 0:
+                self._under_way.remove(group)
+                self._finished.append(group)
+            self._news.notify_all()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Returns what a coroutine does in the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Has the event loop call a function soon."""
+        self._loop.call_soon_threadsafe(function)
+
+    def close(self) -> None:
+        """Gives up what is in play, and ends the thread; idempotent."""
+        if self._loop.is_closed():
+            return
+        self.run(self._abandon())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._num_taken - self._num_ended < self._max_episodes and not self._is_failing
+
+    async def _begin(self, requests: Sequence[GroupRequest]) -> None:
+        """Starts as many players as there are places for them, all of them before any acts."""
+        groups = self._open_groups(requests)
+        self._under_way.extend(groups)
+        for group in groups:
+            self._waiting.extend(Seat(group, n) for n in range(group.request.num_episodes))
+        num_free = min(self._max_episodes - len(self._players), len(self._waiting))
+        for _ in range(num_free):
+            self._players.add(self._start(self._play(self._seats())))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(self._look_at)
+        return task
+
+    def _seats(self) -> Iterator[Seat]:
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        self._players.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends all players; `collect` hears of the first failure once they have ended."""
+        if self._is_failing:
+            return
+        self._is_failing = True
+        self._ending = self._loop.create_task(self._report_failure(error))
+
+    async def _report_failure(self, error: BaseException) -> None:
+        await self._abandon()
+        with self._news:
+            self._failure = error
+            self._news.notify_all()
+
+    async def _abandon(self) -> None:
+        """Ends all players and forgets what was taken."""
+        self._waiting.clear()
+        players = list(self._players)
+        for player in players:
+            player.cancel()
+        await asyncio.gather(*players, return_exceptions=True)
+        self._under_way.clear()
+        with self._news:
+            self._finished.clear()
+            self._num_ended = self._num_taken

@@ -1,0 +1,147 @@
+"""`TrainingBatches`: keeps env runners busy, and puts the learner's batches together.
+
+With `max_adapter_lag` n the groups of n + 1 batches are asked for at any time. A batch is made of
+those that are finished, whoever played them and whenever they were asked for: those of the oldest
+adapter first, then by position. So a group that takes long delays no batch but is in a later one,
+as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
+was asked for.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentpeft.policies.curriculum import Curriculum, count_spread
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.messages import Ref
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.pending_samples import PendingSamples, merge_played
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.work_queue import Played
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What an iteration has of the runners: groups to learn from, and all that was played.
+
+    `groups`, their tasks' hashes, and `requests` of all that is in the report are by position.
+    """
+
+    groups: Sequence[Ref]
+    task_hashes: Sequence[int]
+    requests: Sequence[GroupRequest]
+    report: SampleReport
+    num_stale_groups: int
+
+
+def check_world(report: SampleReport, settings: Settings) -> None:
+    """Raises: TrainingError if more groups failed in their environment than is allowed."""
+    limit = settings.fault_tolerance.max_failed_group_share
+    num_failed = len(report.dropped_group_ids)
+    num_groups = num_failed + len(report.adapter_versions)
+    if num_failed > limit * num_groups:
+        raise TrainingError(
+            f"{num_failed} of {num_groups} groups failed in their environment "
+            f"(fault_tolerance.max_failed_group_share is {limit:g}); {report.last_fault}"
+        )
+
+
+class TrainingBatches:
+    """Asks the runners for what the curriculum chooses. One batch is put together at a time."""
+
+    def __init__(self, settings: Settings, curriculum: Curriculum, runners: EnvRunnerGroup) -> None:
+        self._settings, self._curriculum, self._runners = settings, curriculum, runners
+        self._lag = settings.max_adapter_lag
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all groups, once those in play have come to their end."""
+        self._runners.give_up()
+        self._samples = PendingSamples(self._runners)
+        self._finished: list[Played] = []  # and of no batch
+        self._batch: list[Played] = []
+        self._others: list[Played] = []  # those of this iteration that were given up, or are stale
+        self._num_wanted = self._settings.training.num_groups
+
+    def begin(self, version: int) -> None:
+        """Asks for as many groups as may be under way beside those that are finished."""
+        self._finished += self._samples.fetch(is_waiting=False)
+        self._sort_out(version)
+        wanted = (self._lag + 1) * self._settings.training.num_groups
+        num_missing = wanted - self._samples.num_under_way - len(self._finished)
+        self._samples.ask(self._curriculum.next_groups(max(num_missing, 0)))
+
+    def complete(self, version: int) -> TrainingBatch:
+        """Waits for a batch, of groups that a learner at `version` may learn from.
+
+        If the settings say so (DAPO), further groups are taken until enough of a batch have spread.
+        Raises: TrainingError where too many groups failed, and what playing raises.
+        """
+        while True:
+            self._fill(version)
+            _, report = merge_played([*self._batch, *self._others])
+            check_world(report, self._settings)
+            records = [record for played in self._batch for record in played.report.records]
+            num_missing = self._settings.training.num_groups - count_spread(records)
+            more = self._curriculum.resample(num_missing)
+            if not more:
+                return self._pack(report)
+            self._num_wanted += len(more)
+            self._samples.ask(more)
+
+    def draw_again(self, lost: Sequence[Ref]) -> int:
+        """Asks again for groups of the batch that are lost; returns how many."""
+        gone = [played for played in self._batch if any(played.group is each for each in lost)]
+        self._batch = [played for played in self._batch if played not in gone]
+        self._samples.ask([played.request for played in gone], is_first=True)
+        logger.warning("groups are lost with their node: %d are drawn again", len(gone))
+        return len(gone)
+
+    def end(self) -> None:
+        """Forgets the batch, which was learnt from."""
+        self._batch, self._others = [], []
+        self._num_wanted = self._settings.training.num_groups
+
+    def _fill(self, version: int) -> None:
+        """Adds to the batch until it has as many groups as are wanted, or none are under way."""
+        while True:
+            self._finished += self._samples.fetch(is_waiting=False)
+            self._sort_out(version)
+            num_free = self._num_wanted - len(self._batch)
+            if not self._lag and self._samples.num_under_way:
+                num_free = 0  # all of them are waited for
+            elif num_free <= len(self._finished) or not self._samples.num_under_way:
+                self._finished.sort(key=lambda each: (each.version, each.request.group_id))
+                self._batch += self._finished[:num_free]
+                del self._finished[:num_free]
+                return
+            self._finished += self._samples.fetch()
+
+    def _sort_out(self, version: int) -> None:
+        """Sets aside what cannot be learnt from, and has other groups drawn in its place."""
+        lost = [
+            played
+            for played in self._finished
+            if played.group is None or version - played.version > self._lag
+        ]
+        self._finished = [played for played in self._finished if played not in lost]
+        limit = self._settings.fault_tolerance.max_failed_group_share
+        for played in lost:  # one by one: what is drawn does not depend on how many come at once
+            self._others.append(played)
+            num_failed = sum(len(each.report.dropped_group_ids) for each in self._others)
+            if num_failed <= limit * self._settings.training.num_groups:
+                self._samples.ask(self._curriculum.refill())
+
+    def _pack(self, report: SampleReport) -> TrainingBatch:
+        groups, learnt = merge_played(self._batch)
+        requests = [played.request for played in (*self._batch, *self._others)]
+        return TrainingBatch(
+            groups,
+            [learnt.task_hashes[group_id] for group_id in sorted(learnt.task_hashes)],
+            sorted(requests, key=lambda request: request.group_id),
+            report,
+            sum(not played.report.dropped_group_ids for played in self._others),
+        )
