@@ -4,7 +4,7 @@
     python benchmarks/counts.py --only tokens --max-tokens 32768
 
 One JSON line each: `count` (its name), `value`, `bound` (what is aimed at), `within`. Every count
-is the same on every machine.
+is the same on every machine, but for the seconds.
 
     bytes_per_sampled_token  the most that an update holds at once, over its sampled tokens, with a
                              vocabulary of 151,936, bfloat16 weights, an entropy bonus
@@ -14,15 +14,24 @@ is the same on every machine.
     tokens_padded            the same in padded rows, as for models that cannot be packed
     positions                the most tokens of a micro-batch, over its budget
     keys                     the most keys that attention gathers of a micro-batch at a time, each
-                             answer's prompt among them, over its budget
+                             answer's prompt among them, over its budget; not counted that
+                             transformers repeats them for each query head where there is a mask
     scored                   tokens that are scored before several steps, over those of the samples
                              with an advantage, where half of the groups have none
+    delivery_bytes           an adapter of Qwen2.5-7B, rank 16, in bfloat16: what a runner receives
+    delivery_cpu_s           seconds of the processor that a runner and its vLLM take for it: to
+                             write it, read it, hash it, and find its effect in slots; vLLM's own
+                             loading apart
 """
 
 import argparse
 import json
+import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import numpy as np
@@ -30,6 +39,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
+from agentpeft.policies.delivery.version import LORA_A, LORA_B, ack_of, make_version
+from agentpeft.policies.engines.fusing import slot_effect, tensor_of
+from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
 from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.samples import list_members
@@ -93,6 +105,16 @@ def count_tokens(batches: Sequence[MicroBatch]) -> int:
     return sum(batch.token_ids.numel() for batch in batches)
 
 
+def most_bytes_held(compute: Callable[[], object]) -> int:
+    """Returns the most bytes of tensors on the CPU that are held at once, of those made here."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        compute()
+    results = profile.profiler.kineto_results
+    events = (e for e in results.events() if e.name() == "[memory]")
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
 def count_bytes(max_tokens: int) -> Iterator[Count]:
     """Yields the bytes of an update at a vocabulary of today's models, a token."""
     settings = Settings.model_validate(
@@ -106,13 +128,9 @@ def count_bytes(max_tokens: int) -> Iterator[Count]:
     learner = Learner(settings, attach_lora(PolicyBase(model, None, "counts"), settings.lora))
     groups = make_groups((4, 64, 0.0), num_groups=2)
     learner.update(groups)  # the optimizer's state is there then
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        learner.update(groups)
-    events = (e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]")
-    held = accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    held = most_bytes_held(lambda: learner.update(groups))
     num_tokens = sum(len(t.token_ids) for group in groups for t in group.trajectories)
-    yield f"bytes_per_sampled_token, {num_tokens} tokens", max(held) / num_tokens, 300_000
+    yield f"bytes_per_sampled_token, {num_tokens} tokens", held / num_tokens, 300_000
 
 
 def count_padding(max_tokens: int) -> Iterator[Count]:
@@ -156,10 +174,56 @@ def count_scored(max_tokens: int) -> Iterator[Count]:
     yield "scored", sum(seen) / count_tokens(alone), 1.0
 
 
+def adapter_shapes() -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of an adapter of rank 16 on all linear layers of Qwen2.5-7B."""
+    hidden, intermediate, keys = 3584, 18_944, 512
+    outputs_and_inputs = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (intermediate, hidden),
+        "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate),
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(28):
+        for name, (num_outputs, num_inputs) in outputs_and_inputs.items():
+            module = f"base_model.model.model.layers.{layer}.{name}"
+            shapes[module + LORA_A] = (16, num_inputs)
+            shapes[module + LORA_B] = (num_outputs, 16)
+    return shapes
+
+
+def count_delivery(_: int) -> Iterator[Count]:
+    """Yields what a delivery at the shape of a 7B model is to a runner."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: torch.from_numpy(rng.standard_normal(shape, np.float32)).bfloat16()
+        for name, shape in adapter_shapes().items()
+    }
+    bits = {name: weight.view(torch.uint16).numpy() for name, weight in weights.items()}
+    message = pickle.dumps(make_version(1, "counts", bits, 2.0), protocol=5)
+    yield "delivery_bytes", len(message), 85_000_000
+    seconds = []
+    for _repeat in range(3):
+        start_s = time.process_time()
+        with TemporaryDirectory() as folder:
+            write_adapter(pickle.loads(message), Path(folder))
+            adapter = read_adapter(Path(folder))
+        held = {name: tensor_of(weight) for name, weight in adapter.weights.items()}
+        share = slot_effect(held, adapter).share
+        if (share, ack_of(adapter).sha256) != (1.0, adapter.sha256):
+            raise RuntimeError("the adapter arrived damaged")
+        seconds.append(time.process_time() - start_s)
+    yield "delivery_cpu_s", min(seconds), 0.45
+
+
 COUNTS: dict[str, Callable[[int], Iterator[Count]]] = {
     "bytes": count_bytes,
     "tokens": count_padding,
     "scored": count_scored,
+    "delivery": count_delivery,
 }
 
 

@@ -38,8 +38,10 @@ from agentpeft.policies.learning.samples import (
     make_samples,
 )
 from agentpeft.policies.learning.schedules import ScheduledAdamW
+from agentpeft.policies.learning.sharded_base import ShardedBase
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
+from agentpeft.policies.models.load import choose_device
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
 
@@ -53,20 +55,34 @@ class Learner:
     `baseline` is the moving average of the updates' mean returns; None before the first.
     """
 
-    def __init__(self, settings: Settings, policy: Policy, peers: Peers = _ALONE) -> None:
-        """Trains the policy's trainable parameters in place, in step with the peers."""
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        peers: Peers = _ALONE,
+        sharded_base: ShardedBase | None = None,
+    ) -> None:
+        """Trains the policy's trainable parameters in place, in step with the peers.
+
+        `sharded_base`: that of the policy, where it is sharded already; else it is made here if
+        the settings ask for it. Raises: SettingsError.
+        """
         self.settings, self.policy, self.peers = settings, policy, peers
+        if sharded_base is None and settings.learners.shard_base:
+            device = choose_device(settings.learners.num_gpus_per_learner)
+            sharded_base = ShardedBase(policy, peers, device)
+        self._sharded_base = sharded_base
         self.version = 0
         self.baseline: float | None = None
         self._extremes: list[tuple[EpisodeGroup, Sample]] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
         self._critic = Critic(self._spec.critic, policy, settings.seed)
-        self._runner = ModelRunner(settings, policy, self._critic)
+        self._runner = ModelRunner(settings, policy, self._critic, sharded_base)
         self._parameters = self._runner.parameters
         training = settings.training
         self._optimizer = ScheduledAdamW(training, policy, self._critic.parameters())
-        self._teacher = teacher.open_teacher(settings, policy.base) if training.teacher else None
+        self._teacher = teacher.open_teacher(settings, policy.base, peers)
         self._orthogonality = orthogonality.Orthogonality(policy, settings.lora)
         self._replay = replay.Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
@@ -101,7 +117,9 @@ class Learner:
         self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
         num_retries = sum(each.end_update() for each in (self._runner, self._teacher) if each)
-        self._num_oom_retries += sum(self.peers.gather(num_retries))
+        by_learner = self.peers.gather(num_retries)
+        # Over a sharded base all learners try again where one does
+        self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
@@ -122,20 +140,23 @@ class Learner:
         if self._warm_start is None:
             training = TrainingSettings(algorithm="sft", lr=self.settings.warm_start.lr)
             settings = self.settings.model_copy(update={"training": training})
-            self._warm_start = Learner(settings, self.policy, self.peers)
+            self._warm_start = Learner(settings, self.policy, self.peers, self._sharded_base)
         metrics = self._warm_start.update(groups)
         self.version += 1
         return metrics
 
-    def adapter(self) -> AdapterVersion:
-        """Returns the weights as they are now, as version `version`."""
-        weights, scaling = self.policy.adapter_weights(), self.policy.scaling
-        return make_version(self.version, self.settings.experiment, weights, scaling)
+    def adapter(self, *, in_bfloat16: bool = False) -> AdapterVersion:
+        """Returns the weights as they are now, or rounded to bfloat16, as version `version`."""
+        weights = self.policy.adapter_bits() if in_bfloat16 else self.policy.adapter_weights()
+        return make_version(self.version, self.settings.experiment, weights, self.policy.scaling)
 
     def score_extremes(self) -> list[tuple[EpisodeGroup, UpdatedSample]]:
-        """Returns the samples that pulled hardest at the last update, with their groups."""
+        """Returns the samples that pulled hardest at the last update, with their groups.
+
+        All learners must call it.
+        """
         members = [sample.member for _, sample in self._extremes]
-        updated = self._runner.score(members, [POLICY_PASS])  # by this learner alone
+        updated = self._score(members, [POLICY_PASS])
         return [
             (group, UpdatedSample(sample, scores.logprobs))
             for (group, sample), scores in zip(self._extremes, updated, strict=True)

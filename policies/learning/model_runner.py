@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agentpeft.envs import Outcome
 from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
@@ -25,7 +26,8 @@ from agentpeft.policies.learning.objective import (
     make_loss_inputs,
 )
 from agentpeft.policies.learning.samples import GroupMember, Scores
-from agentpeft.policies.messages import Floats
+from agentpeft.policies.learning.sharded_base import ShardedBase
+from agentpeft.policies.messages import Floats, Trajectory
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
@@ -38,6 +40,20 @@ _MIN_MICRO_BATCH_TOKENS = 32
 CALM_UPDATES = 20
 """After so many updates in a row without a shortage of memory, micro-batches double again."""
 _T = TypeVar("_T")
+_REHEARSED = GroupMember(
+    0,
+    0,
+    Trajectory(
+        prompt_ids=np.zeros(1, np.int64),
+        token_ids=np.zeros(1, np.int64),
+        loss_mask=np.ones(1, np.bool_),
+        sampling_logprobs=np.zeros(1, np.float32),
+        turn_ends=(1,),
+        turn_rewards=(0.0,),
+        outcome=Outcome.FAILURE,
+    ),
+)
+"""What a rehearsal runs: nobody's episode."""
 
 
 class ModelRunner:
@@ -45,10 +61,21 @@ class ModelRunner:
 
     It halves `max_tokens`, the size of a micro-batch, whenever memory runs out. A shortage may
     pass: after `CALM_UPDATES` updates without one it doubles `max_tokens`, up to the setting.
+    Over a sharded base all learners do so together.
     """
 
-    def __init__(self, settings: Settings, policy: Policy | FrozenPolicy, critic: Critic) -> None:
-        """`parameters` are all that is trained: the policy's, then the critic's."""
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy | FrozenPolicy,
+        critic: Critic,
+        sharded_base: ShardedBase | None = None,
+    ) -> None:
+        """`parameters` are all that is trained: the policy's, then the critic's.
+
+        `sharded_base`: where the policy's is; then all learners call the same methods.
+        """
+        self._sharded_base = sharded_base
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
         self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
         self._num_oom_retries = self._num_calm_updates = 0
@@ -78,8 +105,7 @@ class ModelRunner:
                 logprobs |= dict.fromkeys(numbers, no_tokens)
             if each.has_values:
                 values |= dict.fromkeys(numbers, no_tokens)
-            with each.adapter(), self._attention():
-                self._within_memory(partial(self._score, members, each, logprobs, values))
+            self._within_memory(partial(self._score, members, each, logprobs, values))
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
     def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
@@ -114,28 +140,59 @@ class ModelRunner:
         values: dict[int, Floats | None],
     ) -> None:
         """Fills in what the pass computes, by member's number."""
-        for batch in self._micro_batches(members):
+
+        def run(batch: MicroBatch) -> None:
             outputs = self._outputs(batch, forward_pass)
             if outputs.policy is not None:
-                logprobs |= batch.by_member(outputs.policy.logprobs)
+                logprobs.update(batch.by_member(outputs.policy.logprobs))
             if outputs.values is not None:
-                values |= batch.by_member(outputs.values)
+                values.update(batch.by_member(outputs.values))
+
+        self._run_all(members, forward_pass, run)
 
     def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
         members = [each.sample.member for each in samples]
+
+        def run(forward_pass: Pass, batch: MicroBatch) -> None:
+            packed = [samples[number] for number in batch.order]
+            outputs = self._outputs(batch, forward_pass)
+            inputs = make_loss_inputs(packed, self._device)
+            loss, part = objective.compute(outputs, inputs)
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals.add(part)
+
         for forward_pass in self._critic.passes:
-            with forward_pass.adapter(), self._attention():
-                for batch in self._micro_batches(members):
-                    packed = [samples[number] for number in batch.order]
-                    outputs = self._outputs(batch, forward_pass)
-                    inputs = make_loss_inputs(packed, self._device)
-                    loss, part = objective.compute(outputs, inputs)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    totals.add(part)
+            self._run_all(members, forward_pass, partial(run, forward_pass))
         return totals
+
+    def _run_all(
+        self,
+        members: Sequence[GroupMember],
+        forward_pass: Pass,
+        run: Callable[[MicroBatch], None],
+    ) -> None:
+        """Runs the members' micro-batches; over a sharded base in step with the other learners."""
+        with forward_pass.adapter(), self._attention():
+            batches = self._micro_batches(members)
+            if self._sharded_base is None:
+                for batch in batches:
+                    run(batch)
+                return
+            kind = forward_pass, torch.is_grad_enabled()
+            self._sharded_base.run(kind, batches, run, partial(self._rehearse, forward_pass))
+
+    def _rehearse(self, forward_pass: Pass) -> None:
+        """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
+        (batch,) = self._micro_batches([_REHEARSED])
+        outputs = self._outputs(batch, forward_pass)
+        if torch.is_grad_enabled():
+            of_policy = [] if outputs.policy is None else [outputs.policy.logprobs]
+            of_critic = [] if outputs.values is None else [outputs.values]
+            loss = torch.cat([*of_policy, *of_critic]).sum() * 0.0
+            loss.backward()  # type: ignore[no-untyped-call]
 
     def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
         needs_logits = forward_pass.has_logits and self._needs_logits

@@ -74,7 +74,7 @@ class Peers:
     def join(cls, place: tuple[str, int], rank: int, num_learners: int, is_gpu: bool) -> "Peers":
         """Joins the others at the store whose host and port are `place`."""
         peers = cls(rank, num_learners)
-        with peers._together():
+        with peers.together():
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
                 store=TCPStore(*place, is_master=False, timeout=_MEETING_TIMEOUT),
@@ -105,7 +105,7 @@ class Peers:
         """Returns the learners' values, by rank."""
         values = [value] * self.num_learners
         if self.num_learners > 1:
-            with self._together():
+            with self.together():
                 dist.all_gather_object(values, value)
         return values
 
@@ -113,7 +113,7 @@ class Peers:
         """Returns what `make` returns in learner 0, the only one that calls it."""
         made = [make() if self.rank == 0 else None]
         if self.num_learners > 1:
-            with self._together():
+            with self.together():
                 dist.broadcast_object_list(made, 0)
         return made[0]  # type: ignore[return-value]
 
@@ -123,7 +123,7 @@ class Peers:
             return
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([grad.flatten() for grad in grads])
-        with self._together():
+        with self.together():
             dist.all_reduce(flat)
         parts = flat.split([grad.numel() for grad in grads])  # type: ignore[no-untyped-call]
         for parameter, part in zip(parameters, parts, strict=True):
@@ -143,7 +143,8 @@ class Peers:
                 )
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
+        """Within it an error of a call that waits for all learners is a WorkerLostError."""
         try:
             yield
         except RuntimeError as error:

@@ -1,4 +1,9 @@
-"""Logits in float32, whatever else computes in bfloat16: `use_float_head`."""
+"""Logits in float32, whatever else computes in bfloat16: `use_float_head`.
+
+A GPU multiplies bfloat16 some ten times as fast as float32, and loses nothing by it where that is
+the weights' type: 8 by 8 bits make 16, of float32's 24, and the sums are in float32. So states in
+bfloat16 go as they are, and numbers in float32 as the sum of three in bfloat16. CPUs get float32.
+"""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
@@ -19,7 +24,42 @@ class FloatHead(nn.Linear):
             return input.new_zeros(*input.shape[:-1], self.out_features, dtype=torch.float32)
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
-            return F.linear(input.float(), self.weight.float(), bias)
+            if torch.is_grad_enabled() or not takes_bfloat16(self.weight.dtype, input.device):
+                return F.linear(input.float(), self.weight.float(), bias)
+            logits = float_product(input.flatten(0, -2), self.weight.T)
+            return (logits if bias is None else logits + bias).view(*input.shape[:-1], -1)
+
+
+def takes_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
+    """Returns whether weights of this type are best left in it, to be multiplied exactly."""
+    return device.type == "cuda" and dtype == torch.bfloat16
+
+
+def float_product(left: Tensor, right: Tensor) -> Tensor:
+    """Returns left (M, K) @ right (K, N) as exact as float32 has it, without a gradient.
+
+    Both are float32 or bfloat16. Of weights in bfloat16 a GPU makes no copy.
+    """
+    if not takes_bfloat16(right.dtype, right.device):
+        return left.float() @ right.float()
+    parts = (torch.mm(part, right, out_dtype=torch.float32) for part in bfloat16_parts(left))
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
+
+
+def bfloat16_parts(values: Tensor) -> tuple[Tensor, ...]:
+    """Returns tensors in bfloat16, largest first, whose sum is `values`, float32 or bfloat16.
+
+    Each takes 8 of float32's 24 bits. What is below 2^-133 is lost.
+    """
+    if values.dtype == torch.bfloat16:
+        return (values,)
+    high = values.bfloat16()
+    rest = values - high.float()
+    middle = rest.bfloat16()
+    return high, middle, (rest - middle.float()).bfloat16()
 
 
 def use_float_head(model: PreTrainedModel) -> None:

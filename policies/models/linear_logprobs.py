@@ -2,7 +2,7 @@
 
 Logits are U x V numbers: 600 KB a token with a vocabulary of 152,000, and a plain backward pass
 holds four of them. Here the vocabulary goes by in slices. A running maximum and running sums make
-log-sum-exp and entropy of them, as FlashAttention does with keys; at most `_MAX_LOGITS` are
+log-sum-exp and entropy of them, as FlashAttention does with keys; at most `MAX_LOGITS` are
 there at once, and no copy of all the layer's weights.
 
 Where the layer is frozen (LoRA), the sums for the gradient are made in the same pass, so the
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agentpeft.policies.models.float_head import FloatHead
+from agentpeft.policies.models.float_head import FloatHead, float_product, takes_bfloat16
 
-_MAX_LOGITS = {"cpu": 2**20, "cuda": 2**24}
+MAX_LOGITS = {"cpu": 2**20, "cuda": 2**24}
 """How many logits there are at once: as many as a CPU's cache holds, and a GPU's cores want."""
 _MIN_SLICE = 256
 
@@ -111,9 +111,9 @@ class _LinearLogprobs(torch.autograd.Function):
             total = total * shrink + odds.sum(-1, keepdim=True)
             if keeps_products:
                 mean_product.addcmul_(mean_weight, shift).mul_(shrink)
-                mean_product.addmm_(logits.mul_(odds), part)
+                _add_product(mean_product, logits.mul_(odds), part)
             if keeps_means:
-                mean_weight.mul_(shrink).addmm_(odds, part)
+                _add_product(mean_weight.mul_(shrink), odds, part)
         mean /= total
         log_sum, entropy = top + total.log(), total.log() - mean
         ctx.temperature, ctx.is_frozen = temperature, is_frozen
@@ -163,7 +163,7 @@ def _backward_trained(
         slope = -surprise.exp() * (by_row + entropy_by_row * (surprise + entropy))
         _add_at(slope.view(-1), rows * len(part) + places, torch.where(here, grad_logprobs, 0.0))
         slope /= ctx.temperature
-        grad.addmm_(slope, part)
+        _add_product(grad, slope, part)
         grad_weight[start : start + len(part)] = slope.T @ read
         if grad_bias is not None:
             grad_bias[start : start + len(part)] = slope.sum(0)
@@ -173,20 +173,33 @@ def _backward_trained(
 def _slices(
     states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yields each slice's first id, its logits (U, W) over the temperature, its weights (W, H)."""
-    read = states.float()
+    """Yields each slice's first id, its logits (U, W) over the temperature, its weights (W, H).
+
+    The weights are in float32, or in bfloat16 where that is as exact and faster.
+    """
+    is_fast = takes_bfloat16(weight.dtype, weight.device)
+    read = states if is_fast else states.float()
     size = slice_size(len(states), states.device)
     for start in range(0, len(weight), size):
-        part = weight[start : start + size].float()
-        logits = read @ part.T
+        part = weight[start : start + size]
+        part = part if is_fast else part.float()
+        logits = float_product(read, part.T)
         if bias is not None:
             logits += bias[start : start + size]
         yield start, logits if temperature == 1.0 else logits.div_(temperature), part
 
 
+def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """Adds left @ right to `sums`, in place and in float32."""
+    if right.dtype == torch.float32:
+        sums.addmm_(left, right)
+    else:
+        sums += float_product(left, right)
+
+
 def slice_size(num_rows: int, device: torch.device) -> int:
     """Returns how much of the vocabulary is computed at once."""
-    num_logits = _MAX_LOGITS.get(device.type, _MAX_LOGITS["cuda"])
+    num_logits = MAX_LOGITS.get(device.type, MAX_LOGITS["cuda"])
     return max(num_logits // max(num_rows, 1), _MIN_SLICE)
 
 

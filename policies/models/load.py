@@ -1,4 +1,8 @@
-"""Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base."""
+"""Which base a run stands on: the built-in model, a Hugging Face model, or an adapter's base.
+
+`tiny_cache` is imported where it is needed: it plays environments, and learners of other models
+are for machines without any, too.
+"""
 
 import fcntl
 import gc
@@ -32,7 +36,6 @@ from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir, load_tiny
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "find_served_base",
     "load_base",
     "load_served_base",
+    "travels_in_bfloat16",
     "uses_autocast",
 ]
 
@@ -55,26 +59,36 @@ logger = logging.getLogger(__name__)
 
 
 def load_base(
-    settings: Settings, num_gpus: float = 0.0, progress: Progress | None = None
+    settings: Settings,
+    num_gpus: float = 0.0,
+    progress: Progress | None = None,
+    *,
+    stays_on_cpu: bool = False,
 ) -> PolicyBase:
     """Returns the base of `settings.model` on a GPU if `num_gpus` > 0, in evaluation mode.
 
+    With `stays_on_cpu` it has the type that it has there, but is not moved to the GPU. Such weights
+    are pages of the model's files, where these have that type; they take no memory of their own.
     The tiny model is made, and warm-started, where it is not in the cache. A name `module:rest`
     imports `module` first, as to register one's own classes with `AutoModelForCausalLM`. Nothing
     is fetched for local folders. Raises: SettingsError, in one line.
     """
-    device = choose_device(num_gpus)
-    model = settings.model
+    device, model = choose_device(num_gpus), settings.model
+    dtype = choose_dtype(model, device)
+    device = torch.device("cpu") if stays_on_cpu else device
     if model.name == "tiny":
+        from agentpeft.policies.models.tiny_cache import load_tiny
+
         base = load_tiny(settings, progress)
-        base.model.to(device=device, dtype=choose_dtype(model, device))  # type: ignore[call-arg]
+        base.model.to(device=device, dtype=dtype)  # type: ignore[call-arg]
         use_float_head(base.model)
         return replace(base, adapter_path=model.adapter)
     name = _import_own_classes(model.name)
     folder = Path(name).expanduser()
     if (folder / ADAPTER_CONFIG).is_file():
-        return _load(_base_of_adapter(folder), model, device, adapter_path=str(folder.resolve()))
-    return _load(name, model, device, adapter_path=model.adapter)
+        path = str(folder.resolve())
+        return _load(_base_of_adapter(folder), model, device, dtype, adapter_path=path)
+    return _load(name, model, device, dtype, adapter_path=model.adapter)
 
 
 def load_served_base(settings: Settings, num_gpus: float = 0.0) -> PolicyBase:
@@ -122,6 +136,18 @@ def uses_autocast(settings: Settings, model: nn.Module, device: torch.device) ->
     return device.type != "cpu" or num_parameters >= _MIN_PARAMETERS_FOR_CPU_AUTOCAST
 
 
+def travels_in_bfloat16(settings: Settings, model: nn.Module) -> bool:
+    """Returns whether an adapter loses nothing in bfloat16 that any of its readers would see.
+
+    Under autocast the learner, whose `model` it is, rounds A and B to it in every pass, as slots
+    over a bfloat16 base do.
+    """
+    device = choose_device(settings.env_runners.num_gpus_per_env_runner)
+    is_served = choose_dtype(settings.model, device) == torch.bfloat16
+    is_computed = uses_autocast(settings, model, next(model.parameters()).device)
+    return settings.lora.use_lora and is_served and is_computed
+
+
 def _import_own_classes(name: str) -> str:
     module, colon, rest = name.partition(":")
     if not colon or Path(name).expanduser().exists():
@@ -152,9 +178,13 @@ def _is_path(name: str) -> bool:
 
 
 def _load(
-    name: str, model: ModelSettings, device: torch.device, adapter_path: str | None = None
+    name: str,
+    model: ModelSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    adapter_path: str | None = None,
 ) -> PolicyBase:
-    options: dict[str, Any] = {"dtype": choose_dtype(model, device), "local_files_only": True}
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     if model.load_in_4bit:
         options["quantization_config"] = _four_bit(options["dtype"])
         options["device_map"] = {"": device}
@@ -181,6 +211,8 @@ def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
     But for the tiny model, which is made where it is not in the cache. Raises: SettingsError.
     """
     if settings.model.name == "tiny":
+        from agentpeft.policies.models.tiny_cache import load_tiny
+
         base = load_tiny(settings)
         return Path(base.name), base.tokenizer
     name = _import_own_classes(settings.model.name)
@@ -205,6 +237,8 @@ def find_served_base(
     if not settings.model.load_in_4bit:
         return folder, tokenizer
     _need_quantizer()
+    from agentpeft.policies.models.tiny_cache import CACHE_VARIABLE, cache_dir
+
     cache = cache_dir()
     copy = cache / f"dequantized-{_key_of_copy(folder, settings, num_gpus)}"
     try:

@@ -19,7 +19,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.messages import Floats
+from agentpeft.policies.messages import Bits, Floats
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
     PolicyBase,
@@ -73,6 +73,8 @@ class _Trained:
 
     def __init__(self, base: PolicyBase, parameters: dict[str, nn.Parameter]) -> None:
         self.base, self._parameters = base, parameters
+        self.probed_base: Floats | None = None
+        """What the base alone says of a probe's sequences; None before the first probe."""
 
     def trainable_parameters(self) -> list[nn.Parameter]:
         """Returns the trained parameters, always in the same order."""
@@ -82,6 +84,13 @@ class _Trained:
         """Returns a float32 copy of what is trained, by the names that it is saved under."""
         return {
             name: parameter.detach().float().cpu().numpy().copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    def adapter_bits(self) -> dict[str, Bits]:
+        """Returns the same, rounded to the nearest numbers of bfloat16."""
+        return {
+            name: parameter.detach().bfloat16().view(torch.uint16).cpu().numpy()
             for name, parameter in self._parameters.items()
         }
 

@@ -61,7 +61,7 @@ def differentiate(outputs, inputs, has_entropy_gradient):
 def test_values_and_gradients_are_those_of_plain_logits_in_double_precision(
     monkeypatch, num_logits, is_frozen, has_bias, has_entropy_gradient
 ):
-    monkeypatch.setattr(module, "_MAX_LOGITS", {"cpu": num_logits, "cuda": 1})
+    monkeypatch.setattr(module, "MAX_LOGITS", {"cpu": num_logits, "cuda": 1})
     monkeypatch.setattr(module, "_MIN_SLICE", 7)  # the last slice is a shorter one
     head, states, rows, targets = draw(has_bias=has_bias, is_frozen=is_frozen)
     found = linear_logprobs(

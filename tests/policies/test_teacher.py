@@ -1,5 +1,10 @@
 """On-policy distillation: what a teacher adds to each token's advantage (`training.teacher`)."""
 
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +12,7 @@ from learner_parts import flat_weights, make_group, make_trajectory, random_grou
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.options.teacher import add_teaching
@@ -137,3 +143,128 @@ def test_a_teacher_that_is_not_there_or_reads_other_tokens_is_refused(tmp_path):
     name = load_base(other).name
     with pytest.raises(SettingsError, match=r"has another vocabulary than model.name 'tiny'"):
         make_learner("training.algorithm=distill", f"training.teacher={name}")
+
+
+@torch.no_grad()
+def complete(model, body):
+    """The answer of `/completions` with `echo`, as vLLM gives it."""
+    ids = torch.tensor(body["prompt"])
+    logprobs = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+    told = logprobs[:-1].gather(1, ids[1:, None])[:, 0].tolist()
+    tokens = [f"token_id:{token}" for token in body["prompt"]]
+    return {"token_logprobs": [None, *told], "tokens": tokens}
+
+
+@contextmanager
+def endpoint(answer, models=("wise",)):
+    """Yields the URL of a server that answers with `answer(request)`, and the requests."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.reply({"object": "list", "data": [{"id": name} for name in models]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            requests.append((self.path, body))
+            logprobs = answer(body)
+            choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": logprobs}
+            self.reply({"object": "text_completion", "choices": [choice]})
+
+        def reply(self, content):
+            data = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1", requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("algorithm", ["distill", "grpo"])
+def test_an_endpoint_teaches_what_the_same_model_does_in_the_learner(teacher, algorithm):
+    folder, policy = teacher
+    groups, learnt = random_groups(vocab=300), []
+    with endpoint(lambda body: complete(policy.model, body)) as (url, requests):
+        for name in (folder, url):
+            learner = make_learner(f"training.algorithm={algorithm}", f"training.teacher={name}")
+            metrics = learner.update(groups)
+            learnt.append((metrics["train/teacher_kl"], flat_weights(learner)))
+    trajectories = [each for group in groups for each in group.trajectories]
+    assert len(requests) == len(trajectories)
+    for path, body in requests:
+        assert path == "/v1/completions"
+        assert (body["model"], body["echo"], body["temperature"]) == ("wise", True, 1.0)
+    sent = {tuple(body["prompt"]) for _, body in requests}
+    assert sent == {(*each.prompt_ids, *each.token_ids) for each in trajectories}
+    (local, weights), (served, served_weights) = learnt
+    assert served == pytest.approx(local, abs=1e-5)
+    # One step of AdamW moves each weight by the rate, in the direction of its gradient
+    assert np.isclose(weights, served_weights, atol=1e-4).mean() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda body: None, "answered no log-probabilities"),
+        (lambda body: {"token_logprobs": [-1.0], "tokens": ["a"]}, "answered 1 log-probabilities"),
+        (
+            lambda body: {"token_logprobs": [None] * len(body["prompt"]), "tokens": []},
+            "it must say those of a prompt",
+        ),
+        (
+            lambda body: {
+                "token_logprobs": [None, *[-1.0] * (len(body["prompt"]) - 1)],
+                "tokens": [f"token_id:{token + 1}" for token in body["prompt"]],
+            },
+            "has read other tokens than it was sent",
+        ),
+    ],
+)
+def test_an_endpoint_that_says_something_else_ends_the_run(answer, message):
+    with endpoint(answer) as (url, _):
+        learner = make_learner("training.algorithm=distill", f"training.teacher={url}")
+        with pytest.raises(TrainingError, match=message):
+            learner.update(random_groups(vocab=300))
+
+
+def test_one_of_several_models_is_named():
+    with endpoint(lambda body: None, ("wise", "wiser")) as (url, _):
+        words = "training.algorithm=distill", f"training.teacher={url}"
+        with pytest.raises(SettingsError, match=r"wise, wiser: name one in training.teacher_model"):
+            make_learner(*words)
+        with pytest.raises(SettingsError, match="has no model 'wize'; did you mean 'wise'"):
+            make_learner(*words, "training.teacher_model=wize")
+        make_learner(*words, "training.teacher_model=wiser")
+
+
+def test_an_endpoint_that_is_not_there_is_refused_at_the_start():
+    with endpoint(lambda body: None) as (url, _):
+        pass
+    with pytest.raises(SettingsError, match="does not answer: Connection error"):
+        make_learner("training.algorithm=distill", f"training.teacher={url}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("training.teacher=http://x/v1", "env_runners.temperature=0.5"), "at temperature 1"),
+        (("training.teacher=http://x/v1", "deterministic=true"), "deterministic to false"),
+        (("training.teacher=folder", "training.teacher_model=a"), "has no effect unless"),
+        (("training.teacher_model=a",), "training.teacher_model 'a' has no effect"),
+    ],
+)
+def test_settings_of_an_endpoint_that_cannot_work_are_refused(overrides, message):
+    with pytest.raises(SettingsError, match=message):
+        make_settings(*overrides)

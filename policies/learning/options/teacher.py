@@ -2,14 +2,15 @@
 
 Log pi_teacher(token) - log pi(token), whose mean is the negative reverse KL from the policy to the
 teacher, is added to the token's advantage. Rewards tell an episode's worth once; this tells each
-token's. The teacher is a second model in every learner's memory, and nothing of it is trained.
+token's. The teacher is a second model in every learner's memory (sharded where the base is), or a
+server's, and nothing of it is trained.
 Source: Agarwal et al. 2024, "On-Policy Distillation of Language Models"; Lu and Thinking Machines
 Lab 2025, "On-Policy Distillation".
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Protocol
 
 import numpy as np
 from torch import nn
@@ -18,23 +19,59 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.peers import Peers
-from agentpeft.policies.learning.samples import Sample, Scores
+from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
+from agentpeft.policies.learning.sharded_base import ShardedBase
 from agentpeft.policies.messages import Floats
-from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora import open_adapter
 from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
 from agentpeft.policies.settings.config import Settings
 
 
-def open_teacher(settings: Settings, student: PolicyBase) -> ModelRunner:
-    """Returns what scores tokens by `training.teacher`: a model, or an adapter over its base.
+class Teacher(Protocol):
+    """Who says how likely sampled tokens are."""
 
-    Its log-probabilities are, as the policy's, at the sampling temperature. Raises: SettingsError
-    if it cannot be loaded, or does not read the same tokens as the student.
+    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
+        """Returns the log-probabilities of each member's sampled tokens."""
+
+    def end_update(self) -> int:
+        """Returns how often memory ran out in this update."""
+
+
+class ModelTeacher:
+    """A teacher in the learner's own process."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+
+    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
+        """Returns the log-probabilities of each member's sampled tokens."""
+        return self._runner.score(members, [POLICY_PASS])
+
+    def end_update(self) -> int:
+        """Returns how often memory ran out in this update."""
+        return self._runner.end_update()
+
+
+def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teacher | None:
+    """Returns what scores tokens by `training.teacher`; None without one.
+
+    It is a model, an adapter over its base, or an endpoint. Its log-probabilities are, as the
+    policy's, at the sampling temperature. Raises: SettingsError if it cannot be loaded or reached,
+    or does not read the same tokens as the student.
     """
-    name, num_gpus = settings.training.teacher, settings.learners.num_gpus_per_learner
+    training, num_gpus = settings.training, settings.learners.num_gpus_per_learner
+    name, is_sharded = training.teacher, settings.learners.shard_base
+    if name is None:
+        return None
+    if training.is_taught_by_endpoint:
+        # It needs `openai`, which a learner without such a teacher does not
+        from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
+
+        return EndpointTeacher(name, training.teacher_model)
     try:
-        base = load_base(settings.with_model(name=name, adapter=None), num_gpus)
+        loaded = settings.with_model(name=name, adapter=None)
+        base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded)
     except SettingsError as error:
         raise SettingsError(f"training.teacher {name!r}: {error}") from error
     if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
@@ -46,16 +83,15 @@ def open_teacher(settings: Settings, student: PolicyBase) -> ModelRunner:
     if base.adapter_path is not None:
         network = open_adapter(base, base.adapter_path)
     policy = FrozenPolicy(base, network.requires_grad_(False))
-    return ModelRunner(settings, policy, Critic(None, policy, settings.seed))
+    sharded_base = ShardedBase(policy, peers, choose_device(num_gpus)) if is_sharded else None
+    critic = Critic(None, policy, settings.seed)
+    return ModelTeacher(ModelRunner(settings, policy, critic, sharded_base))
 
 
-def teach(
-    samples: Sequence[Sample], teacher: ModelRunner, peers: Peers, coeff: float
-) -> list[Sample]:
+def teach(samples: Sequence[Sample], teacher: Teacher, peers: Peers, coeff: float) -> list[Sample]:
     """Returns the samples with what the teacher adds, each learner asking it about its share."""
     members = [sample.member for sample in samples]
-    scores = peers.divide(members, partial(teacher.score, passes=[POLICY_PASS]))
-    return add_teaching(samples, scores, coeff)
+    return add_teaching(samples, peers.divide(members, teacher.score), coeff)
 
 
 def add_teaching(

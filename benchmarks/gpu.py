@@ -1,0 +1,459 @@
+"""What does an update cost on this GPU, and where do its choices pay?
+
+    python benchmarks/gpu.py
+    python benchmarks/gpu.py learner-7b head --minutes 8 --results figures.jsonl
+
+One GPU, or with tiny shapes the CPU (so without a GPU, or by --tiny). One JSON line for each
+figure, with the card and torch's version, printed and appended to --results. What is there already
+of the same card and version is not measured again, so a part that was cut short, by --minutes or by
+the machine, goes on where it was. Weights are random.
+
+    learner-0.5b, -7b, -32b  an update of GRPO on LoRA weights, groups of eight, 700 + 500 ± 60 %:
+                             tokens/s (each episode with its prompt), share of the card's peak (a
+                             dense product in bfloat16, measured beside it), bytes a token of the
+                             micro-batch at the most. As many layers as fit; then scaled to all
+    layouts                  the same at 0.5b with prompts shared, whole sequences packed, padded
+                             rows, and by TRL's loss, as much of a micro-batch
+    head                     the output layer of 7b over 4,096 tokens: seconds and errors of its
+                             products in float32, in TF32, and with bfloat16 inputs (what learners
+                             take); log-probabilities and gradients by how many logits are made at
+                             once (`linear_logprobs.MAX_LOGITS`)
+    delivery                 the weights of 7b with an adapter fused, and the adapter alone as
+                             layers hold it: seconds until they are in the served model
+    served                   the share of a small step that a bfloat16 model serves
+    vllm                     seconds of a delivery to vLLM, and sampled tokens/s, at 0.5b
+
+All parts but vllm do without gymnasium, sqlglot, Ray and vLLM: where the package is not installed,
+`PYTHONPATH=.` will do, with torch, transformers, peft and pydantic. What cannot be measured here is
+a line with `left_out` and the reason.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import small_steps
+import torch
+import transformers
+from gpu_work import (
+    DENSE_BFLOAT16_TFLOPS,
+    RANK,
+    SHAPES,
+    TINY_SHAPES,
+    Shape,
+    count_work,
+    fitting_layers,
+    learn,
+    make_model,
+    make_policy,
+    make_settings,
+    measure_bytes,
+    measure_peak,
+    measure_s,
+    random_weights,
+    shape_groups,
+)
+from torch import nn
+
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.fusing import merged_state, slot_state
+from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.messages import AdapterVersion, GenerationRequest
+from agentpeft.policies.models import linear_logprobs
+from agentpeft.policies.models.float_head import float_product, takes_bfloat16
+from agentpeft.policies.models.lora import LoraPolicy
+
+RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
+Values = dict[str, Any]
+Figure = tuple[str, Callable[[], Values]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where is measured, and how much."""
+
+    device: torch.device
+    is_tiny: bool
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The models' shapes."""
+        return TINY_SHAPES if self.is_tiny else SHAPES
+
+    @property
+    def repeats(self) -> int:
+        """How often a short figure is measured."""
+        return 2 if self.is_tiny else 5
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return 128 if self.is_tiny else 8192
+
+    def peak(self) -> float:
+        """Measures the card's operations per second."""
+        return measure_peak(self.device, 256 if self.is_tiny else 8192, self.repeats)
+
+
+class LeftOutError(Exception):
+    """A figure cannot be measured here; the message says why."""
+
+
+def learner_figures(bench: Bench, name: str) -> Iterator[Figure]:
+    """Yields the one figure of a size."""
+    yield f"learner-{name}", lambda: measure_learner(bench, bench.shapes[name])
+
+
+def layout_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields the layouts, without gradient checkpointing."""
+    shape = bench.shapes["0.5b"]
+    for layout in ("shared", "packed", "padded"):
+        yield f"layouts {layout}", partial(measure_learner, bench, shape, layout)
+    yield "layouts trl", partial(measure_trl, bench, shape)
+
+
+def measure_learner(bench: Bench, shape: Shape, layout: str = "shared") -> Values:
+    """Returns the figures of updates."""
+    num_layers = fitting_layers(shape, bench.device)
+    model = make_model(shape, bench.device, num_layers=num_layers, is_padded=layout == "padded")
+    settings = make_settings(
+        bench.max_tokens,
+        shares_prompts=layout == "shared",
+        is_checkpointed=shape.is_checkpointed,
+    )
+    learner = Learner(settings, make_policy(model, shape.is_checkpointed))
+    groups = shape_groups(shape)
+    repeats = 2 if shape.num_groups < 16 else 3
+    seconds = measure_s(lambda: learn(learner, groups), bench.device, repeats)
+    num_bytes = measure_bytes(lambda: learn(learner, groups), bench.device)
+    work, peak = count_work(shape, num_layers, groups), bench.peak()
+    whole = count_work(shape, shape.num_layers, groups)
+    rate = work.operations / seconds
+    return {
+        "update_s": round(seconds, 4),
+        "tokens_per_s": round(whole.tokens * rate / whole.operations, 1),
+        "share_of_peak": round(rate / peak, 4),
+        "peak_tflops": float(f"{peak / 1e12:.4g}"),
+        **share_of_nominal(bench, rate),
+        "bytes_per_token": round(num_bytes / bench.max_tokens),
+        "num_layers": num_layers,
+        "of_layers": shape.num_layers,
+        "is_checkpointed": shape.is_checkpointed,
+        "max_tokens": bench.max_tokens,
+    }
+
+
+def share_of_nominal(bench: Bench, rate: float) -> Values:
+    """Returns what the maker says of the card, if it is known, and the share of it."""
+    card = card_name(bench.device)
+    known = [name for name in DENSE_BFLOAT16_TFLOPS if name in card]
+    if not known:
+        return {}
+    nominal = DENSE_BFLOAT16_TFLOPS[max(known, key=len)]
+    return {"nominal_tflops": nominal, "share_of_nominal": round(rate / 1e12 / nominal, 4)}
+
+
+def measure_trl(bench: Bench, shape: Shape) -> Values:
+    """Returns the same of TRL's loss and gradients over the same episodes."""
+    if find_spec("trl") is None:
+        raise LeftOutError("trl is not installed")
+    from gpu_trl import make_update
+
+    model, groups = make_model(shape, bench.device), shape_groups(shape)
+    with TemporaryDirectory() as folder:
+        update = make_update(model, groups, RANK, bench.max_tokens, Path(folder))
+        seconds = measure_s(update, bench.device, 3)
+        num_bytes = measure_bytes(update, bench.device)
+    work, peak = count_work(shape, shape.num_layers, groups), bench.peak()
+    return {
+        "update_s": round(seconds, 4),
+        "tokens_per_s": round(work.tokens / seconds, 1),
+        "share_of_peak": round(work.operations / seconds / peak, 4),
+        "peak_tflops": float(f"{peak / 1e12:.4g}"),
+        "bytes_per_token": round(num_bytes / bench.max_tokens),
+        "max_tokens": bench.max_tokens,
+    }
+
+
+def head_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields products one by one, then the whole of `linear_logprobs`."""
+    for product in ("logits", "sums"):
+        for way in ("float32", "tf32", "bfloat16"):
+            yield f"head {product} {way}", partial(measure_product, bench, product, way)
+    exponents = (12,) if bench.is_tiny else range(20, 29)
+    for bonus in (False, True):
+        yield f"head whole float32 {bonus=}", partial(measure_head, bench, bonus, None, True)
+        for exponent in exponents:
+            name = f"head whole 2^{exponent} logits {bonus=}"
+            yield name, partial(measure_head, bench, bonus, exponent, False)
+
+
+def draw_head(bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns states (U, H) and weights (V, H) in bfloat16, whose logits are about 2."""
+    shape = bench.shapes["7b"]
+    num_rows = 32 if bench.is_tiny else 4096
+    generator = torch.Generator(bench.device).manual_seed(0)
+    draw = partial(torch.randn, device=bench.device, generator=generator)
+    states = draw(num_rows, shape.hidden).bfloat16()
+    return states, (draw(shape.vocabulary, shape.hidden) * 2 / shape.hidden**0.5).bfloat16()
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Within it products of float32 are in TF32 where the name is "high"."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def measure_product(bench: Bench, product: str, way: str) -> Values:
+    """Returns seconds of a slice of a product, and the largest error over the largest result."""
+    if way != "float32" and bench.device.type != "cuda":
+        raise LeftOutError(f"{way} products with sums in float32 are a GPU's")
+    states, weight = draw_head(bench)
+    part = weight[: linear_logprobs.slice_size(len(states), bench.device)]
+    left, right = (states, part.T) if product == "logits" else (states @ part.T, part)
+    if product == "sums":
+        left = left.float().softmax(-1)
+    exact = left[:64].double() @ right.double()
+    as_it_is = way == "bfloat16"
+    operands = (left, right) if as_it_is else (left.float(), right.float())
+    with matmul_precision("high" if way == "tf32" else "highest"):
+        compute = partial(float_product, *operands)
+        error = (compute()[:64].double() - exact).abs().max() / exact.abs().max()
+        seconds = measure_s(compute, bench.device, bench.repeats)
+    return {"slice_s": round(seconds, 6), "error": float(f"{error.item():.3g}")}
+
+
+def measure_head(bench: Bench, bonus: bool, exponent: int | None, is_float: bool) -> Values:
+    """Returns seconds and bytes of log-probabilities and gradients."""
+    states, weight = draw_head(bench)
+    head = nn.Linear(1, 1, bias=False)
+    head.weight = nn.Parameter(weight.float() if is_float else weight, requires_grad=False)
+    targets = torch.arange(len(states), device=bench.device)
+    rows, states = targets.clone(), states.requires_grad_()
+
+    def compute() -> torch.Tensor:
+        logprobs, entropy = linear_logprobs.linear_logprobs(
+            states, head, rows, targets, has_entropy_gradient=bonus
+        )
+        (grad,) = torch.autograd.grad((logprobs + entropy).sum(), states)
+        return grad
+
+    kind, limits = bench.device.type, linear_logprobs.MAX_LOGITS
+    before = limits[kind]
+    limits[kind] = before if exponent is None else 2**exponent
+    try:
+        seconds = measure_s(compute, bench.device, bench.repeats)
+        num_bytes = measure_bytes(compute, bench.device)
+    finally:
+        limits[kind] = before
+    return {
+        "head_s": round(seconds, 5),
+        "us_per_token": round(1e6 * seconds / len(states), 3),
+        "bytes_per_token": round(num_bytes / len(states)),
+        "takes_bfloat16": takes_bfloat16(head.weight.dtype, bench.device),
+    }
+
+
+def delivery_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields what a runner does with an adapter, by ways of serving, and the hash of it."""
+    for way in ("fused", "native", "hash"):
+        yield f"delivery {way}", partial(measure_delivery, bench, way)
+
+
+def measure_delivery(bench: Bench, way: str) -> Values:
+    """Returns seconds until the served weights are in place."""
+    model = make_model(bench.shapes["7b"], bench.device)
+    if way == "native":
+        policy = make_policy(model)
+        assert isinstance(policy, LoraPolicy)
+        state = policy.base.model.state_dict()
+        adapter = make_adapter({n: w.shape for n, w in policy.adapter_weights().items()})
+        serve = partial(slot_state, state, adapter, policy.scaling)
+    else:
+        state = model.state_dict()
+        linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in linear.keys() - {"lm_head"}:
+            out, into = linear[name].weight.shape
+            prefix = f"base_model.model.{name}"
+            shapes[f"{prefix}.lora_A.weight"] = (RANK, into)
+            shapes[f"{prefix}.lora_B.weight"] = (out, RANK)
+        adapter = make_adapter(shapes)
+        serve = partial(merged_state, state, adapter)
+    num_mib = sum(weight.nbytes for weight in adapter.weights.values()) / 2**20
+    if way == "hash":
+        version = partial(make_version, 1, "gpu", adapter.weights, 2.0)
+        return {"hash_s": round(measure_s(version, bench.device, 2), 5), "mib": round(num_mib, 2)}
+
+    def deliver() -> float:
+        weights, effect = serve()
+        for name, weight in weights.items():
+            state[name].copy_(weight)
+        return effect.share
+
+    with torch.no_grad():
+        share = deliver()
+        seconds = measure_s(deliver, bench.device, 2)
+    return {"delivery_s": round(seconds, 4), "mib": round(num_mib, 2), "served": round(share, 4)}
+
+
+def make_adapter(shapes: dict[str, tuple[int, ...]]) -> AdapterVersion:
+    """Returns random weights of an adapter."""
+    return make_version(0, "gpu", random_weights(shapes), 2.0)
+
+
+def served_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields shares after some numbers of steps."""
+    width = 64 if bench.is_tiny else 1024
+    for steps in (1,) if bench.is_tiny else (1, 10, 50):
+        name = f"served {steps} steps"
+        yield name, partial(small_steps.measure, steps, 1e-5, width, bench.device)
+
+
+def vllm_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields deliveries and sampling, by ways of serving."""
+    for serving in ("fused", "native"):
+        yield f"vllm {serving}", partial(measure_vllm, bench, serving)
+
+
+def measure_vllm(bench: Bench, serving: str) -> Values:
+    """Returns seconds of deliveries to an engine, and how fast it samples."""
+    if find_spec("vllm") is None:
+        raise LeftOutError("vllm is not installed")
+    import adapter_sync
+
+    from agentpeft.policies.engines.vllm.settings import VllmSettings
+    from agentpeft.policies.engines.vllm.start import start_engine
+
+    is_gpu = bench.device.type == "cuda"
+    settings = VllmSettings(
+        serving=serving,
+        dtype="bfloat16" if is_gpu else "float32",
+        max_context_tokens=256,
+        max_concurrent=8 if bench.is_tiny else 256,
+        max_rank=RANK,
+        kv_cache_bytes=None if is_gpu else 2**28,
+        gpu_share=float(is_gpu),
+    )
+    with TemporaryDirectory() as folder:
+        shapes = adapter_sync.save_model("tiny" if bench.is_tiny else "0.5b", Path(folder))
+        seconds = adapter_sync.measure(Path(folder), shapes, settings, bench.repeats)
+        num_episodes, num_tokens = (16, 8) if bench.is_tiny else (1024, 128)
+        with closing(start_engine(Path(folder), [0], settings)) as engine:
+            engine.load_adapter(adapter_sync.make_adapter(1, RANK, shapes))
+            rng = np.random.default_rng(0)
+            requests = [
+                GenerationRequest(f"s{number}", ids, (number,), 1.0, num_tokens)
+                for number, ids in enumerate(rng.integers(1, 500, (num_episodes, 64)))
+            ]
+            engine.update_sessions(opened=[request.session for request in requests])
+
+            async def sample() -> int:
+                done = await asyncio.gather(*map(engine.generate, requests))
+                return sum(len(each.token_ids) for each in done)
+
+            start_s = time.perf_counter()
+            sampled = asyncio.run(sample())
+            sampling_s = time.perf_counter() - start_s
+    return {
+        "delivery_s": round(float(np.median(seconds)), 4),
+        "sampled_tokens_per_s": round(sampled / sampling_s, 1),
+        "num_sampled_tokens": sampled,
+    }
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    **{f"learner-{name}": partial(learner_figures, name=name) for name in SHAPES},
+    "layouts": layout_figures,
+    "head": head_figures,
+    "delivery": delivery_figures,
+    "served": served_figures,
+    "vllm": vllm_figures,
+}
+
+
+def card_name(device: torch.device) -> str:
+    """Returns the card's own name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def measure(figure: Callable[[], Values]) -> Values:
+    """Returns a figure's values, or why there are none."""
+    try:
+        return figure()
+    except LeftOutError as error:
+        return {"left_out": str(error)}
+    except torch.OutOfMemoryError as error:
+        return {"left_out": f"memory does not suffice: {str(error).partition('.')[0]}"}
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def main() -> None:
+    """Measures the parts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (all)")
+    parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of a part (8)")
+    parser.add_argument("--results", type=Path, help=f"file to append to ({RESULTS.name})")
+    parser.add_argument("--again", action="store_true", help="measures what is there as well")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - PARTS.keys():
+        parser.error(f"there is no part {sorted(unknown)[0]!r}: {', '.join(PARTS)}")
+    is_tiny = options.tiny or not torch.cuda.is_available()
+    if is_tiny:
+        torch.set_num_threads(1)  # several would only wait for each other
+    bench = Bench(torch.device("cpu" if is_tiny else "cuda"), is_tiny)
+    results = options.results or (None if is_tiny else RESULTS)
+    run = {
+        "card": card_name(bench.device),
+        "is_tiny": is_tiny,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    done = set() if options.again else read_done(results, run)
+    for name in options.parts or PARTS:
+        start_s = time.monotonic()
+        todo = [each for each in PARTS[name](bench) if each[0] not in done]
+        for number, (title, figure) in enumerate(todo):
+            if time.monotonic() - start_s > 60 * options.minutes:
+                print(json.dumps({"stopped": name, "figures_left": len(todo) - number}), flush=True)
+                break
+            begun_s = time.monotonic()
+            values = measure(figure)
+            row = {"figure": title, **values, "took_s": round(time.monotonic() - begun_s, 1), **run}
+            print(json.dumps(row), flush=True)
+            if results is not None:
+                with results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+def read_done(results: Path | None, run: Values) -> set[str]:
+    """Returns the figures that a file has of such a run; not what was left out."""
+    if results is None or not results.is_file():
+        return set()
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    same = [row for row in rows if run.items() <= row.items() and "left_out" not in row]
+    return {row["figure"] for row in same}
+
+
+if __name__ == "__main__":
+    main()

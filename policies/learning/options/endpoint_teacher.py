@@ -1,0 +1,109 @@
+"""A teacher that a server has: `training.teacher` is the URL of an OpenAI-compatible endpoint.
+
+`/completions` with `echo` says how likely the served model finds each token of a prompt, which
+vLLM and SGLang answer and most closed services do not. Prompts are token ids, so that what was
+sampled is what is scored, never text that is tokenized again. What it does not protect against: a
+server that reads the same ids as other words, where it does not say the ids that it has read.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from openai import APIError, OpenAI
+from openai.types.completion_choice import Logprobs
+
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.policies.engines.openai import KEY_VARIABLE, MAX_RETRIES
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.messages import Ids
+
+_NUM_REQUESTS = 32
+"""Requests at once, of each learner: the server batches them."""
+_ID_PREFIX = "token_id:"
+
+
+class EndpointTeacher:
+    """Asks an endpoint for the log-probabilities of sampled tokens, at temperature 1."""
+
+    def __init__(self, url: str, model: str | None) -> None:
+        """`model` None is the one that the endpoint has.
+
+        Raises: SettingsError where it does not answer, or has no such model.
+        """
+        self._url = url
+        key = os.environ.get(KEY_VARIABLE, "none")
+        self._client = OpenAI(base_url=url, api_key=key, max_retries=MAX_RETRIES)
+        try:
+            known = [each.id for each in self._client.with_options(max_retries=1).models.list()]
+        except APIError as error:
+            raise SettingsError(f"training.teacher {url!r} does not answer: {error}") from None
+        if model is None and len(known) != 1:
+            raise SettingsError(
+                f"training.teacher {url!r} has the models {', '.join(known) or 'none'}: name one "
+                "in training.teacher_model"
+            )
+        if model is not None and model not in known:
+            raise SettingsError(
+                f"training.teacher {url!r} has no model {model!r}{did_you_mean(model, known)}"
+            )
+        self._model = model or known[0]
+
+    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
+        """Returns the log-probabilities of each member's sampled tokens.
+
+        Raises: TrainingError where the endpoint fails, or has read other tokens.
+        """
+        with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
+            return list(pool.map(self._score, members))
+
+    def end_update(self) -> int:
+        """Returns 0: the memory is the server's."""
+        return 0
+
+    def _score(self, member: GroupMember) -> Scores:
+        trajectory = member.trajectory
+        if not member.num_sampled_tokens:
+            return Scores(np.zeros(0, np.float32))
+        ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids])
+        told = self._ask(ids).token_logprobs or []
+        places = len(trajectory.prompt_ids) + np.flatnonzero(trajectory.loss_mask)
+        logprobs = [told[place] for place in places] if len(told) == len(ids) else [None]
+        if any(each is None for each in logprobs):
+            raise TrainingError(
+                f"training.teacher {self._url!r} answered {len(told)} log-probabilities for "
+                f"{len(ids)} tokens: it must say those of a prompt (`echo`), as vLLM does"
+            )
+        return Scores(np.array(logprobs, np.float32))
+
+    def _ask(self, ids: Ids) -> Logprobs:
+        """Returns what the endpoint says of all tokens, the first of which has no number."""
+        try:
+            answer = self._client.completions.create(
+                model=self._model,
+                prompt=ids.tolist(),
+                echo=True,
+                logprobs=0,
+                max_tokens=0,
+                temperature=1.0,
+                extra_body={"return_tokens_as_token_ids": True},
+            )
+        except APIError as error:
+            raise TrainingError(f"training.teacher {self._url!r}: {error}") from None
+        told = answer.choices[0].logprobs if answer.choices else None
+        if told is None:
+            raise TrainingError(f"training.teacher {self._url!r} answered no log-probabilities")
+        read = [int(each.removeprefix(_ID_PREFIX)) for each in told.tokens or () if _is_id(each)]
+        if read and read != ids.tolist():
+            raise TrainingError(
+                f"training.teacher {self._url!r} has read other tokens than it was sent"
+            )
+        return told
+
+
+def _is_id(token: str) -> bool:
+    """Returns whether a token is told as its id, which some servers do not."""
+    return token.startswith(_ID_PREFIX) and token.removeprefix(_ID_PREFIX).isdigit()
