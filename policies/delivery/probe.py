@@ -92,15 +92,16 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
             return np.concatenate(score_sequences(model, config.vocab_size, sequences))
 
     logprobs = score()
-    with policy.base_alone():
-        base_logprobs = score()
+    if policy.probed_base is None:  # it stays as it is, so it is asked once
+        with policy.base_alone():
+            policy.probed_base = score()
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
     default = _BFLOAT16_LIMIT if is_autocast or is_bfloat16 else _EXACT_LIMIT
     limits = settings.fault_tolerance
     limit = limits.max_probe_difference or default
-    return Probe(sequences, logprobs, base_logprobs, limit, limits.min_served_effect)
+    return Probe(sequences, logprobs, policy.probed_base, limit, limits.min_served_effect)
 
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:

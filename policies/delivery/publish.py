@@ -3,13 +3,13 @@
 It has three steps, each in another process:
 
 1. `pack`, the learner's: the adapter, a receipt of it, and what a probe of it must give.
-2. `unpack`, each runner's: checks what arrived, serves it, and lets the engine answer the probe.
+2. `unpack`, each runner's: serves what arrived, checks it, and lets the engine answer the probe.
 3. `check`, the driver's: compares each answer with receipt and probe.
 
-The receipt proves what arrived: the runner hashes it anew. The probe, every `probe_interval`
-versions, proves what is served: learner and engine must give fixed token sequences the same
-log-probabilities, the engine must be nearer to the adapter than to the base, and its weights must
-hold the learner's change. Between two probes the receipt alone speaks.
+The receipt proves what arrived: whoever loads the weights hashes them anew, once. The probe, every
+`probe_interval` versions, proves what is served: learner and engine must give fixed token sequences
+the same log-probabilities, the engine must be nearer to the adapter than to the base, and its
+weights must hold the learner's change. Between two probes the receipt alone speaks.
 
 The adapter goes from process to process; the driver has a reference to it and the answers.
 `EnvRunnerGroup.load_adapter` asks the runners, and replaces one whose answer is not right.
@@ -27,7 +27,7 @@ from agentpeft.policies.delivery.probe import (
     make_probe,
 )
 from agentpeft.policies.delivery.version import ack_of
-from agentpeft.policies.errors import DeliveryError
+from agentpeft.policies.errors import DeliveryError, EngineError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids, Ref
 
 if TYPE_CHECKING:  # no process needs both
@@ -59,7 +59,10 @@ class DeliveryAnswer:
 
 def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
     """Returns the learner's present adapter, its receipt, and a probe if one is due."""
-    adapter, settings = learner.adapter(), learner.settings
+    from agentpeft.policies.models.load import travels_in_bfloat16
+
+    settings = learner.settings
+    adapter = learner.adapter(in_bfloat16=travels_in_bfloat16(settings, learner.policy.model))
     interval = settings.fault_tolerance.probe_interval
     is_due = interval > 0 and adapter.version % interval == 0
     has_weights = settings.env_runners.engine != "scripted"
@@ -74,12 +77,16 @@ def unpack(
 
     Raises: DeliveryError if something else arrived than was sent, EngineError.
     """
-    received = ack_of(adapter).sha256
-    if received != adapter.sha256:
-        sent = f"{received:.12}, sent was {adapter.sha256:.12}"
+    try:
+        ack, proof = runner.serve(adapter, sequences)
+    except EngineError:
+        ack, proof = ack_of(adapter), None  # what does not fit may have been damaged on its way
+        if ack.sha256 == adapter.sha256:
+            raise
+    if ack.sha256 != adapter.sha256:
+        sent = f"{ack.sha256:.12}, sent was {adapter.sha256:.12}"
         raise DeliveryError(f"adapter {adapter.version} arrived damaged ({sent})")
-    ack = runner.load_adapter(adapter)
-    return DeliveryAnswer(ack, None if sequences is None else runner.prove(sequences))
+    return DeliveryAnswer(ack, proof)
 
 
 def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:

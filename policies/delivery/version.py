@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agentpeft.policies.messages import AdapterAck, AdapterVersion, Floats
+from agentpeft.policies.messages import AdapterAck, AdapterVersion, Bits, Floats
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of PEFT's format."""
@@ -24,7 +24,7 @@ def is_whole_model(folder: Path) -> bool:
     return (folder / MODEL_CONFIG).is_file() and not (folder / ADAPTER_CONFIG).is_file()
 
 
-def compute_hash(weights: Mapping[str, Floats]) -> str:
+def compute_hash(weights: Mapping[str, Floats | Bits]) -> str:
     """Returns the SHA-256 over names, shapes, dtypes and bytes, independent of the order."""
     digest = hashlib.sha256()
     for name in sorted(weights):
@@ -35,7 +35,7 @@ def compute_hash(weights: Mapping[str, Floats]) -> str:
 
 
 def make_version(
-    version: int, run_name: str, weights: Mapping[str, Floats], scaling: float
+    version: int, run_name: str, weights: Mapping[str, Floats | Bits], scaling: float
 ) -> AdapterVersion:
     """Returns `weights` under a name that the run uses once; `scaling` multiplies B A."""
     name = f"{run_name}-{version:06d}"

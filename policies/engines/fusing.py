@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import torch
+from torch import Tensor
 
 from agentpeft.policies.delivery.version import LORA_A, LORA_B
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import AdapterVersion
+from agentpeft.policies.messages import AdapterVersion, Bits, Floats
 
 _PREFIX = "base_model.model."
 
@@ -68,7 +69,7 @@ def slot_state(
         if shape != weight.shape or scaling != adapter.scaling:
             own = f"{weight.shape}, scaled by {adapter.scaling:g}"
             raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {own}")
-    held = {n: torch.tensor(w).to(state[_slot_name(n)]) for n, w in adapter.weights.items()}
+    held = {n: tensor_of(w).to(state[_slot_name(n)]) for n, w in adapter.weights.items()}
     return {_slot_name(name): weight for name, weight in held.items()}, slot_effect(held, adapter)
 
 
@@ -79,12 +80,31 @@ def slot_effect(held: Mapping[str, torch.Tensor], adapter: AdapterVersion) -> Se
     """
     effect = ServedEffect()
     for name in target_names(adapter):
-        pair = [torch.tensor(adapter.weights[each]).double() for each in _pair(name)]
-        served = [held[each].double().cpu() for each in _pair(name)]
-        (down, up), factor = pair, adapter.scaling**2
-        effect.served += factor * float(((up.T @ served[1]) * (down @ served[0].T)).sum())
-        effect.sent += factor * float(((up.T @ up) * (down @ down.T)).sum())
+        down, up = (tensor_of(adapter.weights[each]) for each in _pair(name))
+        served_down, served_up = (held[each].cpu() for each in _pair(name))
+        factor = adapter.scaling**2
+        sent = factor * _inner_product(up, up, down, down)
+        effect.sent += sent
+        is_same = _is_same(served_up, up) and _is_same(served_down, down)
+        served = sent if is_same else factor * _inner_product(up, served_up, down, served_down)
+        effect.served += served
     return effect
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _inner_product(up: Tensor, other_up: Tensor, down: Tensor, other_down: Tensor) -> float:
+    """Returns <up down, other_up other_down>."""
+    ups, downs = up.float().T @ other_up.float(), down.float() @ other_down.float().T
+    return float((ups.double() * downs.double()).sum())
+
+
+def tensor_of(weight: Floats | Bits) -> Tensor:
+    """Returns an adapter's weight as a tensor of its own, float32 or bfloat16."""
+    tensor = torch.tensor(weight)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
 
 def _slot_name(name: str) -> str:
@@ -106,10 +126,10 @@ def merged_weight(
     """Returns a weight with its change, of the base's type and on its device; adds to `effect`."""
     before = base.float()
     if name in adapter.weights:
-        after = torch.tensor(adapter.weights[name]).to(before)
+        after = tensor_of(adapter.weights[name]).to(before)
         sent = after - before
     else:
-        down, up = (torch.tensor(adapter.weights[each]).to(before) for each in _pair(name))
+        down, up = (tensor_of(adapter.weights[each]).to(before) for each in _pair(name))
         sent = (up @ down).mul_(adapter.scaling)
         after = before + sent
     merged = _rounded(after, base.dtype, name)

@@ -27,7 +27,10 @@ from agentpeft.policies.messages import (
 )
 from agentpeft.policies.rollout.chat import TextChat
 
-_MAX_RETRIES = 5
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""The environment variable with an endpoint's key."""
+MAX_RETRIES = 5
+"""How often an endpoint is asked again after what may pass."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class OpenAIEngine:
         self._endpoint, self._chat = endpoint, chat
         self.num_tokens: dict[str, int] = {}
         self._client = AsyncOpenAI(
-            base_url=endpoint.url, api_key=endpoint.api_key, max_retries=_MAX_RETRIES
+            base_url=endpoint.url, api_key=endpoint.api_key, max_retries=MAX_RETRIES
         )
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:

@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
-import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.torch import save_file
 
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS, LORA_A
+from agentpeft.policies.engines.fusing import tensor_of
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import AdapterVersion
+from agentpeft.policies.messages import AdapterVersion, Bits, Floats
 
 
 def lora_rank(adapter: AdapterVersion) -> int | None:
@@ -21,7 +22,7 @@ def lora_rank(adapter: AdapterVersion) -> int | None:
 def write_adapter(adapter: AdapterVersion, folder: Path) -> None:
     """Writes an adapter (or all weights, which then have no PEFT config) into a folder."""
     fields = {name: str(vars(adapter)[name]) for name in ("version", "name", "sha256", "scaling")}
-    weights = {name: np.ascontiguousarray(weight) for name, weight in adapter.weights.items()}
+    weights = {name: tensor_of(weight) for name, weight in adapter.weights.items()}
     save_file(weights, folder / ADAPTER_WEIGHTS, {"format": "pt", **fields})
     rank = lora_rank(adapter)
     if rank is None:
@@ -41,11 +42,17 @@ def write_adapter(adapter: AdapterVersion, folder: Path) -> None:
 def read_adapter(folder: Path) -> AdapterVersion:
     """Returns what `write_adapter` wrote; the hash is the one noted. Raises: EngineError."""
     try:
-        with safe_open(folder / ADAPTER_WEIGHTS, "numpy") as file:
+        with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
             noted = file.metadata()
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = {name: _array_of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         return AdapterVersion(
             int(noted["version"]), noted["name"], noted["sha256"], float(noted["scaling"]), weights
         )
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise EngineError(f"the adapter in {folder} cannot be read: {error}") from None
+
+
+def _array_of(weight: torch.Tensor) -> Floats | Bits:
+    is_bfloat16 = weight.dtype == torch.bfloat16
+    array: Floats | Bits = (weight.view(torch.uint16) if is_bfloat16 else weight).numpy()
+    return array

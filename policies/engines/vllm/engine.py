@@ -2,6 +2,7 @@
 
 vLLM's own part runs in one process beside this one, on CPUs too: a second one for its worker would
 share memory with it by polling, on cores that the model needs. That process ends with this one.
+Over several GPUs it has a process for each besides, which ends with it.
 """
 
 import asyncio
@@ -249,11 +250,10 @@ class VllmEngine:
             )
         with TemporaryDirectory(prefix="agentpeft-adapter-") as folder:
             write_adapter(adapter, Path(folder))
-            (answer,) = await self._call(
+            answers = await self._call(
                 lambda: self._llm.collective_rpc("receive_adapter", args=(folder, is_fused))
             )
-            if "error" in answer:
-                raise EngineError(answer["error"])
+            answer = _agreed(answers)
             lora = None if is_fused else await self._fill_slot(adapter, folder)
         is_alone = not self._served  # else its name tells its keys and values from the others'
         if is_alone and not await self._call(self._llm.reset_prefix_cache):
@@ -290,3 +290,14 @@ class VllmEngine:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+def _agreed(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what all workers answer. Raises: EngineError on an error, or where they differ."""
+    for answer in answers:
+        if "error" in answer:
+            raise EngineError(str(answer["error"]))
+    receipts = [{n: v for n, v in answer.items() if n != "served_effect"} for answer in answers]
+    if any(receipt != receipts[0] for receipt in receipts):
+        raise EngineError(f"vLLM's workers have received different adapters: {receipts}")
+    return answers[0]

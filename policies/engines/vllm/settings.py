@@ -29,6 +29,8 @@ class VllmSettings:
 
     `serving`: "native" runs LoRA's own kernels beside the base's, "fused" changes the weights.
     `gpu_share` 0 computes on the CPU. `kv_cache_bytes` None: what is left of the GPU's share.
+    `num_parts`: over so many GPUs (or processes on CPUs) each layer is divided, by vLLM's tensor
+    parallelism; share, memory and threads are then each one's.
     Without an adapter nothing is served if `needs_adapter`; "native" serves `num_adapters` at once.
     """
 
@@ -42,6 +44,7 @@ class VllmSettings:
     num_threads: int = 2
     needs_adapter: bool = True
     num_adapters: int = 1
+    num_parts: int = 1
 
     def engine_args(self, folder: Path) -> dict[str, Any]:
         """Returns the arguments of vLLM's `AsyncEngineArgs`.
@@ -60,7 +63,9 @@ class VllmSettings:
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
             "enforce_eager": not self.gpu_share,  # compiling for CPUs takes minutes
-            "distributed_executor_backend": "uni",
+            "tensor_parallel_size": self.num_parts,
+            # Not Ray, which would place the parts anew: all GPUs are of the runner's machine
+            "distributed_executor_backend": "uni" if self.num_parts == 1 else "mp",
             "worker_extension_cls": _RECEIVER,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
@@ -86,7 +91,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     """Returns what a run's settings mean for a saved model.
 
     Raises: SettingsError where the memory for keys and values is less than a conversation needs,
-    or more than there is, or the model's heads do not fit.
+    or more than there is, or the model's heads do not fit, or cannot be divided over the GPUs.
     """
     own = settings.env_runners
     device = choose_device(own.num_gpus_per_env_runner)
@@ -95,6 +100,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     limit = int(shape.max_position_embeddings)
     given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
     serving = choose_serving(settings, dtype)
+    gpu_share, num_parts = divide_gpus(own.num_gpus_per_env_runner)
     result = VllmSettings(
         serving=serving,
         dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
@@ -102,25 +108,40 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         max_concurrent=own.max_concurrent_episodes,
         max_rank=settings.lora.rank,
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
-        gpu_share=own.num_gpus_per_env_runner,
+        gpu_share=gpu_share,
+        num_parts=num_parts,
         num_threads=own.num_threads,
         num_adapters=1 + settings.max_adapter_lag if serving == "native" else 1,
     )
-    _check_shape(result, shape.to_dict())
+    check_shape(result, shape.to_dict())
     return result
 
 
-def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
+def divide_gpus(num_gpus: float) -> tuple[float, int]:
+    """Returns the share of a GPU that each part of an engine has, and the number of parts.
+
+    Of 0.5 GPUs (0.5, 1), of 2 (1, 2), of 0, which is the CPU, (0, 1).
+    """
+    return min(num_gpus, 1.0), max(int(num_gpus), 1)
+
+
+def check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
+    """Raises: SettingsError, as `read_vllm_settings`; `shape` is the model's config."""
+    num_heads, num_parts = shape["num_attention_heads"], settings.num_parts
+    if num_heads % num_parts:
+        raise SettingsError(
+            f"env_runners.num_gpus_per_env_runner {num_parts} does not divide the model's "
+            f"{num_heads} attention heads: take a number that does"
+        )
     if settings.kv_cache_bytes is None:
         return
-    num_heads = shape["num_attention_heads"]
     head_size = shape.get("head_dim") or shape["hidden_size"] // num_heads
     if settings.gpu_share == 0 and head_size not in _CPU_HEAD_SIZES:
         raise SettingsError(
             f"vLLM on a CPU takes heads of {', '.join(map(str, _CPU_HEAD_SIZES))} numbers, the "
             f"model's have {head_size} (the tiny model's: tiny.hidden_size / tiny.num_heads)"
         )
-    width = head_size * (shape.get("num_key_value_heads") or num_heads)
+    width = head_size * max((shape.get("num_key_value_heads") or num_heads) // num_parts, 1)
     size = 4 if settings.dtype == "float32" else 2
     token_bytes = 2 * shape["num_hidden_layers"] * width * size
     num_blocks = -(-settings.max_context_tokens // _BLOCK_TOKENS) + 1  # one is never given away
@@ -132,7 +153,7 @@ def _check_shape(settings: VllmSettings, shape: dict[str, Any]) -> None:
             "raise it, or lower env_runners.max_context_tokens"
         )
     free = _free_bytes()
-    if settings.gpu_share == 0 and settings.kv_cache_bytes > free:
+    if settings.gpu_share == 0 and settings.kv_cache_bytes * num_parts > free:
         raise SettingsError(
             f"env_runners.kv_cache_gib {settings.kv_cache_bytes / _GIB:g} is more than the "
             f"{free / _GIB:.2g} GiB of memory that are free: lower it, or take fewer env runners"

@@ -52,7 +52,10 @@ def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSett
     """
     variables = {name: os.environ.get(name, value) for name, value in VARIABLES.items()}
     variables["OMP_NUM_THREADS"] = str(settings.num_threads)
-    claim = CoreClaim(0 if settings.gpu_share else settings.num_threads)
+    if settings.num_parts > 1:  # bound, on a CPU, each would want a memory node of its own
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    num_cores = settings.num_threads * settings.num_parts
+    claim = CoreClaim(0 if settings.gpu_share else num_cores)
     try:
         with owned_children(variables, claim.cores):
             from agentpeft.policies.engines.vllm.engine import VllmEngine

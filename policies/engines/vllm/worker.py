@@ -18,6 +18,7 @@ from agentpeft.policies.engines.fusing import (
     merged_weight,
     slot_effect,
     target_names,
+    tensor_of,
 )
 from agentpeft.policies.engines.vllm.adapter_files import read_adapter
 from agentpeft.policies.engines.vllm.checkpoint_files import CheckpointFiles
@@ -54,9 +55,7 @@ class AdapterReceiver:
 
     def _find_effect(self, adapter: AdapterVersion) -> ServedEffect:
         dtype = self.model_config.dtype
-        return slot_effect(
-            {n: torch.tensor(w, dtype=dtype) for n, w in adapter.weights.items()}, adapter
-        )
+        return slot_effect({n: tensor_of(w).to(dtype) for n, w in adapter.weights.items()}, adapter)
 
     def _fuse(self, base: CheckpointFiles, adapter: AdapterVersion) -> ServedEffect:
         """Loads whole layers anew: what the last adapter changed, and what this one changes."""
