@@ -11,8 +11,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
 from agentpeft.policies.best_checkpoint import mend_best, read_best
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.messages import EpisodeRecord, TokenRecord
+from agentpeft.policies.session_files import SESSIONS, find_then, undo_parts
 from agentpeft.policies.settings.config import Settings, merge_settings
 
 CONFIG_FILE = "config.toml"
@@ -203,19 +202,6 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
     mend_best(folder)
 
 
-def append_episodes(
-    path: Path, iteration: int, records: Iterable[EpisodeRecord | TokenRecord]
-) -> None:
-    """Appends one JSON line per episode. Raises: CheckpointError."""
-    lines = [json.dumps({"iteration": iteration, **asdict(record)}) for record in records]
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise CheckpointError(f"cannot write episodes to {str(path)!r}: {error}") from error
-
-
 def measure_logs(run_dir: Path) -> dict[str, int]:
     """Returns the size in bytes of every JSONL file of a run, by its relative name."""
     found = run_dir.rglob("*.jsonl")
@@ -240,11 +226,16 @@ def seal_logs(run_dir: Path) -> dict[str, Any]:
 
 def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
     """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
-    present = measure_logs(run_dir)
     for name, size in state["logs"].items():
-        path, expected = run_dir / name, state["log_sha256"].get(name)
-        if present.get(name, 0) < size:
-            problem = f"has {present.get(name, 0)} bytes, and had {size} at the checkpoint"
+        is_session = name.startswith(f"{SESSIONS}/")
+        path = find_then(run_dir, name, state["logs"]) if is_session else run_dir / name
+        if path is None:
+            continue
+        expected, present = state["log_sha256"].get(name), 0
+        if path.is_file():
+            present = path.stat().st_size
+        if present < size:
+            problem = f"has {present} bytes, and had {size} at the checkpoint"
         elif expected and _hash(path.read_bytes()[:size]) != expected:
             problem = "no longer begins as it did at the checkpoint"
         else:
@@ -254,6 +245,7 @@ def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
 
 def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:
     """Cuts a run's JSONL files back to what they were when measured (then unknown: to nothing)."""
+    undo_parts(run_dir, sizes)
     for name, size in measure_logs(run_dir).items():
         if size > sizes.get(name, 0):
             os.truncate(run_dir / name, sizes.get(name, 0))

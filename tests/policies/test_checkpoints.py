@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs import SettingsError
 from agentpeft.policies.checkpoints import (
-    append_episodes,
     check_logs,
     checkpoint_path,
     cut_logs,
@@ -25,7 +24,7 @@ from agentpeft.policies.checkpoints import (
     write_config,
 )
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.session_files import append_episodes
 from agentpeft.policies.settings.config import Settings
 
 
@@ -208,18 +207,6 @@ def test_a_run_whose_folder_was_deleted_is_not_made_again(tmp_path):
     with pytest.raises(CheckpointError, match="cannot write episodes"):
         append_episodes(gone / "sessions" / "train.jsonl", 1, [])
     assert not gone.exists()
-
-
-def test_episodes_are_appended_as_lines(tmp_path):
-    path = tmp_path / "sessions" / "train.jsonl"
-    messages = (("user", "1+1="), ("assistant", "2 ü"))
-    record = EpisodeRecord(4, 0, "t", ("add",), 7, Outcome.SUCCESS, 1.0, 1, 3, messages)
-    append_episodes(path, 1, [record, record])
-    append_episodes(path, 2, [record])
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["iteration"] for row in rows] == [1, 1, 2]
-    assert rows[0]["outcome"] == "success"
-    assert rows[0]["messages"][1] == ["assistant", "2 ü"]
 
 
 def test_logs_are_cut_back_to_what_they_were(tmp_path):

@@ -283,11 +283,12 @@ def test_settings_without_tools_are_refused(override):
 
 
 def test_all_calls_of_a_turn_are_answered_before_the_next():
-    chat, oracle = make_chat(), {}
+    chat, oracle, num_actions = make_chat(), {}, {}
     first = [write(chat, "execute_sql", sql="SELECT 7"), write(chat, "look")]
     first.append(write(chat, "execute_sql", sql="SELECT 8"))
 
     def say(session, turn):
+        num_actions[session] = len(oracle[session])  # which is forgotten with the group
         return "Look.".join(first) if turn == 0 else oracle[session][turn - 1]
 
     values = ["environment.kwargs.invalid_ends=false", "environment.kwargs.max_turns=9"]
@@ -299,7 +300,7 @@ def test_all_calls_of_a_turn_are_answered_before_the_next():
         groups, report = runner.sample([GroupRequest(0, 2)])
     for trajectory, record in zip(groups[0].trajectories, report.records, strict=True):
         assert trajectory.outcome is Outcome.SUCCESS
-        num_turns = len(oracle["train-000000000-0000"]) + 1
+        num_turns = num_actions["train-000000000-0000"] + 1
         assert len(trajectory.turn_ends) == record.num_turns == num_turns
         assert trajectory.turn_rewards[0] == -0.75
         assert sum(trajectory.turn_rewards[1:]) == 1 - 0.25 * (num_turns - 1)
