@@ -1,16 +1,21 @@
 """How many episodes a second does each driver play, beside the bare environment?
 
-`python benchmarks/driver_throughput.py [DRIVER …]`, in `.venv` and in `.venv-drivers`. The oracle
-plays the same 300 tasks of DB-bench through each driver whose library is installed; the model's
-time is nil. A line for each: episodes a second, those of the bare environment just before, and the
-milliseconds of this process's processor time for an episode of both.
+`python benchmarks/driver_throughput.py [DRIVER …]`, in `.venv`, in `.venv-drivers`, in `.venv-trl`,
+and in `.venv` with `PYTHONPATH=.venv-trainers`. The oracle plays the same 300 tasks of DB-bench
+through each driver whose library is installed; the model's time is nil. A line for each: episodes
+a second, those of the bare environment just before, and the milliseconds of this process's
+processor time for an episode of both, in which those of servers and harnesses are not.
 """
 
+import atexit
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +24,11 @@ from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.env_pool import EnvPool
 
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests" / "launch"))  # some of what plays is what tests play by
 GAME = "AgentPEFT/DBBench-v0"
 NUM_EPISODES = 300
+MAX_TOKENS = 20_000
 
 
 class Oracle:
@@ -151,6 +159,56 @@ def gem(num: int) -> float:
     return total
 
 
+def langgraph(num: int) -> float:
+    """Plays graphs of a chat model of LangChain's shape."""
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    from agentpeft.policies.drivers.langgraph_agent import make_graph
+
+    class Scripted(BaseChatModel):  # type: ignore[misc]
+        _llm_type = "oracle"
+
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            del tools
+            return self
+
+        def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
+            num_said = sum(message.type == "ai" for message in messages)
+            call = TOOLS.call(messages[0].content, num_said)
+            asked = [{"name": call.name, "args": dict(call.arguments), "id": "1"}]
+            said = AIMessage("", tool_calls=asked)
+            return ChatResult(generations=[ChatGeneration(message=said)])
+
+    total = 0.0
+    for task in TOOLS.tasks[:num]:
+        prompt, _ = TOOLS.env.reset(options={"task": task})
+        episode = ToolEpisode(TOOLS.env)
+        make_graph(Scripted(), episode).invoke({"messages": [("user", prompt)]})
+        total += episode.episode_return
+    return total
+
+
+def swift(num: int) -> float:
+    """Plays as ms-swift's schedulers do, an environment for each episode."""
+    import asyncio
+
+    from agentpeft.policies.drivers.swift_env import SwiftEnv
+
+    async def play() -> float:
+        total = 0.0
+        for position in range(num):
+            env = SwiftEnv({"game": GAME, "position": position})
+            prompt, *_ = await env.reset(None)
+            for action in TEXT.actions[prompt]:
+                total += (await env.step([{"role": "assistant", "content": action}]))[1]
+            await env.close()
+        return total
+
+    return asyncio.run(play())
+
+
 def inspect_ai(num: int) -> float:
     """Evaluates a mock model of Inspect AI's."""
     import inspect_ai as library
@@ -167,8 +225,165 @@ def inspect_ai(num: int) -> float:
 
     model = get_model("mockllm/model", custom_outputs=answer)
     task = make_inspect_task(GAME, num)
-    (log,) = library.eval(task, model, display="none")
+    (log,) = library.eval(task, model, display="none", log_dir=tempfile.mkdtemp())
     return sum(score.value for each in log.samples for score in each.scores.values())
+
+
+def verifiers(num: int) -> float:
+    """Evaluates by verifiers' own runner: a harness's process for each episode, and a server."""
+    from peers_at_play import evaluate_by_verifiers
+
+    os.chdir(tempfile.mkdtemp())  # where it writes what it did
+    calls = {
+        p: [TOOLS.call(p, turn) for turn in range(len(TOOLS.actions[p]))] for p in TOOLS.actions
+    }
+    returns, _ = evaluate_by_verifiers(calls, num)
+    return sum(returns)
+
+
+@cache
+def model_folder() -> str:
+    """Returns a folder with the tokenizer and the shape of the built-in model; without weights."""
+    from agentpeft.policies.models.tiny import make_tiny_config, train_tokenizer
+    from agentpeft.policies.settings.config import TinySettings
+
+    folder, tiny = tempfile.mkdtemp(), TinySettings(max_context_tokens=MAX_TOKENS)
+    train_tokenizer(TEXT.prompts, tiny).save_pretrained(folder)
+    make_tiny_config(tiny).save_pretrained(folder)
+    return folder
+
+
+def trl_rollout(num: int) -> float:
+    """Plays batches of 10 episodes as TRL's `rollout_func`; what is said is told, not sampled."""
+    import numpy as np
+    from transformers import AutoTokenizer
+
+    from agentpeft.policies.drivers.trl_environment import make_rows
+    from agentpeft.policies.drivers.trl_rollout import TrlRollout
+    from agentpeft.policies.messages import Completion, StopReason
+
+    class Scripted(TrlRollout):
+        def _generate(self, trainer: Any, contexts: Any) -> list[Completion]:
+            del trainer
+            return [self._answer(ids.tolist()) for ids in contexts]
+
+        def _answer(self, ids: list[int]) -> Completion:
+            begun = next(each for each in turns if list(each) == ids[: len(each)])
+            said = self._chat.encode_action(turns[begun][ids[len(begun) :].count(begun[-1])])
+            return Completion(said, np.zeros(len(said), np.float32), StopReason.STOP_TOKEN, 0)
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    rollout = Scripted(GAME, tokenizer=tokenizer, max_new_tokens=1000)
+    turns = {tuple(rollout._chat.begin(p).tolist()): TEXT.actions[p] for p in TEXT.prompts[:num]}
+    prompts = [row["prompt"] for row in make_rows(num)]
+    trainer, total = SimpleNamespace(max_completion_length=MAX_TOKENS), 0.0
+    for start in range(0, num, 10):
+        total += sum(rollout(prompts[start : start + 10], trainer)["episode_return"])
+    return total
+
+
+def token_env(num: int) -> float:
+    """Plays token by token, as RLlib does."""
+    from agentpeft.policies.drivers.token_env import TokenEnv
+
+    env = TokenEnv(
+        {"game": GAME, "model": model_folder(), "max_tokens": 2000, "max_new_tokens": 1000}
+    )
+    total = 0.0
+    for task, prompt in zip(TEXT.tasks[:num], TEXT.prompts, strict=False):
+        env.reset(options={"task": task})
+        for action in TEXT.actions[prompt]:
+            total += sum(env.step(token)[1] for token in env._chat.encode_action(action))
+    return total
+
+
+def rllib_runner(num: int) -> float:
+    """Plays by RLlib's own runner, a token a step; what is said is told, not sampled."""
+    from trainers_at_play import sample_by_rllib
+
+    episodes, _ = sample_by_rllib(
+        model_folder(), actions_of_a_runner(), num, max_tokens=4000, max_new_tokens=3000
+    )
+    return float(sum(episode.get_return() for episode in episodes))
+
+
+@cache
+def actions_of_a_runner() -> dict[str, list[str]]:
+    """Returns the oracle's actions by prompt, as RLlib's runner resets its environment."""
+    from trainers_at_play import actions_as_a_runner_resets
+
+    actions: dict[str, list[str]] = actions_as_a_runner_resets(NUM_EPISODES)
+    return actions
+
+
+def torchrl_gym(num: int) -> float:
+    """Plays through TorchRL's `GymEnv`, step by step."""
+    from torchrl.envs import GymEnv
+
+    env, total = GymEnv(f"agentpeft.envs:{GAME}"), 0.0
+    for task, prompt in zip(TEXT.tasks[:num], TEXT.prompts, strict=False):
+        now = env.reset(options={"task": task})
+        for action in TEXT.actions[prompt]:
+            now = env.step(now.set("action", action))["next"]
+            total += now["reward"].item()
+    return total
+
+
+@cache
+def actions_of_seeds() -> list[list[str]]:
+    """Returns the oracle's actions after a reset to each seed."""
+    env = TEXT.env.unwrapped
+    actions = []
+    for seed in range(NUM_EPISODES):
+        env.reset(seed=seed)
+        actions.append(list(env.oracle_actions(env.task)))
+    return actions
+
+
+@cache
+def served() -> str:
+    """Returns the address of a server that lives as long as this process."""
+    command = [sys.executable, "-m", "agentpeft.launch.cli", "serve", GAME, "--port", "0"]
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ)
+    atexit.register(server.terminate)
+    assert server.stdout is not None
+    return f"{json.loads(server.stdout.readline())['url']}/{GAME}"
+
+
+def openenv_client(num: int) -> float:
+    """Plays as OpenEnv's client, one session, on a server in another process."""
+    from openenv.core import GenericEnvClient
+
+    total = 0.0
+    with GenericEnvClient(served()).sync() as client:
+        for seed, actions in enumerate(actions_of_seeds()[:num]):
+            client.reset(seed=seed)
+            total += sum(client.step({"text": action}).reward for action in actions)
+    return total
+
+
+def agilerl(num: int) -> float:
+    """Plays by AgileRL's client and turn loop, on a server in another process."""
+    import agilerl as library
+
+    library.HAS_LLM_DEPENDENCIES = True  # what is left out is for GPUs
+    import torch
+    from agilerl.llm_envs import RolloutHarness
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    names = {"action_field": "text", "observation_field": "text"}
+    env = RolloutHarness(served(), tokenizer, 4, max_model_len=MAX_TOKENS, **names)
+    total = 0.0
+    for seed, actions in enumerate(actions_of_seeds()[:num]):
+        env.reset(seed=seed)
+        for action in actions:
+            said = torch.tensor([[*tokenizer.encode(action), tokenizer.eos_token_id]])
+            env.step(torch.cat([env.current_prompt["input_ids"], said], 1))
+        total += sum(env.turn_rewards)
+    env.close()
+    return total
 
 
 def measure(play: Callable[[int], float]) -> tuple[int, float]:
@@ -186,7 +401,9 @@ def measure(play: Callable[[int], float]) -> tuple[int, float]:
 
 def main() -> None:
     """Prints a line for each driver."""
-    drivers = (tool_episode, openai_tools, trl_tools, mcp_stdio, skyrl_gym, gem, inspect_ai)
+    tools = (tool_episode, openai_tools, trl_tools, mcp_stdio, langgraph, inspect_ai, verifiers)
+    texts = (skyrl_gym, gem, swift, torchrl_gym, trl_rollout, token_env, rllib_runner)
+    drivers = (*tools, *texts, openenv_client, agilerl)
     for driver in drivers:
         if driver.__name__ not in (sys.argv[1:] or [each.__name__ for each in drivers]):
             continue

@@ -69,6 +69,60 @@ def play_skyrl():
     return returns, shown
 
 
+def play_langgraph():
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
+    from agentpeft.policies.drivers.langgraph_agent import make_graph
+    from agentpeft.policies.rollout.env_pool import EnvPool
+
+    calls, _ = oracle_calls(GAME, NUM_TASKS)
+    shown = []
+
+    class Oracle(BaseChatModel):
+        _llm_type = "oracle"
+
+        def bind_tools(self, tools, **_):
+            shown.extend(tools)
+            return self
+
+        def _generate(self, messages, stop=None, run_manager=None, **_):
+            texts = [message.content for message in messages]
+            shown.extend(texts)
+            call = next_call(calls, texts, sum(isinstance(m, AIMessage) for m in messages))
+            asked = [{"name": call.name, "args": dict(call.arguments), "id": "call"}]
+            said = AIMessage("", tool_calls=asked)
+            return ChatResult(generations=[ChatGeneration(message=said)])
+
+    class Sloppy(Oracle):
+        """Calls what there is not, then calls without arguments."""
+
+        def _generate(self, messages, stop=None, run_manager=None, **_):
+            said = AIMessage(
+                "",
+                tool_calls=[{"name": "fly", "args": {}, "id": "1"}],
+                invalid_tool_calls=[{"name": "submit", "args": "{", "id": "2", "error": None}],
+            )
+            return ChatResult(generations=[ChatGeneration(message=said)])
+
+    def play(model, position):
+        env, prompt = pool.begin(position, pool.task_at(position))
+        episode = ToolEpisode(env)
+        state = make_graph(model, episode).invoke({"messages": [("user", prompt)]})
+        pool.give_back(env)
+        return episode.return_if_stopped(), state["messages"]
+
+    pool = EnvPool(GAME, tool_kwargs(GAME, {}), (0,))
+    returns = [play(Oracle(), position)[0] for position in range(NUM_TASKS)]
+    fallen, messages = play(Sloppy(), 0)
+    assert fallen == -0.1 and [m.type for m in messages] == ["human", "ai", "tool", "tool"]
+    assert messages[2].content.startswith('Invalid call: no tool "fly"; call a tool: execute_sql')
+    assert messages[3].content == "The episode is over."
+    return returns, shown
+
+
 def play_inspect():
     import inspect_ai
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -95,8 +149,11 @@ def play_inspect():
     return [score.value for score in scores], shown
 
 
-def play_verifiers():
-    import verifiers.v1 as vf
+def evaluate_by_verifiers(calls, num_tasks):
+    """Returns what verifiers' own runner gives the oracle, and what the model was sent.
+
+    It leaves its files, and a module with the taskset, in the present folder.
+    """
     from verifiers.v1.cli.eval.runner import run_eval
     from verifiers.v1.configs.cli.eval import EvalConfig
 
@@ -104,11 +161,10 @@ def play_verifiers():
     module = "from agentpeft.policies.drivers.verifiers_tasks import GymTaskset, ToolHarness\n"
     module += "__all__ = ['GymTaskset', 'ToolHarness']\n"
     Path("agentpeft_tasks.py").write_text(module, encoding="utf-8")
-    calls, _ = oracle_calls(GAME, NUM_TASKS)
     with oracle_server(calls) as server:
         config = EvalConfig(
             env={
-                "taskset": {"id": "agentpeft-tasks", "game": GAME, "num_tasks": NUM_TASKS},
+                "taskset": {"id": "agentpeft-tasks", "game": GAME, "num_tasks": num_tasks},
                 "agent": {"runtime": {"type": "subprocess"}},  # else in a cloud
             },
             model="oracle",
@@ -119,8 +175,15 @@ def play_verifiers():
         episodes = asyncio.run(run_eval(config))
         assert all(episode.ok for episode in episodes), [e.errors for e in episodes]
         returns = [trace.reward for each in episodes for trace in each.traces]
-        assert vf.__name__
         return returns, server.bodies
+
+
+def play_verifiers():
+    import verifiers.v1 as vf
+
+    assert vf.__name__
+    calls, _ = oracle_calls(GAME, NUM_TASKS)
+    return evaluate_by_verifiers(calls, NUM_TASKS)
 
 
 if __name__ == "__main__":
