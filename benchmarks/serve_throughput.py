@@ -197,6 +197,14 @@ def measure_bare(env_id: str, plan: Plan, num_sessions: int) -> float | None:
         return asyncio.run(play_there(url, plan, num_sessions))[0]
 
 
+def wait_until_left(url: str) -> dict[str, float]:
+    """Returns what a server still holds once it holds nothing, or after 10 s."""
+    deadline_s = time.monotonic() + 10
+    while any((held := read_held(url)).values()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    return held
+
+
 def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]:
     """Returns one line of the result."""
     plan = plan_episodes(env_id, num_episodes)
@@ -208,14 +216,13 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
     words = (str(ROOT / "launch/serve.py"), env_id, "--port", "0")
     with serving(*words, "--max-sessions", str(num_sessions)) as (url, pid):
         asyncio.run(play_there(url, plan[:num_sessions], num_sessions))
+        wait_until_left(url)
         memory_mib = [read_memory_mib(pid)]
         cpu_s.append(read_cpu_s(pid))
         there_s, latencies, failed_there = asyncio.run(play_there(url, plan, num_sessions))
         cpu_s.append(read_cpu_s(pid))
         memory_mib.append(read_memory_mib(pid))
-        deadline_s = time.monotonic() + 10
-        while any((held := read_held(url)).values()) and time.monotonic() < deadline_s:
-            time.sleep(0.1)
+        held = wait_until_left(url)
     p50, p99 = np.percentile(latencies, [50, 99]) * 1000
     return {
         "env": env_id,

@@ -2,20 +2,28 @@
 
 >>> import gymnasium as gym
 >>> env = gym.make("agentpeft.envs:AgentPEFT/DBBench-v0")
+
+Where gymnasium is not installed, as on a machine that only learns, there are no environments, but
+all the names that need none: errors, outcomes, rewards, tasks.
 """
 
-import gymnasium
+from importlib.util import find_spec
 
-from agentpeft.envs.core.checking import check_text_env
 from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
-from agentpeft.envs.core.spaces import Unicode
-from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.tasks.streams import Stage, TaskStream
 from agentpeft.envs.tasks.task_rows import from_rows, to_rows
 from agentpeft.envs.tasks.taskset import Task, Taskset, TaskSource
+
+_HAS_GYMNASIUM = find_spec("gymnasium") is not None
+if _HAS_GYMNASIUM:
+    import gymnasium
+
+    from agentpeft.envs.core.checking import check_text_env
+    from agentpeft.envs.core.spaces import Unicode
+    from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+    from agentpeft.envs.core.vector import TextVectorEnv
 
 __all__ = [
     "ENV_IDS",
@@ -57,9 +65,10 @@ ENV_IDS = tuple(_ENTRY_POINTS)
 """The ids of the environments that have tasks of their own."""
 _ENTRY_POINTS["AgentPEFT/Remote-v0"] = ("remote.env:RemoteEnv", "remote.env:make_remote")
 _ENTRY_POINTS["AgentPEFT/Mixture-v0"] = ("mixture:MixtureEnv", "core.vector:make_mixture")
-for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
-    gymnasium.register(
-        id=_env_id,
-        entry_point=f"agentpeft.envs.{_entry_point}",
-        vector_entry_point=f"agentpeft.envs.{_make_vec}",
-    )
+if _HAS_GYMNASIUM:
+    for _env_id, (_entry_point, _make_vec) in _ENTRY_POINTS.items():
+        gymnasium.register(
+            id=_env_id,
+            entry_point=f"agentpeft.envs.{_entry_point}",
+            vector_entry_point=f"agentpeft.envs.{_make_vec}",
+        )

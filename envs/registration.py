@@ -1,13 +1,16 @@
 """Environment ids as `gymnasium.make` reads them: `name`, or `module:name`.
 
-`gymnasium.spec` and the registry know only the name.
+`gymnasium.spec` and the registry know only the name. Settings look here, which a learner reads
+where there is no gymnasium: it is imported where an id is looked up.
 """
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from typing import TYPE_CHECKING
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.core.user_code import import_user_module
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
 _PREFIX = "AgentPEFT/"
 
@@ -21,11 +24,13 @@ def name_of(env_id: str) -> str:
     return env_id.rpartition(":")[2]
 
 
-def find_spec(env_id: str) -> EnvSpec:
+def find_spec(env_id: str) -> "EnvSpec":
     """Imports an id's module, if it has one, and returns what is registered under its name.
 
     Raises: SettingsError if there is no such name, or the module cannot be imported.
     """
+    import gymnasium
+
     module, colon, name = env_id.rpartition(":")
     if colon:
         try:

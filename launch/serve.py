@@ -71,6 +71,9 @@ def serve(  # noqa: PLR0913 (each is an option)
         Path | None,
         Option(metavar="RUN|ADAPTER", help="A policy that plays on the page too, greedily."),
     ] = None,
+    tools: Annotated[
+        bool, Option("--tools", help="Clients call tools, of which the prompts speak.")
+    ] = False,
     client_kwargs: Annotated[
         str, _secret(help="Arguments that clients may set, by comma; * is all: trusted ones only.")
     ] = "split",
@@ -106,6 +109,7 @@ def serve(  # noqa: PLR0913 (each is an option)
             policy = stack.enter_context(open_policy(Settings(), model))
         options = server.Options(
             environments=environments,
+            has_tools=tools,
             tokens=tokens,
             tls=tls,
             has_oracle=allow_oracle,

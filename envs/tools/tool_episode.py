@@ -45,9 +45,7 @@ class ToolEpisode:
         self.episode_return += float(reward)
         self.is_over = terminated or truncated
         self.outcome = info.get("outcome", self.outcome)
-        if problem is not None:
-            observation = f"Invalid call: {problem}."
-        return observation or (OVER if self.is_over else "(no output)")
+        return answer_of(observation, problem, is_over=self.is_over)
 
     def call_openai(self, tool_calls: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
         """Plays the `tool_calls` of an OpenAI message in turn, and returns the messages after it.
@@ -73,6 +71,13 @@ class ToolEpisode:
         if self.is_over or not isinstance(self._env.unwrapped, TextEnv):
             return self.episode_return
         return self.episode_return + self._env.unwrapped.final_reward(Outcome.INVALID_ACTION)
+
+
+def answer_of(observation: str, problem: str | None, *, is_over: bool) -> str:
+    """Returns what an agent is answered to a call; `problem` is what was wrong with it."""
+    if problem is not None:
+        observation = f"Invalid call: {problem}."
+    return observation or (OVER if is_over else "(no output)")
 
 
 def tools_of(env: gymnasium.Env[Any, Any]) -> ToolTable:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -14,14 +13,16 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from agentpeft.launch.serving.gate import Application, Gate, Limits
+from agentpeft.launch.serving.held_sessions import HeldSessions, SessionPlaces
 from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import HTTPEnvServer, State, TextAction, TextObservation
-from agentpeft.launch.serving.play_socket import NO_TOOLS, PlaySocket
+from agentpeft.launch.serving.patient_threads import PatientThreads
+from agentpeft.launch.serving.play_socket import PlaySocket
 from agentpeft.launch.serving.session import ServedEnvironment, ServedError, TextSession
 
 _PAGE = Path(__file__).parent / "page" / "index.html"
 _KEPT_PATHS = {"/reset", "/step", "/state", "/metadata", "/health", "/schema"}
-"""What is served of the library's routes. Its `/mcp` opens sessions that nothing ever closes."""
+"""What is served of the library's routes. The sessions of its `/mcp` may last for ever."""
 
 
 def make_application(
@@ -31,7 +32,10 @@ def make_application(
     metrics: ServerMetrics,
 ) -> Application:
     """Returns the server's application: the first environment is at the root, too."""
-    applications = [_make_one(one, limits) for one in served]
+    places = SessionPlaces(limits.max_sessions, metrics)
+    held = HeldSessions(places, limits.idle_s)
+    threads = {waits: PatientThreads.of_steps(that_wait=waits) for waits in (False, True)}
+    applications = [_make_one(one, limits, PlaySocket(one, held, threads)) for one in served]
     names = [one.name for one in served]
 
     def list_environments(_: Request) -> Response:
@@ -49,10 +53,10 @@ def make_application(
     ]
     refuse_unknown = WebSocketRoute("/{path:path}", partial(_refuse_unknown, names=names))
     applications[0].router.routes.append(refuse_unknown)
-    return Gate(Starlette(routes=routes), limits, tokens, metrics)
+    return Gate(Starlette(routes=routes), limits, tokens, metrics, places, held)
 
 
-def _make_one(served: ServedEnvironment, limits: Limits) -> FastAPI:
+def _make_one(served: ServedEnvironment, limits: Limits, socket: PlaySocket) -> FastAPI:
     """Returns the application of one environment, as OpenEnv's library makes it."""
     app = FastAPI(title=f"AgentPEFT: {served.name}", version="1.0.0")
     server = HTTPEnvServer(
@@ -68,16 +72,13 @@ def _make_one(served: ServedEnvironment, limits: Limits) -> FastAPI:
     app.router.routes[:] = [
         route for route in app.routes if getattr(route, "path", "") in _KEPT_PATHS | own
     ]
-    app.router.routes.append(WebSocketRoute("/ws", PlaySocket(served).play))
-    app.post("/mcp")(_answer_mcp)
+    app.router.routes += [
+        WebSocketRoute("/ws", socket.play),
+        Route("/mcp", socket.answer, methods=["POST"]),
+    ]
     app.add_exception_handler(ServedError, _tell_error)
     app.add_exception_handler(ValidationError, _tell_error)
     return app
-
-
-def _answer_mcp() -> dict[str, Any]:
-    """Says by MCP's own means that there are no tools here; OpenEnv's validator asks."""
-    return {"jsonrpc": "2.0", "id": None, "error": NO_TOOLS}
 
 
 def _tell_error(_: Request, error: Exception) -> Response:

@@ -14,15 +14,17 @@ import ipaddress
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
+from agentpeft.launch.serving.held_sessions import HeldSessions, NoPlaceError, SessionPlaces
 from agentpeft.launch.serving.many import ManySessions
 from agentpeft.launch.serving.metrics import ServerMetrics
 
@@ -91,11 +93,17 @@ class Gate:
         limits: Limits,
         tokens: tuple[str, ...],
         metrics: ServerMetrics,
+        places: SessionPlaces,
+        held: HeldSessions,
     ) -> None:
-        """Without `tokens` everyone may come in; else one of them is needed."""
+        """Without `tokens` everyone may come in; else one of them is needed.
+
+        Sessions of `held` have their places already, for as long as they are held.
+        """
         self._application, self._limits, self._metrics = application, limits, metrics
         self._tokens = [token.encode() for token in tokens]
-        self._num_sessions = self._num_shared = 0
+        self._places, self._held = places, held
+        self._num_shared = 0
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -114,7 +122,7 @@ class Gate:
         if refusal is not None:
             await self._to_response(refusal)(scope, receive, send)
         elif scope["path"].endswith(_PLAYING):
-            with self._counting_session():  # before its body, so that many at once are counted
+            with self._places.taken():  # before its body, so that many at once are counted
                 await self._answer(scope, receive, send)
         else:
             await self._answer(scope, receive, send)
@@ -140,7 +148,7 @@ class Gate:
         path = scope["path"].removesuffix(_MANY) + "/ws"
 
         async def serve_one(receive: Receive, send: Send) -> None:
-            own = {**scope, "path": path, "raw_path": path.encode()}
+            own = {**scope, "path": path, "raw_path": path.encode(), "query_string": b""}
             await self._serve_session(own, receive, send)
 
         many = ManySessions(serve_one, self._limits.max_sessions)
@@ -164,7 +172,9 @@ class Gate:
     async def _serve_session(self, scope: Message, receive: Receive, send: Send) -> None:
         if await self._is_refused(scope, receive, send):
             return
-        connection = _Connection(receive, send, self._limits.idle_s, self._metrics)
+        session_id = _session_id_of(scope)
+        is_used = partial(self._held.is_used, session_id)  # it may be silent, where requests come
+        connection = _Connection(receive, send, self._limits.idle_s, self._metrics, is_used)
         connection.subprotocol = SUBPROTOCOL if SUBPROTOCOL in _subprotocols(scope) else None
 
         async def receive_in_turn() -> Message:
@@ -175,18 +185,8 @@ class Gate:
                 await asyncio.sleep(wait_s)
             return message
 
-        with self._counting_session():
+        with nullcontext() if self._held.is_open(session_id) else self._places.taken():
             await self._application(scope, receive_in_turn, connection.send)
-
-    @contextmanager
-    def _counting_session(self) -> Iterator[None]:
-        self._num_sessions += 1
-        self._metrics.sessions.set(self._num_sessions)
-        try:
-            yield
-        finally:
-            self._num_sessions -= 1
-            self._metrics.sessions.set(self._num_sessions)
 
     def _find_refusal(self, scope: Message) -> _Refusal | None:
         if self._wait_s(scope) > 0:  # before all else: whoever guesses tokens is slow at it
@@ -202,10 +202,12 @@ class Gate:
         if self._tokens and not self._is_known(_token_of(scope, headers)):
             return _Refusal(401, "token", "no or a wrong token: send Authorization: Bearer TOKEN")
         plays = scope["type"] == "websocket" or scope["path"].endswith(_PLAYING)
-        num_shared = self._num_shared if scope["path"].endswith(_MANY) else 0
-        if plays and max(self._num_sessions, num_shared) >= self._limits.max_sessions:
-            text = f"all {self._limits.max_sessions} sessions are taken: try again later"
-            return _Refusal(503, "sessions", text)
+        if plays and not self._held.is_open(_session_id_of(scope)):
+            num_shared = self._num_shared if scope["path"].endswith(_MANY) else 0
+            try:
+                self._places.check(num_shared)
+            except NoPlaceError as error:
+                return _Refusal(503, "sessions", str(error))
         return None
 
     def _is_known(self, token: str) -> bool:
@@ -301,6 +303,13 @@ class _Connection:
 def _subprotocols(scope: Message) -> list[str]:
     subprotocols: list[str] = scope.get("subprotocols") or []
     return subprotocols
+
+
+def _session_id_of(scope: Message) -> str:
+    """Returns the id of the held session that a WebSocket comes for, "" if it has its own."""
+    if scope["type"] != "websocket" or scope["path"].endswith(_MANY):
+        return ""
+    return QueryParams(scope.get("query_string", b"")).get("session_id", "")
 
 
 def _is_local(host: str) -> bool:

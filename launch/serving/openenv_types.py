@@ -10,7 +10,17 @@ _gradio = sys.modules.get("gradio")
 sys.modules["gradio"] = None  # type: ignore[assignment]  # an import raises ModuleNotFoundError
 from openenv.core.env_server.http_server import HTTPEnvServer  # noqa: E402
 from openenv.core.env_server.interfaces import Environment  # noqa: E402
-from openenv.core.env_server.mcp_types import WSMCPMessage  # noqa: E402
+from openenv.core.env_server.mcp_types import (  # noqa: E402
+    CallToolAction,
+    CallToolObservation,
+    JsonRpcErrorCode,
+    JsonRpcRequest,
+    JsonRpcResponse,
+    ListToolsAction,
+    ListToolsObservation,
+    Tool,
+    WSMCPMessage,
+)
 from openenv.core.env_server.serialization import serialize_observation  # noqa: E402
 from openenv.core.env_server.types import (  # noqa: E402
     Action,
@@ -34,12 +44,21 @@ else:
     sys.modules["gradio"] = _gradio
 
 __all__ = [
+    "CallToolAction",
+    "CallToolObservation",
     "Environment",
     "EnvironmentMetadata",
     "HTTPEnvServer",
+    "JsonRpcErrorCode",
+    "JsonRpcRequest",
+    "JsonRpcResponse",
+    "ListToolsAction",
+    "ListToolsObservation",
+    "Observation",
     "State",
     "TextAction",
     "TextObservation",
+    "Tool",
     "WSCloseMessage",
     "WSErrorCode",
     "WSErrorResponse",

@@ -1,5 +1,6 @@
 """Runs the application until a signal, and closes what sessions have left."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from agentpeft.envs.registration import name_of
+from agentpeft.envs.tools.tool_episode import tool_kwargs
 from agentpeft.launch.playing.beside import OtherPlayer
 from agentpeft.launch.serving.application import make_application
 from agentpeft.launch.serving.gate import Limits
@@ -30,6 +32,7 @@ class Options:
     """What a server is started with; see `launch/serve.py`."""
 
     environments: Sequence[tuple[str, dict[str, Any]]]
+    has_tools: bool
     tokens: tuple[str, ...]
     tls: tuple[Path, Path] | None
     has_oracle: bool
@@ -65,7 +68,8 @@ def run(
     served = [
         ServedEnvironment(
             env_id=env_id,
-            kwargs=kwargs,
+            kwargs=tool_kwargs(env_id, kwargs) if options.has_tools else kwargs,
+            has_tools=options.has_tools,
             client_kwargs=options.client_kwargs,
             has_oracle=options.has_oracle,
             policy=options.policy,
@@ -82,7 +86,7 @@ def run(
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"{'https' if options.tls else 'http'}://{place}"
     server = _Server(_configure(options, application), lambda: tell(url, [s.name for s in served]))
-    logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+    logging.getLogger("uvicorn.error").addFilter(_is_mistake)
     gc.collect()
     gc.freeze()  # the libraries' objects stay: no collection has to look at them again
     try:
@@ -93,6 +97,7 @@ def run(
         try:
             server.run(sockets=[listener])
         finally:
+            gc.unfreeze()  # or libraries tell at the end of what nobody has collected
             for one in served:
                 one.close_all()
             if any(one.working for one in served):  # Python would wait for their threads
@@ -119,9 +124,11 @@ def _stop(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """Leaves out what uvicorn logs of every session that is refused, as if it were a mistake."""
-    return "without completing handshake" not in record.getMessage()
+def _is_mistake(record: logging.LogRecord) -> bool:
+    """Leaves out what uvicorn logs of sessions that are refused, or under way at the end."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_refusal = "without completing handshake" in record.getMessage()
+    return not (is_refusal or isinstance(error, asyncio.CancelledError))
 
 
 def _configure(options: Options, application: Any) -> uvicorn.Config:

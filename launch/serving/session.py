@@ -1,7 +1,7 @@
 """`TextSession`: one client's environment, as OpenEnv's server library wants it.
 
-`reset`, `step` and `close` of a session are called one at a time, in a thread of its own but where
-they take no time, so that a slow step delays nobody else.
+`reset`, `step` and `close` of a session are called one at a time, in a thread but where they take
+no time, so that a slow step delays nobody else.
 """
 
 import asyncio
@@ -32,14 +32,20 @@ from agentpeft.envs.remote.messages import (
     to_utf8,
     write_random_state,
 )
+from agentpeft.envs.tools.tool_episode import answer_of, find_tools
+from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.playing.beside import OtherPlayer, play_others
 from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import (
+    CallToolAction,
+    CallToolObservation,
     Environment,
     EnvironmentMetadata,
+    ListToolsObservation,
     State,
     TextAction,
     TextObservation,
+    Tool,
 )
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.environment_calls import (
@@ -82,6 +88,8 @@ class ServedEnvironment:
     metrics: ServerMetrics
     max_message_bytes: int
     name: str
+    has_tools: bool = False
+    """Whether clients may call the environment's tools; its prompt speaks of them then."""
     policy: OtherPlayer | None = None
     """Who plays a task too, after whoever asks to see it played by others."""
     live: set[TextEnv[Any]] = field(default_factory=set)
@@ -174,6 +182,11 @@ class TextSession(Environment):  # type: ignore[misc]
         )
 
     @property
+    def has_tools(self) -> bool:
+        """Whether tools can be called, and are listed."""
+        return self._served.has_tools
+
+    @property
     def has_quick_steps(self) -> bool:
         """Whether there is an environment, whose episodes take no time."""
         return self._env is not None and self._has_quick_steps
@@ -205,6 +218,32 @@ class TextSession(Environment):  # type: ignore[misc]
             answer = self._telling(partial(self._answer, dict(action.metadata)))
             return TextObservation(text="", metadata=answer)
         return self._telling(partial(self._step, action.text))
+
+    def list_tools(self) -> ListToolsObservation:
+        """Returns the environment's tools, before an episode has begun too."""
+        return ListToolsObservation(
+            tools=[
+                Tool(name=tool.name, description=tool.description, input_schema=tool.schema)
+                for tool in find_tools(self._served.env_id)
+            ]
+        )
+
+    def call_tool(self, action: CallToolAction) -> CallToolObservation:
+        """Plays a call of a tool as one turn, however malformed it is. Raises: ServedError."""
+        return self._telling(partial(self._call_tool, action))
+
+    def _call_tool(self, action: CallToolAction) -> CallToolObservation:
+        tools = find_tools(self._served.env_id)
+        call = ToolCall(action.tool_name, action.arguments)
+        played = self._step(tools.to_action(call))
+        answer = answer_of(played.text, tools.find_problem(call), is_over=played.done)
+        return CallToolObservation(
+            tool_name=to_utf8(action.tool_name),
+            result=to_utf8(answer),
+            reward=played.reward,
+            done=played.done,
+            metadata=played.metadata,
+        )
 
     def close(self) -> None:
         """Frees the environment; idempotent.

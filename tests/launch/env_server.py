@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 from urllib.request import Request, urlopen
 
 from websockets.sync.client import ClientConnection, connect
@@ -41,14 +42,20 @@ class EnvServer:
 
 
 @contextmanager
-def env_server(*words: str, token: str | None = TOKEN) -> Iterator[EnvServer]:
-    """Yields a server with these arguments; it is stopped at the end, if it still runs."""
+def env_server(
+    *words: str, token: str | None = TOKEN, errors: IO[str] | None = None
+) -> Iterator[EnvServer]:
+    """Yields a server with these arguments; it is stopped at the end, if it still runs.
+
+    `errors` is where its standard error goes (None: to the test's).
+    """
     command = [sys.executable, str(LAUNCH / "serve.py"), *words]
     command += ["--port", "0"] if "--port" not in words else []
     command += ["--token", token] if token else []
     environ = {key: value for key, value in os.environ.items() if key != "AGENTPEFT_TOKEN"}
     environ["PYTHONPATH"] = str(Path(__file__).parent)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+    ends: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors}
+    with subprocess.Popen(command, text=True, env=environ, **ends) as process:
         try:
             assert process.stdout is not None
             yield EnvServer(json.loads(process.stdout.readline())["url"], process)

@@ -146,10 +146,14 @@ def test_what_no_text_can_hold_is_answered_and_the_session_goes_on(said, ours):
         assert socket.receive_json()["type"] == "observation"
 
 
-def test_mcp_is_told_that_there_are_no_tools(ours):
+def test_a_server_of_texts_says_that_it_has_no_tools(ours):
     request = {"jsonrpc": "2.0", "method": "tools/list", "id": 4}
-    answer = talk(ours, [{"type": "mcp", "data": request}])[0]["data"]
-    assert answer["id"] == 4 and answer["error"]["code"] == -32601
+    for method in ("tools/list", "tools/call", "openenv/session/create"):
+        asked = {**request, "method": method}
+        answer = ours.post("http://localhost/mcp", json=asked).json()
+        assert answer["id"] == 4 and answer["error"]["code"] == -32601
+        assert "serve --tools" in answer["error"]["message"]
+    assert talk(ours, [{"type": "mcp", "data": request}])[0]["data"]["error"]["code"] == -32601
 
 
 def test_a_session_of_another_connection_cannot_be_had(ours):

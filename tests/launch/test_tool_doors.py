@@ -1,14 +1,11 @@
 """The oracle plays through other people's libraries, and is graded as in the environment itself."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium
 import pytest
-from needed_blocks import run_block
+from needed_blocks import play_script, run_block
 from openai import OpenAI
 from oracle_server import oracle_calls, oracle_server
 
@@ -61,16 +58,26 @@ def test_the_documentation_s_blocks_run(word, after, said, tmp_path, drivers_pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["skyrl", "inspect", "verifiers"])
+def test_the_documentation_s_graph_plays(tmp_path, drivers_python):
+    before = """
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **_):
+        return self
+
+call = {"name": "submit", "args": {"answer": "no"}, "id": "1"}
+model = Scripted(messages=iter([AIMessage("", tool_calls=[call])]))
+"""
+    said = run_block(PAGE, "make_graph", drivers_python, tmp_path, "", before=before)
+    assert said == "failure -0.1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["skyrl", "langgraph", "inspect", "verifiers"])
 def test_the_oracle_earns_the_same_through_another_library(library, tmp_path, drivers_python):
-    script = Path(__file__).with_name("peers_at_play.py")
-    done = subprocess.run(
-        [drivers_python, script, library],
-        cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    played = json.loads(done.stdout.splitlines()[-1])
-    assert played["returns"] == [1.0] * NUM_TASKS
+    returns, shown = play_script("peers_at_play.py", [library], drivers_python, tmp_path)
+    assert returns == [1.0] * NUM_TASKS
     _, secrets = oracle_calls(GAME, NUM_TASKS)
-    assert played["shown"] and not any(secret in played["shown"] for secret in secrets)
+    assert shown and not any(secret in shown for secret in secrets)

@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel
@@ -14,8 +15,15 @@ from tiny_run import make_run
 from transformers import AutoModelForCausalLM
 from vllm_server import vllm_servers
 
+from agentpeft.envs import Outcome
 from agentpeft.launch import evaluate, merge
 from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
+from agentpeft.policies.learning.samples import GroupMember
+from agentpeft.policies.messages import Trajectory
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora import open_adapter
+from agentpeft.policies.settings.config import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -134,3 +142,20 @@ def test_the_pages_commands_have_vllms_own_options(vllm, page):
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         assert ("trained" in done.stdout) == ("--lora-modules" in options)
+
+
+def test_a_served_teacher_says_of_tokens_what_it_computes_here(models, urls):
+    ids, mask = torch.tensor(IDS), np.arange(5, len(IDS)) % 3 > 0
+    trajectory = Trajectory(
+        prompt_ids=ids[:5].numpy(), token_ids=ids[5:].numpy(), loss_mask=mask,
+        sampling_logprobs=np.zeros(len(mask), np.float32), turn_ends=(len(mask),),
+        turn_rewards=(0.0,), outcome=Outcome.FAILURE,
+    )  # fmt: skip
+    for name in ("plain", "trained"):
+        (scores,) = EndpointTeacher(urls[name], name).score([GroupMember(0, 0, trajectory)])
+        base = load_base(Settings(model={"name": str(models[name])}))
+        network = base.model if base.adapter_path is None else open_adapter(base, base.adapter_path)
+        with torch.no_grad():
+            logprobs = network(input_ids=ids[None]).logits[0].log_softmax(-1)
+        expected = logprobs[:-1].gather(1, ids[1:, None])[4:, 0].numpy()
+        assert np.allclose(scores.logprobs, expected[mask], atol=1e-4)
