@@ -29,7 +29,7 @@ from typer import Argument, Option
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
-from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
+from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
 
 main = CommandLine()
@@ -45,12 +45,13 @@ def export(
 ) -> int:
     """Writes the file. Raises: DataError, SettingsError, OSError."""
     data = read_run(run)
-    path = data.path / "sessions" / "train.jsonl"
-    episodes = (row for row in read_rows(path) if row["iteration"] >= from_iteration)
+    sessions = read_sessions(data.path, "train")
+    episodes = (row for row in sessions if row["iteration"] >= from_iteration)
     to_rows = {"preference": to_preferences, "sft": to_sft_rows, "unpaired": to_unpaired_rows}[rows]
     columns = _template_columns(data)
     lines = list(dict.fromkeys(json.dumps({**row, **columns}) for row in to_rows(episodes)))
     if not lines:
+        path = data.path / "sessions" / "train.jsonl"
         raise SettingsError(f"{path} from iteration {from_iteration} on: no {rows} row")
     output = output or Path(f"{rows}.jsonl")
     write_file(output, "".join(f"{line}\n" for line in lines).encode())

@@ -49,6 +49,9 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     ] = None,
     orders: Annotated[int, Option(help="Number of orders: the file's, then shuffled ones.")] = 1,
     seeds: Annotated[int, Option(help="Number of seeds, from the setting seed on.")] = 1,
+    kl: Annotated[
+        bool, Option(help="Measure how far each stage moves the policy, by more episodes.")
+    ] = True,
     quick: Annotated[bool, Option("--quick", help="Few methods and short runs.")] = False,
     output: Annotated[Path | None, Option(metavar="DIR", help="Where to write or go on.")] = None,
 ) -> int:
@@ -69,7 +72,7 @@ def lifelong(  # noqa: PLR0913 (options, by keyword only)
     if stages is not None:
         own = own.with_stages(_names(stages))
     chosen = QUICK if quick else tuple(METHODS)
-    study = Study(own, chosen if methods is None else _names(methods), orders, seeds)
+    study = Study(own, chosen if methods is None else _names(methods), orders, seeds, kl)
     experiment = own.settings.experiment + ("-quick" if quick else "")
     base = output_base(Path(own.settings.output.dir))
     folder = (output or base / "lifelong" / experiment).absolute()

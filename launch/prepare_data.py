@@ -120,7 +120,8 @@ def single_skill(  # noqa: PLR0913 (options, by keyword only)
         print(f"{skill:<46} {len(ids):>7}")
     short = [skill for skill in by_skill if skill not in enough]
     if short:
-        print(f"left out, fewer than {min_tasks} tasks: {', '.join(short)}")
+        few = "without a task" if min_tasks == 1 else f"fewer than {min_tasks} tasks"
+        print(f"left out, {few}: {', '.join(short)}")
     if not enough:
         raise SettingsError(f"no skill has {min_tasks} tasks in {path}")
     if index:

@@ -65,9 +65,13 @@ def train(  # noqa: PLR0913 (options, by keyword only)
     address: Annotated[str | None, _cluster(help="Ray cluster to join; else RAY_ADDRESS.")] = None,
 ) -> int:
     """Trains as the settings say, or goes on with a run, and prints the summary."""
+    # Read when the hub's client is imported: transformers would show a bar at each checkpoint
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     start = _read_start(words, resume, resume_from)
     if fast_dev_run:
-        start = _shorten(start)
+        from agentpeft.launch.run.fast_dev_run import begin_short
+
+        start = begin_short(start)
     if dry_run or measure:
         from agentpeft.launch.costs.dry_run import show_dry_run
 
@@ -83,6 +87,10 @@ def train(  # noqa: PLR0913 (options, by keyword only)
             if fast_dev_run:
                 summary["report"] = _write_report(summary)
             print(json.dumps(summary), file=output, flush=True)
+        if sys.stderr.isatty():
+            run = _run_of(summary)
+            hints = f"agentpeft why {run}  # what it has learnt\nagentpeft report {run}  # a page"
+            print(hints, file=sys.stderr)
     except Stopped as stop:
         return stop.exit_status
     except RayError as error:
@@ -105,27 +113,19 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
     return read_start(configs, settings)
 
 
-def _shorten(start: Start) -> Start:
-    """Returns a run of seconds, in a folder apart from those of real runs."""
-    from agentpeft.launch.run.fast_dev_run import shorten
-
-    if start.run_dir is not None:
-        raise SettingsError("--fast-dev-run begins a run of its own: leave out --resume")
-    name = f"{start.settings.experiment}-fast-dev-run"
-    return Start(shorten(start.settings).model_copy(update={"experiment": name}))
-
-
 def _write_report(summary: dict[str, object]) -> str:
     from agentpeft.launch.report import write_report
 
-    run_dir = Path(str(summary["adapter"])).parents[2]
-    return str(write_report([run_dir])["report"])
+    return str(write_report([_run_of(summary)])["report"])
+
+
+def _run_of(summary: dict[str, object]) -> Path:
+    """Returns the run's folder: the adapter lies in a checkpoint of it."""
+    return Path(str(summary["adapter"])).parents[2]
 
 
 def _train(start: Start, address: str | None, output: TextIO) -> dict[str, object]:
     """Returns the summary. Raises: Stopped, after it was said how to go on."""
-    # Read when the hub's client is imported: transformers would show a bar at each checkpoint
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from agentpeft.launch.run.run_loop import run_session
 
     signals, run_dir = StopSignals(), start.run_dir

@@ -14,6 +14,7 @@ from math import ceil
 from statistics import fmean
 from typing import TypeVar
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import EpisodeGroup
 from agentpeft.policies.settings.config import Settings
 
@@ -25,7 +26,7 @@ ASSUMED = (
     "each env runner and learner has this machine's speed to itself; the work is shared evenly",
     "episodes stay as long as they are now, and all of them are learnt from",
     "sampling and learning do not overlap; nothing is resampled; nothing fails",
-    "starting Ray, loading models and saving are not counted",
+    "starting Ray, loading models, proofs of delivery and saving are not counted",
     "the built-in model is at hand, warm-started: this has made it where it was not",
 )
 
@@ -90,6 +91,11 @@ def measure_run_time(settings: Settings) -> RunTime:
     what sampling or learning raises.
     """
     training, evaluation = settings.training, settings.evaluation
+    if settings.learners.shard_base:
+        raise SettingsError(
+            "the time is measured by one learner, which has no part of a sharded base: where the "
+            "whole base fits, measure with learners.shard_base=false"
+        )
     small_size, large_size = (
         min(
             training.num_groups,

@@ -32,7 +32,6 @@ Kind: TypeAlias = Literal[
     "base", "adapter", "merged", "whole", "bank", "oracle", "random", "endpoint"
 ]
 _CHARACTERS = [chr(code) for code in range(32, 127)]
-KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _scripted(settings: Settings, kind: Kind) -> tuple[Player, Settings]:
 def _endpoint(
     settings: Settings, contestant: Contestant, methods: Methods, bank: AdapterBank | None
 ) -> tuple[Player, Settings, Mapping[str, int]]:
-    from agentpeft.policies.engines.openai import Endpoint, OpenAIEngine
+    from agentpeft.policies.engines.openai import KEY_VARIABLE, Endpoint, OpenAIEngine
 
     model, chat, key = settings.model, TextChat(settings.model), os.environ.get(KEY_VARIABLE)
     if methods.endpoint_tools or model.tool_calls:

@@ -21,7 +21,7 @@ from agentpeft.launch.playing.episode_view import (
 )
 from agentpeft.launch.playing.recorded import EpisodeName, RecordedEpisode
 from agentpeft.launch.playing.typed_agent import TypedAgent
-from agentpeft.launch.reporting.run_view import clean
+from agentpeft.launch.reporting.run_view import clean, say_text
 from agentpeft.policies.best_checkpoint import read_best
 from agentpeft.policies.checkpoints import latest_checkpoint, read_checkpoint, read_state
 from agentpeft.policies.messages import EpisodeRecord
@@ -109,7 +109,10 @@ def resample(
     names = ["recorded", *(f"sample {record.sample + 1}" for record in records[1:])]
     for name, record in zip(names, records, strict=True):
         shown = ShownEpisode.of_record("", record)
-        told = (f" » {each.said} « {each.observation}" for each in shown.turns[turn - 1 :])
+        told = (
+            f" » {say_text(each.said)} « {say_text(each.observation or '')}"
+            for each in shown.turns[turn - 1 :]
+        )
         rest = clean(" ".join(" ".join(told).split()))
         line = Text.assemble((f"{name:<10} ", "bold"), shown.end, f"  {rest}")
         console.print(line, no_wrap=True, overflow="ellipsis")
@@ -134,13 +137,14 @@ def branch(console: Console, found: RecordedEpisode, *, by_oracle: bool) -> int:
         else:
             agent = typed = TypedAgent(console, task, given)
             actions = typed.actions
-        run_without_waiting(play_episode(env, agent))
+        outcome = run_without_waiting(play_episode(env, agent))
     name = f"{'the oracle' if by_oracle else 'you'} from turn {turn}"
     other = ShownEpisode.of_results(name, actions, agent.results)
     own = ShownEpisode.of_record("recorded", found.record)
     console.print(show_beside([own, other], console))
     texts = [prompt, *replaying.read_answers(turns, agent.results)]
-    return _judge_start(console, found, f"{name}: {other.outcome}", texts)
+    end = "left" if outcome is None else other.outcome
+    return _judge_start(console, found, f"{name}: {end}", texts)
 
 
 def _judge_start(console: Console, found: RecordedEpisode, done: str, texts: Sequence[str]) -> int:
@@ -153,5 +157,5 @@ def _judge(console: Console, done: str, same: str, problem: str | None) -> int:
     """Prints the last line: what was done, and whether it came out the same."""
     text = f"differs from the record: {problem}" if problem else f"equal to the record: {same}"
     style = "red" if problem else "green"
-    console.print(Text.assemble(f"{done}; ", (clean(text), style)), soft_wrap=True)
+    console.print(Text.assemble(f"{done}; ", (clean(text), style)))
     return 1 if problem else 0

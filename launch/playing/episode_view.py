@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentpeft.envs import Outcome
-from agentpeft.launch.reporting.run_view import clean
+from agentpeft.launch.reporting.run_view import clean, say_text
 from agentpeft.policies.messages import EpisodeRecord, Trajectory
 from agentpeft.policies.rollout.play import StepResult
 
@@ -73,10 +73,11 @@ class ShownEpisode:
     @property
     def end(self) -> Text:
         """How it ended, in a line."""
-        style = "green" if self.outcome == "success" else "yellow"
+        style = "green" if self.outcome == Outcome.SUCCESS else "yellow"
+        end = "left" if self.outcome == Outcome.ONGOING else self.outcome
         plural = "s" * (len(self.turns) != 1)
         rest = f" in {len(self.turns)} turn{plural}, return {self.episode_return:.3g}"
-        return Text.assemble((self.outcome, style), rest)
+        return Text.assemble((end, style), rest)
 
 
 def _to_turns(
@@ -101,7 +102,7 @@ def show_text(text: str, mark: str = "", style: str = "") -> Text:
 
 def show_turn(turn: ShownTurn) -> Iterator[RenderableType]:
     """Yields a turn's action, and what it led to."""
-    yield show_text(turn.said, "» ", "cyan")
+    yield show_text(say_text(turn.said), "» ", "cyan" if turn.said.strip() else "dim")
     if turn.observation is not None:
         yield show_answer(turn.observation, turn.reward)
 
@@ -126,7 +127,7 @@ def show_beside(episodes: Sequence[ShownEpisode], console: Console) -> Renderabl
         return Group(*(show_one(episode) for episode in episodes))
     table = Table(expand=True, show_lines=True, show_footer=True)
     for episode in episodes:
-        table.add_column(clean(episode.player), episode.end, ratio=1)
+        table.add_column(clean(episode.player), episode.end, ratio=1, overflow="fold")
     for row in zip_longest(*(episode.turns for episode in episodes)):
         table.add_row(*(Group(*show_turn(turn)) if turn else "" for turn in row))
     return table

@@ -29,7 +29,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import find_spec
 from agentpeft.launch.playing.episode_view import open_console
 from agentpeft.launch.run.command_line import CommandLine, read_env_kwargs
-from agentpeft.launch.run.run_folder import find_run, read_start
+from agentpeft.launch.run.run_folder import find_run, read_start, say_no_run
 from agentpeft.policies.checkpoints import CONFIG_FILE
 from agentpeft.policies.rollout.environment_calls import opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
@@ -82,6 +82,8 @@ def read_game(words: Sequence[str]) -> tuple[EnvironmentSettings, Settings]:
     """
     first, *rest = words
     run_dir = find_run(Path(first))
+    if run_dir is None and Path(first).is_dir():
+        raise SettingsError(say_no_run(Path(first)))
     if run_dir is None and _ENV_ID.fullmatch(first) and not first.endswith(".toml"):
         find_spec(first)
         return EnvironmentSettings(id=first, kwargs=read_env_kwargs(first, rest)), Settings()

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Self, cast
 
 from agentpeft.envs import SettingsError, Task
 from agentpeft.launch.evaluating.evaluation_files import to_record
-from agentpeft.launch.reporting.run_data import Row, read_rows
+from agentpeft.launch.reporting.run_data import Row, read_sessions
 from agentpeft.policies.checkpoints import (
     checkpoint_path,
     read_checkpoint,
@@ -130,15 +130,15 @@ def list_episodes(run: Path, num_episodes: int) -> list[tuple[EpisodeName, Episo
     return [
         (_name_of(mode, row), to_record(row))
         for mode in modes
-        for row in deque(read_rows(run / "sessions" / f"{mode}.jsonl"), num_episodes)
+        for row in deque(read_sessions(run, mode), num_episodes)
     ]
 
 
 def read_episode(run: Path, name: EpisodeName) -> RecordedEpisode:
     """Returns an episode of a run. Raises: SettingsError, DataError, CheckpointError."""
-    path = run / "sessions" / f"{name.mode}.jsonl"
-    row = _last(path, name)
+    row = _last(read_sessions(run, name.mode), name)
     if row is None:
+        path = run / "sessions" / f"{name.mode}.jsonl"
         lacks = "" if path.is_file() else f" (no {path}: output.episodes keeps them)"
         raise SettingsError(
             f"no episode {name} in {run}{lacks}; agentpeft replay {run} lists the last ones"
@@ -152,7 +152,7 @@ def read_episode(run: Path, name: EpisodeName) -> RecordedEpisode:
     if checkpoint is not None:  # with its settings: a resumed run may have changed some since
         settings = Settings(**settings_of(read_state(read_checkpoint(checkpoint))))
     own = replace(name, iteration=row["iteration"])
-    tokens = _last(run / "sessions" / "tokens.jsonl", own) if name.mode == "train" else None
+    tokens = _last(read_sessions(run, "tokens"), own) if name.mode == "train" else None
     return RecordedEpisode(run, name, record, tokens, settings, checkpoint)
 
 
@@ -161,10 +161,10 @@ def _name_of(mode: Mode, row: Row) -> EpisodeName:
     return EpisodeName(mode, row["group_id"], row["sample"], iteration)
 
 
-def _last(path: Path, name: EpisodeName) -> Row | None:
+def _last(rows: Iterable[Row], name: EpisodeName) -> Row | None:
     """Returns the last line of an episode."""
     found = None
-    for row in read_rows(path):
+    for row in rows:
         if name.is_of(row):
             found = row
     return found

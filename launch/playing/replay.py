@@ -29,6 +29,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import check_count
 from agentpeft.launch.playing.episode_view import open_console
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpoints import CONFIG_FILE
 
 _NUM_LISTED = 12
@@ -69,7 +70,7 @@ def replay(  # noqa: PLR0913 (options, by keyword only)
     _check(episode, [option for option, is_asked in courses_asked.items() if is_asked])
     _check_sampling(resample, {"--checkpoint": checkpoint, "--seed": seed})
     if not (run / CONFIG_FILE).is_file():
-        raise SettingsError(f"no run in {str(run)!r}: a run's folder has a {CONFIG_FILE}")
+        raise SettingsError(say_no_run(run))
     from agentpeft.launch.playing import courses, recorded
 
     console = open_console()

@@ -12,15 +12,15 @@ Exit status: 0 done; 2 wrong input.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
 
-from agentpeft.launch.reporting.run_data import Row, RunData, read_rows, read_run
+from agentpeft.launch.reporting.run_data import Row, RunData, read_run, read_sessions
 from agentpeft.launch.reporting.sparklines import sparkline
 from agentpeft.launch.run.command_line import CommandLine
 
@@ -135,14 +135,17 @@ def _tell_parting(runs: Sequence[RunData], parting: Parting | None) -> Iterator[
         more = len(parting.metrics) - _MAX_SHOWN
         names = ", ".join(parting.metrics[:_MAX_SHOWN]) + (f" and {more} more" * (more > 0))
         yield f"the runs part at iteration {parting.iteration}: {names}"
-    yield from _tell_episode(*(run.path / "sessions" / "train.jsonl" for run in runs))
+    yield from _tell_episode(*(read_sessions(run.path, "train") for run in runs))
     if parting and any(run.settings.get("deterministic") != "true" for run in runs):
         yield "not both are deterministic: batches form as requests come, and rounding may differ"
 
 
-def _tell_episode(one: Path, other: Path) -> Iterator[str]:
-    """Yields where the episodes of training differ first, with what was said there."""
-    for ours, theirs in zip_longest(read_rows(one), read_rows(other)):
+def _tell_episode(one: Iterable[Row], other: Iterable[Row]) -> Iterator[str]:
+    """Yields where the episodes of training differ first, with what was said there.
+
+    A run may have deleted its oldest ones: what both still have is compared.
+    """
+    for ours, theirs in zip_longest(*_from_same_iteration(iter(one), iter(other))):
         if ours is None or theirs is None:
             return
         if ours != theirs:
@@ -157,6 +160,16 @@ def _tell_episode(one: Path, other: Path) -> Iterator[str]:
                     yield f"  message {index + 1}, B: {other_said[0]}: {_cut(repr(other_said[1]))}"
                     return
             return
+
+
+def _from_same_iteration(*runs: Iterator[Row]) -> list[Iterator[Row]]:
+    """Returns the episodes from the first iteration on that all have; an iteration is whole."""
+    firsts = [next(rows, None) for rows in runs]
+    start = max((row["iteration"] for row in firsts if row is not None), default=0)
+    return [
+        (row for row in chain([first] if first else [], rows) if row["iteration"] >= start)
+        for first, rows in zip(firsts, runs, strict=True)
+    ]
 
 
 def _cut(text: str) -> str:

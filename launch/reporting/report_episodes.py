@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
 
-from agentpeft.launch.reporting.run_data import Row, read_rows
+from agentpeft.launch.reporting.run_data import Row, read_sessions
 
 _NOT_SHOWN = {"sample", "num_turns", "num_tokens"}
 _key = itemgetter("iteration", "group_id", "sample")
@@ -19,16 +19,15 @@ def read_episodes(run_dir: Path, max_bytes: int) -> list[Row]:
     Each has `set` ("train", "before" or "after"), its facts and messages; those of training also
     what `TokenRecord` has. Raises: DataError.
     """
-    sessions = run_dir / "sessions"
-    tokens = {_key(row): row for row in read_rows(sessions / "tokens.jsonl")}
+    tokens = {_key(row): row for row in read_sessions(run_dir, "tokens")}
     trained = [
         {**_facts("train", row), **tokens[_key(row)], "messages": row["messages"][-1:]}
-        for row in read_rows(sessions / "train.jsonl")
+        for row in read_sessions(run_dir, "train")
         if _key(row) in tokens
     ]
     episodes = thin(trained, max_bytes // 2, itemgetter("iteration"))
     evaluated: dict[int, list[Row]] = {}
-    for row in read_rows(sessions / "eval.jsonl"):
+    for row in read_sessions(run_dir, "eval"):
         evaluated.setdefault(row["iteration"], []).append(row)
         if len(evaluated) > 2:  # neither the first nor the last
             del evaluated[sorted(evaluated)[1]]

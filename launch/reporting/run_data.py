@@ -9,9 +9,26 @@ from typing import Any, TypeAlias
 
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import METRICS_FILE
+from agentpeft.launch.run.run_folder import say_no_run
+from agentpeft.policies.checkpoints import CONFIG_FILE
+from agentpeft.policies.session_files import SESSIONS, list_parts, whole_name
 
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
+_PLACE: dict[str, Any] = {"iteration": int, "group_id": int, "sample": int}
+_EPISODE = _PLACE | {
+    "task_id": str,
+    "outcome": str,
+    "episode_return": int | float,
+    "messages": list,
+}
+_FIELDS: dict[str, dict[str, Any]] = {
+    METRICS_FILE: {"train/step": int},
+    "train.jsonl": _EPISODE,
+    "eval.jsonl": _EPISODE,
+    "tokens.jsonl": _PLACE,
+}
+"""What each line of a run's files has at least, by the file's name."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +61,22 @@ def read_run(path: Path, *, may_be_new: bool = False) -> RunData:
     `may_be_new`: it need not have measured anything yet. Raises: SettingsError, DataError.
     """
     metrics = list(read_rows(path / METRICS_FILE))
-    config = path / "config.toml"
-    if not metrics and not (may_be_new and config.is_file()):
-        raise SettingsError(f"no run in {str(path)!r}: a run's folder has a {METRICS_FILE}")
-    settings = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    config = path / CONFIG_FILE
+    if not metrics and not config.is_file():
+        raise SettingsError(say_no_run(path, METRICS_FILE))
+    if not metrics and not may_be_new:
+        raise SettingsError(f"{path}: the run has measured nothing yet: no line in {METRICS_FILE}")
+    settings = _read_settings(config) if config.is_file() else {}
     name = f"{settings.get('experiment', 'run')}/{path.resolve().name}"
     return RunData(name, path, metrics, dict(_flatten(settings)))
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Returns a file of settings as it is. Raises: DataError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path} is damaged: {error}") from None
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -59,14 +86,45 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}") from None
+            yield parse_row(line, path, f"line {number}")
+
+
+def parse_row(line: bytes, path: Path, place: str) -> Row:
+    """Returns a line of a JSONL file, with what a line of a run's file must have.
+
+    `place` is what messages call the line. Raises: DataError.
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, {place}: no JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{path}, {place}: expected an object, got {row!r:.60}")
+    for name, kind in _FIELDS.get(whole_name(path), {}).items():
+        if not isinstance(row.get(name), kind):
+            raise DataError(f"{path}, {place}: {name} is damaged or missing")
+    if not all(map(_is_message, row.get("messages", ()))):
+        raise DataError(f"{path}, {place}: messages are damaged")
+    if path.name == METRICS_FILE:
+        for name, value in row.items():
+            if not isinstance(value, int | float | None):
+                raise DataError(f"{path}, {place}: {name} is no number, got {value!r:.60}")
+    return row
+
+
+def _is_message(pair: object) -> bool:
+    """Returns whether it is a role and a text."""
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
+
+
+def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
+    """Yields the lines of `sessions/NAME.jsonl`, of all its parts in order. Raises: DataError."""
+    for path in list_parts(run_dir / SESSIONS / f"{name}.jsonl"):
+        yield from read_rows(path)
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

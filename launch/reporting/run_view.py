@@ -1,6 +1,6 @@
 """A run as a terminal shows it, from the lines that its files hold: `render`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from agentpeft.launch.reporting.alarms import find_alarms
 from agentpeft.launch.reporting.run_data import Row
 from agentpeft.launch.reporting.sparklines import sparkline
-from agentpeft.launch.run.pace import LEFT, compute_cost
+from agentpeft.launch.run.pace import LEFT, compute_cost, compute_energy
 
 _CURVES = {
     "held-out success": "eval/success_rate",
@@ -23,7 +23,14 @@ _CURVES = {
     "entropy": "train/entropy",
     "seconds": "time/total_s",
 }
-_PARTS = ("sample", "learn", "broadcast", "orchestration")
+_PARTS = {
+    "sample": "episodes are played",
+    "learn": "the policy is trained",
+    "broadcast": "it is delivered and proven",
+    "orchestration": "the rest",
+}
+_NOTHING = "(nothing)"
+"""Stands for an empty text."""
 _WINDOW = 10
 MAX_SKILL_LINES = 13
 _BAR_CHARS = 20
@@ -59,7 +66,7 @@ def render(run: RunSnapshot, max_skill_lines: int = MAX_SKILL_LINES) -> Renderab
     """Returns the whole view. Nothing that an agent has said reaches the terminal as a command."""
     return Group(
         *_head(run),
-        Rule("curves"),
+        Rule("curves, first -> last"),
         _curves(run),
         Rule("success by skill"),
         _skills(run, max_skill_lines),
@@ -78,7 +85,8 @@ def _head(run: RunSnapshot) -> Iterator[RenderableType]:
     bar = ProgressBar(max(run.num_iterations, 1), run.step, width=_WIDTH)
     spent_s = sum(run.series("time/total_s"))
     left = run.series(LEFT)[-1:] if run.state == "running" else []
-    times = f"{_clock(spent_s)} spent" + "".join(f", {_clock(s)} left" for s in left)
+    used = "".join(f", {wh:.3g} Wh" for wh in compute_energy(run.lines).values())
+    times = f"{_clock(spent_s)} spent{used}" + "".join(f", {_clock(s)} left" for s in left)
     line.add_row(bar, Text(f"iteration {run.step} of {run.num_iterations}, {times}"))
     yield line
     if run.note:
@@ -112,9 +120,10 @@ def _curves(run: RunSnapshot) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for label, metric in _CURVES.items():
         if values := run.series(metric):
-            bounds = (0.0, 1.0) if "success" in label else None
-            line = sparkline(values, _WIDTH, bounds)
-            table.add_row(label, Text(line, "cyan"), f"{values[0]:.3g} -> {values[-1]:.3g}")
+            is_rate = "success" in label
+            line = sparkline(values, _WIDTH, (0.0, 1.0) if is_rate else None)
+            ends = (f"{v:.1%}" if is_rate else f"{v:.3g}" for v in (values[0], values[-1]))
+            table.add_row(label, Text(line, "cyan"), " -> ".join(ends))
     return table if table.row_count else Text("none yet", "dim")
 
 
@@ -148,7 +157,8 @@ def _seconds(run: RunSnapshot) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for part, seconds in means.items():
         full = round(seconds / total * _BAR_CHARS)
-        table.add_row(part, Text("█" * full, "blue"), f"{seconds:.3g} s")
+        bar = Text("█" * full, "blue")
+        table.add_row(part, bar, f"{seconds:.3g} s", Text(_PARTS[part], "dim"))
     return table
 
 
@@ -162,11 +172,14 @@ def _alarms(run: RunSnapshot) -> Iterator[RenderableType]:
 
 
 def _episodes(run: RunSnapshot) -> Iterator[RenderableType]:
-    for row in run.episodes:
+    names = [f"train-{row['group_id']}-{row['sample']}" for row in run.episodes]
+    width = max(map(len, names), default=0)
+    for name, row in zip(names, run.episodes, strict=True):
         style = "green" if row["outcome"] == "success" else "yellow"
         yield Text.assemble(
-            (str(row["outcome"]), style),
-            clean(f" ({row['episode_return']:.3g})  {row['task_id']}: {_told(row)}"),
+            (f"{name:<{width}}  ", "bold"),
+            (clean(row["outcome"]), style),
+            clean(f", return {row['episode_return']:.3g}  {row['task_id']}: {_told(row)}"),
             overflow="ellipsis",
             no_wrap=True,
         )
@@ -174,13 +187,16 @@ def _episodes(run: RunSnapshot) -> Iterator[RenderableType]:
         yield Text("none yet (output.episodes keeps them)", "dim")
 
 
-def _told(row: Mapping[str, object]) -> str:
+def _told(row: Row) -> str:
     """Returns what the agent said last, and what the environment answered, in one line."""
-    messages = row["messages"]
-    if not isinstance(messages, list) or not messages:
-        return ""
-    said = [f"{'»' if role == 'assistant' else '«'} {text}" for role, text in messages[-2:]]
+    ends = row["messages"][-2:]
+    said = (f"{'»' if role == 'assistant' else '«'} {say_text(text)}" for role, text in ends)
     return " ".join(" ".join(said).split())
+
+
+def say_text(text: str) -> str:
+    """Returns what was said, or that it was nothing."""
+    return text if text.strip() else _NOTHING
 
 
 def clean(text: str) -> str:

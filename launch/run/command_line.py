@@ -50,6 +50,19 @@ SettingsWords = Annotated[
 """The positional words of a command that takes settings; None without any."""
 
 
+class _PresentStderr(logging.Handler):
+    """Writes to what is standard error when it writes: above the bar that `train` may have."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line."""
+        if sys.stderr is None:  # it was closed before the command began
+            return
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
 class CommandLine(Typer):
     """One command or several. Called with words, it returns the exit status.
 
@@ -105,7 +118,7 @@ class CommandLine(Typer):
 
 def _run(command: Callable[[], int], is_debug: bool) -> int:
     """Returns what `command()` does; of an error the status, after one line."""
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", handlers=[_PresentStderr()])
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     try:
         status = command()

@@ -3,11 +3,21 @@
 It tells whether settings, environment and machine go together. What it learns is worth nothing.
 """
 
+from agentpeft.envs import SettingsError
+from agentpeft.launch.run.run_folder import Start
 from agentpeft.policies.settings.config import Settings
 
 _NUM_ITERATIONS = 2
 _MAX_NEW_TOKENS = 8
 _HEAD_WIDTH = 8
+
+
+def begin_short(start: Start) -> Start:
+    """Returns a short run, in a folder apart from those of real runs. Raises: SettingsError."""
+    if start.run_dir is not None:
+        raise SettingsError("--fast-dev-run begins a run of its own: leave out --resume")
+    name = f"{start.settings.experiment}-fast-dev-run"
+    return Start(shorten(start.settings).model_copy(update={"experiment": name}))
 
 
 def shorten(settings: Settings) -> Settings:

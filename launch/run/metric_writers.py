@@ -169,6 +169,8 @@ class ProgressConsole:
             *fields,
             TextColumn("{task.fields[left]}"),
             console=Console(file=output),
+            redirect_stdout=sys.stderr.isatty(),  # lines of others stand above the bar
+            redirect_stderr=sys.stderr.isatty(),
         )
         blank = {**dict.fromkeys(CONSOLE_FIELDS, "-"), "left": ""}
         self._progress.start()
@@ -176,7 +178,11 @@ class ProgressConsole:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Moves the bar; evaluations stay on the screen above it."""
-        shown = {f: f"{metrics[n]:.4g}" for f, n in CONSOLE_FIELDS.items() if n in metrics}
+        shown = {
+            field: f"{metrics[name]:.4g}" if math.isfinite(metrics[name]) else "-"
+            for field, name in CONSOLE_FIELDS.items()
+            if name in metrics
+        }
         if LEFT in metrics:
             shown["left"] = f"{timedelta(seconds=round(metrics[LEFT]))} left"
         self._progress.update(self._task, completed=step, **shown)  # type: ignore[arg-type]

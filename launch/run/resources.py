@@ -10,7 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.engines.vllm.settings import divide_gpus
 from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.learning.sharded_base import find_layers
 from agentpeft.policies.models.linear_logprobs import slice_size
 from agentpeft.policies.models.load import choose_dtype, choose_serving
 from agentpeft.policies.models.tiny import make_tiny_config
@@ -21,6 +23,8 @@ _PER_HIDDEN, _PER_INTERMEDIATE = 10, 4
 """Values that a layer keeps of each token for its backward pass, of its two widths."""
 _NORM_BYTES = 16
 """What two norms over bfloat16 keep besides per hidden unit: input and output in float32, twice."""
+_NUM_GATHERED = 3
+"""Layers of a sharded base that a learner has whole at a time: two, and one on its way."""
 _OUTPUTS = {"lm_head", "embed_out"}
 _LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change what their output layer gives."""
@@ -29,7 +33,9 @@ _LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 def estimate_memory(settings: Settings) -> dict[str, float]:
     """Returns MiB by what needs them; "learner" and "env_runner" are each process's sums.
 
-    The optimizer's are the gradient, AdamW's two moments, and the sum over several learners.
+    The optimizer's are the gradient, AdamW's two moments, and the sum over several learners. Of a
+    sharded base a learner's weights are its part; the layers that are gathered come on top. Of a
+    vLLM engine over several GPUs "env_runner" is one GPU's sum.
 
     Raises: OSError or ValueError where the model's config cannot be read.
     """
@@ -43,12 +49,15 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     dtype, runner_dtype = (choose_dtype(settings.model, device) for device in devices)
-    size, num_teacher, teacher = dtype.itemsize, 0, settings.training.teacher
-    if teacher is not None:
+    size, teacher = dtype.itemsize, settings.training.teacher
+    num_held, num_gathered = _count_held(model, num_base, settings)
+    num_teacher = num_gathered_teacher = 0.0
+    if teacher is not None and not settings.training.is_taught_by_endpoint:
         other = read_model_config(settings.with_model(name=teacher, adapter=None))
-        num_teacher = _count_weights(other)[1]
+        num_teacher, num_gathered_teacher = _count_held(*_count_weights(other), settings)
     parts = {
-        "base_weights": num_base * (0.55 if settings.model.load_in_4bit else size),
+        "base_weights": num_held * (0.55 if settings.model.load_in_4bit else size),
+        "gathered": max(num_gathered, num_gathered_teacher) * size,
         "float32_base": num_base * (4.0 - size) * (not settings.lora.use_lora),
         "teacher": num_teacher * size,
         "adapter": num_trained * 4.0,
@@ -62,10 +71,14 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     if is_vllm and (kv_cache_gib or gpus[1] == 0):
         mib["kv_cache"] = 1024 * (kv_cache_gib or 1.0)
     mib["learner"] = sum(mib[name] for name in parts if name != "kv_cache")
+    # Several GPUs of a vLLM engine divide its weights and its cache; each has its whole slots
+    num_parts = divide_gpus(gpus[1])[1]
+    if is_vllm and not kv_cache_gib:
+        mib["kv_cache"] /= num_parts
     # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
     served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
-    weights = (2 if is_copied else 1) * served
+    weights = (2 if is_copied else 1) * served / num_parts
     # Its cache is copied into a larger one where episodes join that need more room
     mib["env_runner"] = weights + mib["adapter"] + (1 if is_vllm else 2) * mib["kv_cache"]
     return mib
@@ -76,6 +89,17 @@ def _count_weights(config: PreTrainedConfig) -> tuple[PreTrainedModel, int]:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model, sum(weight.numel() for weight in model.parameters())
+
+
+def _count_held(
+    model: PreTrainedModel, num_weights: int, settings: Settings
+) -> tuple[float, float]:
+    """Returns how many of a model's weights a learner holds, and how many it gathers at a time."""
+    if not settings.learners.shard_base:
+        return float(num_weights), 0.0
+    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in find_layers(model)]
+    gone = sum(layers) * (1 - 1 / settings.learners.num_learners)
+    return num_weights - gone, float(_NUM_GATHERED * max(layers, default=0))
 
 
 def read_model_config(settings: Settings) -> PreTrainedConfig:
@@ -124,7 +148,7 @@ def _activation_bytes(
     state, its gradient's means, and its target's weights; an entropy bonus keeps one more. Models
     that change their logits make all of them: those, what sums their exponentials, and two parts
     of their gradient; an entropy bonus keeps two more. Over 16-bit weights the slice's (there: all
-    of the layer's, twice) are in float32.
+    of the layer's, twice) are in float32; a GPU leaves them, and cuts a slice's odds into parts.
     """
     shape: dict[str, int] = config.to_dict()
     tokens, num_layers = settings.learners.max_tokens_per_micro_batch, shape["num_hidden_layers"]
@@ -138,8 +162,9 @@ def _activation_bytes(
         head = 2 * vocabulary * hidden * 4 if size == 2 else 0
     else:
         width = min(slice_size(tokens, device), vocabulary)
-        logits = 3 * width * 4 + (4 if has_bonus else 3) * hidden * 4
-        head = width * hidden * 4 if size == 2 else 0
+        is_cut = size == 2 and device.type == "cuda"
+        logits = (6 if is_cut else 3) * width * 4 + (4 if has_bonus else 3) * hidden * 4
+        head = width * hidden * 4 if size == 2 and not is_cut else 0
     if settings.learners.gradient_checkpointing:
         # The layers' inputs; a layer is made anew only when the logits' arrays are gone
         return float(tokens * (num_layers * hidden * size + max(layer, logits)) + head)

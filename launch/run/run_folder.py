@@ -40,6 +40,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 OUTPUT_VARIABLE = "AGENTPEFT_OUTPUT_DIR"
 _LOCK_FILE = "run.lock"
 _LOCK_WAIT_S = 0.1
+_MAX_DEPTH = 3
+"""From a folder down to a run: `./outputs/<experiment>/<timestamp>`."""
 MAY_CHANGE = (
     *("training.num_iterations", "training.lr", "training.critic_lr"),
     "training.lr_schedule",
@@ -49,7 +51,8 @@ MAY_CHANGE = (
     *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
     *("training.max_token_mismatch", "training.max_sequence_mismatch"),
     *("training.overlong_tokens", "training.overlong_buffer_tokens", "training.overlong_penalty"),
-    *("training.teacher_coeff", "training.num_replay_tasks"),
+    *("training.teacher", "training.teacher_model", "training.teacher_coeff"),
+    "training.num_replay_tasks",
     *("training.dynamic_sampling", "training.max_resampled_groups"),
     *("env_runners.", "learners.", "evaluation."),
     *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
@@ -94,6 +97,12 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
         return path
     names = sorted(found.stem for found in folder.glob("*.toml"))
     if config not in names:
+        if _is_run(path):
+            raise SettingsError(
+                f"{config!r} is a run, no {kind}: --resume {config} goes on with it"
+            )
+        if path.is_dir():
+            raise SettingsError(f"unknown {kind}, and {say_no_run(path)}")
         raise SettingsError(f"unknown {kind} {config!r}{did_you_mean(config, names)}")
     return folder / f"{config}.toml"
 
@@ -110,6 +119,33 @@ def find_run(path: Path) -> Path | None:
     return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
 
+def say_no_run(path: Path, lacks: str = CONFIG_FILE) -> str:
+    """Returns what to say of a path that is no run's folder, with the one that may be meant.
+
+    `lacks` is the file that a run's folder has and this one has not.
+    """
+    text = f"no run in {str(path)!r}"
+    if not path.exists():
+        return f"{text}: there is no such folder"
+    above = next((folder for folder in path.resolve().parents if _is_run(folder)), None)
+    if above is not None:
+        return f"{text}, which is a part of the run {shown(above)}"
+    found = (
+        file.parent
+        for depth in range(1, _MAX_DEPTH + 1)
+        for file in path.glob("*/" * depth + CONFIG_FILE)
+        if _is_run(file.parent)
+    )
+    newest = max(found, key=lambda folder: (folder / CONFIG_FILE).stat().st_mtime_ns, default=None)
+    if newest is not None:
+        return f"{text} itself; the newest one below it is {newest}"
+    return f"{text}: a run's folder has a {lacks}"
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / CONFIG_FILE).is_file() and (folder / "checkpoints").is_dir()
+
+
 def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
     """Returns how a run goes on, from its folder or one checkpoint's, with settings changed.
 
@@ -120,7 +156,7 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
     is_checkpoint = own or folder.name.startswith("checkpoint-")
     run_dir = folder.resolve().parents[1] if is_checkpoint else folder.resolve()
     if not (run_dir / CONFIG_FILE).is_file():
-        raise SettingsError(f"--resume {folder}: no run there (no {CONFIG_FILE})")
+        raise SettingsError(f"--resume {folder}: {say_no_run(folder)}")
     for override in overrides:
         name = override.partition("=")[0].strip()
         if not _may_change(name):

@@ -47,7 +47,8 @@ class MethodResult:
     `players[i][j]` names who played a cell, "" where several did. `runs` are those that it needs,
     shared ones too. `router_accuracy` is the share of tasks that were sent to their stage's expert.
     `merged_bytes` are those of the one adapter that a method has in place of its runs' own.
-    `divergences` are as in `scores`; None where no policy answers a stage's tasks alone.
+    `divergences` are as in `scores`; None where no policy answers a stage's tasks alone, or they
+    are not asked for.
     """
 
     matrix: Matrix
@@ -88,11 +89,17 @@ class Course:
     """Runs the methods of one seed and order; what is done already is read from its folder."""
 
     def __init__(
-        self, sequence: TaskSequence, base: Path | str, folder: Path, signals: StopSignals
+        self,
+        sequence: TaskSequence,
+        base: Path | str,
+        folder: Path,
+        signals: StopSignals,
+        *,
+        has_divergences: bool = True,
     ) -> None:
         """`folder` is shared by the courses of the settings' seed. Raises: as `train`."""
         self._sequence, self._base, self._folder = sequence, base, folder
-        self._signals = signals
+        self._signals, self._has_divergences = signals, has_divergences
         self._runs: list[StageRun] = []
         self._examples: dict[str, list[EpisodeRecord]] = {}
         self._router_accuracy: float | None = None
@@ -161,7 +168,9 @@ class Course:
     def _measure_drift(self, rows: Sequence[_Row], stages: Sequence[str]) -> Matrix | None:
         """Returns how far each stage has moved who answers, on its tasks and the earlier ones'."""
         players = [player for row in rows for player in row.players]
-        if len(rows) < 2 or any(each is None or each.name in self._examples for each in players):
+        if not self._has_divergences or len(rows) < 2:
+            return None
+        if any(each is None or each.name in self._examples for each in players):
             return None
         found = []
         for i in range(1, len(rows)):

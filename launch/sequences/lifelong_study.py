@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import factorial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,15 +37,17 @@ _PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class Study:
-    """Which courses are run: the first `num_orders` orders, each with the first `num_seeds` seeds.
+    """Which courses are run: `num_orders` orders with each of `num_seeds` seeds.
 
-    Seeds count from the settings' own.
+    They are the first orders that differ in the stages that take part. Seeds count from the
+    settings' own. `has_divergences`: whether KL divergences between stages are measured too.
     """
 
     sequence: TaskSequence
     methods: Sequence[str]
     num_orders: int = 1
     num_seeds: int = 1
+    has_divergences: bool = True
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -106,12 +109,24 @@ def run_study(
             seed = study.sequence.settings.seed + number
             settings = study.sequence.settings.model_copy(update={"seed": seed})
             own = replace(study.sequence, settings=settings)
-            course = Course(own, base, folder / f"seed-{seed}", signals)
-            for order in range(study.num_orders):
-                logger.info("order %d, seed %d", order, seed)
-                result = course.run(order, study.chosen)
-                if result is not None:
-                    yield result
+            path, has_divergences = folder / f"seed-{seed}", study.has_divergences
+            course = Course(own, base, path, signals, has_divergences=has_divergences)
+            yield from _run_orders(course, study, seed)
+
+
+def _run_orders(course: Course, study: Study, seed: int) -> Generator[CourseResult, None, None]:
+    """Runs a seed's courses, each of other stages or in another order than those before.
+
+    Orders that are one without the dropped stages count once, and the next one is run instead.
+    """
+    num_done, order, num_possible = 0, 0, study.sequence.num_orders
+    while num_done < min(study.num_orders, num_possible):
+        logger.info("order %d, seed %d", order, seed)
+        result = course.run(order, study.chosen)
+        if result is not None:
+            num_done, num_possible = num_done + 1, factorial(len(result.stages))
+            yield result
+        order += 1
 
 
 def make_base(settings: Settings) -> str:

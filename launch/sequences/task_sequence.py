@@ -18,9 +18,9 @@ from agentpeft.policies.settings.config import (
     read_toml,
     with_overrides,
 )
+from agentpeft.policies.settings.mixture_sources import MIXTURE
 
 FOLDER = CONFIGS / "sequences"
-MIXTURE = "AgentPEFT/Mixture-v0"
 _STAGE_KEYS = {"name", "id", "kwargs"}
 _STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _ENTRY_RISE = 0.15

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from contextlib import suppress
+from pathlib import Path
 
 CLI = [sys.executable, "-m", "agentpeft.launch.cli"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -34,16 +35,19 @@ def interrupt(process):
 
 
 class Terminal:
-    """A command on a terminal."""
+    """A command on a terminal, but for its standard error if `errors` names a file."""
 
-    def __init__(self, *words, num_lines=60, num_columns=120):
+    def __init__(self, *words, num_lines=60, num_columns=120, errors=None):
         self.owner, self.theirs = pty.openpty()
         termios.tcsetwinsize(self.theirs, (num_lines, num_columns))
         sizes = {"LINES", "COLUMNS"}  # another terminal's, which pytest's workers may have
         env = {name: value for name, value in os.environ.items() if name not in sizes}
         env |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
-        ends = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
-        self.process = start_interruptible([*CLI, *words], env=env, start_new_session=True, **ends)
+        with Path(os.devnull if errors is None else errors).open("w") as file:
+            ends = {"stdin": self.theirs, "stdout": self.theirs}
+            ends["stderr"] = self.theirs if errors is None else file
+            command = [*CLI, *words]
+            self.process = start_interruptible(command, env=env, start_new_session=True, **ends)
         os.close(self.theirs)
         self.raw = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -161,8 +161,13 @@ def losses(folder):
     return [row["train/policy_loss"] for row in read_metrics(run_dir) if "train/policy_loss" in row]
 
 
-def test_sft_learns_a_file_of_chats(folder):
-    learn(folder, "sums.jsonl")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_sft_learns_a_file_of_chats(folder, kind):
+    rows = [json.loads(line) for line in (folder / "sums.jsonl").read_text().splitlines()]
+    if kind == "parquet":
+        (folder / "sums.jsonl").unlink()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "sums.parquet")
+    learn(folder, f"sums.{kind}")
 
 
 @pytest.mark.slow

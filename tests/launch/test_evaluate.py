@@ -335,7 +335,7 @@ def test_voters_agree_on_actions_and_replayed_successes_have_no_thoughts():
 
 
 def test_an_endpoint_that_does_not_answer_is_said(run_dir, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("agentpeft.policies.engines.openai._MAX_RETRIES", 0)
+    monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
     words = ["--endpoint", "http://127.0.0.1:9/v1", "--endpoint-model", "m", "--output"]
     assert main([str(run_dir), *words, str(tmp_path / "out")]) == 1
     assert "endpoint http://127.0.0.1:9/v1: Connection error." in capsys.readouterr().err

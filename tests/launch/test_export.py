@@ -15,6 +15,7 @@ def episode(sample, episode_return, *messages, group_id=0, outcome="failure"):
         "iteration": 0,
         "group_id": group_id,
         "sample": sample,
+        "task_id": "t",
         "outcome": "success" if episode_return > 0 else outcome,
         "episode_return": episode_return,
         "messages": [PROMPT, *messages],

@@ -125,6 +125,19 @@ def test_the_sources_of_a_mixture_are_stages(tmp_path, capsys):
     sums, stories = sequence.settings.environment.kwargs["sources"]
     assert sums["kwargs"] == {"num_digits": 1, "split": "train"}
     assert (stories["id"], stories["kwargs"]) == ("AgentPEFT/GSM8K-v0", {"split": "train"})
+    tables = """
+    experiment = "mixed"
+    [[environment]]
+    name = "sums"
+    id = "AgentPEFT/Arithmetic-v0"
+    kwargs = {num_digits = 1, split = "train"}
+    [[environment]]
+    name = "stories"
+    id = "AgentPEFT/GSM8K-v0"
+    kwargs = {split = "train"}
+    """
+    path.write_text(tables, encoding="utf-8")
+    assert read_sequence(str(path)) == sequence
     path.write_text(text.replace("sources", "weights = [1, 2], sources"), encoding="utf-8")
     assert main([str(path), "--output", str(tmp_path / "out")]) == 2
     assert "leave out environment.kwargs.weights" in capsys.readouterr().err
@@ -152,6 +165,8 @@ def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_pat
     study = Study(replace(sequence, entry_rise=0.5), ["base"], num_orders=6)
     courses = list(run_study(study, out, StopSignals()))
     assert {each.dropped for each in courses} == {("sums",)}
+    two = list(run_study(replace(study, num_orders=2), out, StopSignals()))
+    assert [each.stages for each in two] == [each.stages for each in courses]
     assert sorted(each.stages for each in courses) == [
         ("backwards", "differences"),
         ("differences", "backwards"),
@@ -210,21 +225,21 @@ def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, caps
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
+def test_a_study_killed_in_each_stage_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
     whole = learn(capsys, tiny, "--methods", CHAIN, "--output", tmp_path / "whole")
     words = [sys.executable, "-m", "agentpeft.launch.lifelong", str(tiny), "--methods", CHAIN]
     out = tmp_path / "killed"
-    marks = [  # in a stage of an expert, of a chain, and in an evaluation
-        "runs/expert-differences/checkpoints/checkpoint-000001",
-        "runs/order-0.sequential-1-differences/checkpoints/checkpoint-000001",
-        "evaluations/order-0.replay_20-1-differences/sums",
-    ]
+    runs = [f"expert-{stage}" for stage in ("sums", "differences", "backwards")]
+    for name in ("sequential", "replay_20"):
+        runs += [f"order-0.{name}-1-differences", f"order-0.{name}-2-backwards"]
+    marks = [f"runs/{name}/checkpoints/checkpoint-*" for name in runs]
+    marks.append("evaluations/order-0.replay_20-2-backwards/sums")
     for mark in marks:
         process = subprocess.Popen(
             [*words, "--output", str(out)], cwd=ROOT, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        while not (out / "seed-0" / mark).exists():
+        while not any((out / "seed-0").glob(mark)):
             assert process.poll() is None, f"it ended before {mark}"
             time.sleep(0.002)
         os.kill(process.pid, signal.SIGKILL)
@@ -234,7 +249,7 @@ def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
     for name, own in whole["methods"].items():
         assert again["methods"][name]["matrix"] == own["matrix"]
         assert again["methods"][name]["tokens"] == own["tokens"]
-    for name in ("expert-differences", "order-0.sequential-1-differences"):
+    for name in runs:
         path = Path("seed-0", "runs", name, "checkpoints/checkpoint-000003/adapter")
         file = path / "adapter_model.safetensors"
         ours, theirs = (load_file(tmp_path / side / file) for side in ("whole", "killed"))
@@ -246,8 +261,10 @@ def test_a_killed_study_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
 def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny, tmp_path, capsys):
     summary = learn(
         capsys, tiny, "--quick", "--methods", "base,sequential", "--stages", "sums,backwards",
-        "--seeds", 2, "--orders", 2, "--output", tmp_path / "out",
+        "--seeds", 2, "--orders", 2, "--no-kl", "--output", tmp_path / "out",
     )  # fmt: skip
+    assert summary["methods"]["sequential"]["kl_old"] is None
+    assert not (tmp_path / "out/seed-0/drift").exists()
     assert len(summary["courses"]) == 4
     assert set(summary["stages"]) == {"sums", "backwards"}
     own = summary["methods"]["sequential"]
@@ -326,7 +343,7 @@ def test_what_cannot_work_is_one_line_before_anything_is_written(words, message,
         (('"sums"', '"sums", kwarg = 1'), "stage 'sums' has an unknown key 'kwarg'"),
         (("entry_rise = -1", 'entry_rise = "x"'), "entry_rise must be a number from -1 to 1"),
         (("entry_rise = -1", "entry_rise = 2"), "entry_rise must be a number from -1 to 1, got 2"),
-        (("[environment.kwargs]", "[[environment]]"), "environment: input should be a valid dict"),
+        (("[environment.kwargs]", "[[environment]]"), "table 0 has an unknown key 'num_digits'"),
         (('{format = "reversed"}', "3"), "environment.kwargs: input should be a valid dictionary"),
         (('{name = "sums"}', '{name = "sums", id = 3}'), "environment.id: input should be a valid"),
         (("entry_rise", "curriculum.stages = [{}, {}]\nentry_rise"), "write [[stages]]"),

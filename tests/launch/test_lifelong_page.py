@@ -8,8 +8,8 @@ from agentpeft.launch.reporting.lifelong_page import write_page
 from agentpeft.launch.sequences.course import CourseResult, MethodResult
 from agentpeft.launch.sequences.lifelong_study import summarize
 from agentpeft.launch.sequences.scores import compute_scores
-from agentpeft.policies.checkpoints import append_episodes
 from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.session_files import append_episodes
 
 STAGES = ("sums", "products")
 MATRIX = [[1.0, 0.0], [0.5, 1.0]]

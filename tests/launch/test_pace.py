@@ -37,5 +37,7 @@ def test_the_bar_says_how_long_the_run_still_takes():
     shown = io.StringIO()
     console = ProgressConsole(10, shown)
     console.write(3, {"train/avg_reward": 0.5, LEFT: 65.2})
+    console.write(4, {"train/policy_loss": float("nan")})  # nothing was learnt
     console.close()
-    assert "3/10" in shown.getvalue() and "0:01:05 left" in shown.getvalue()
+    assert "loss - " in shown.getvalue() and "nan" not in shown.getvalue()
+    assert "4/10" in shown.getvalue() and "0:01:05 left" in shown.getvalue()

@@ -139,7 +139,8 @@ def test_an_interrupted_player_leaves_no_sandbox(any_sandbox, nothing_left, cach
 )
 def test_a_policy_plays_on_a_server_too(words, names, finished, play):
     _, shown = play("3\n4\n", *SUM, "--model", finished, "--seed", "3")
-    expected = re.findall(r"^» (.*)$", shown.partition("checkpoint-000003:\n")[2], re.M)
+    shown_turns = re.findall(r"^» (.*)$", shown.partition("checkpoint-000003:\n")[2], re.M)
+    expected = ["" if turn == "(nothing)" else turn for turn in shown_turns]
     ask_others = {"text": "", "metadata": {"ask": "others", "task_id": "addition:0+4:plain"}}
     with ExitStack() as stack:
         server = stack.enter_context(env_server(*SUM, "--model", str(finished), *words))
@@ -160,6 +161,16 @@ def test_a_policy_plays_on_a_server_too(words, names, finished, play):
 
 
 @pytest.mark.slow
+def test_a_server_with_a_policy_ends_without_a_word(finished, tmp_path):
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        env_server(*SUM, "--model", str(finished), errors=errors),
+    ):
+        pass
+    assert (tmp_path / "errors").read_text() == ""
+
+
+@pytest.mark.slow
 def test_the_servers_page_shows_three_players_side_by_side(finished, chromium):
     words = [*SUM, "--allow-oracle", "--model", str(finished)]
     with env_server(*words) as server, sync_playwright() as driver:
@@ -170,10 +181,11 @@ def test_the_servers_page_shows_three_players_side_by_side(finished, chromium):
         page.press("#token", "Tab")
         page.fill("#seed", "3")
         page.click("#begin button")
-        for word in ("nothing", "77"):
+        for word in ("", "77"):
             page.wait_for_selector("#text:enabled")
             page.fill("#text", word)
             page.click("#send")
+        assert page.locator("#transcript p.action").all_inner_texts() == ["(nothing)", "77"]
         page.wait_for_selector("h2:text-is('checkpoint-000003')")
         columns = page.locator("#players section")
         names = [text.splitlines()[0] for text in columns.all_inner_texts()]

@@ -102,7 +102,7 @@ def test_single_skill_can_index(generated, tmp_path):
     }
 
 
-def test_single_skill_exactly_leaves_out_tasks_with_further_skills(tmp_path):
+def test_single_skill_exactly_leaves_out_tasks_with_further_skills(tmp_path, capsys):
     path, output = tmp_path / "both.json", tmp_path / "exact.json"
     two = ["--skill-mode", "all", "--num-skills", "2", "--num-tasks", "9", "--output", str(path)]
     assert main(["generate", *two]) == 0
@@ -112,7 +112,9 @@ def test_single_skill_exactly_leaves_out_tasks_with_further_skills(tmp_path):
     skills = sorted({skill for entry in entries.values() for skill in entry["skill_list"]})
     command = ["single-skill", str(path), "--output", str(output), "--skills", *skills]
     assert main(command) == 0 and len(load_tasks(output)) == 9
+    capsys.readouterr()
     assert main([*command, "--exactly"]) == 0
+    assert "left out, without a task: " in capsys.readouterr().out
     assert [task.task_id for task in load_tasks(output)] == ["0"]
 
 

@@ -22,7 +22,7 @@ VARIABLE = [
     (re.compile(r", [\d.e-]+ Wh$", re.M), ""),
     (re.compile(r"^seconds .*$", re.M), "seconds TIME"),
     (re.compile(r"^(loss|entropy) .*$", re.M), r"\1 ROUNDED"),
-    (re.compile(r"^(sample|learn|broadcast|orchestration) [ █]+[\d.e-]+ s$", re.M), r"\1 TIME"),
+    (re.compile(r"^(sample|learn|broadcast|orchestration) [ █]+[\d.e-]+ s +", re.M), r"\1 TIME "),
 ]
 
 

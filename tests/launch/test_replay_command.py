@@ -155,6 +155,16 @@ def test_a_hand_goes_on_after_the_first_turns(replay, finished, monkeypatch, tmp
     assert "» nothing\n« Invalid: reply with the number alone.  [-0.7]\n» 17\n" in shown
 
 
+def test_a_hand_that_leaves_is_no_end_of_the_episode(replay, finished, monkeypatch, tmp_path):
+    name, _ = three_turns(finished)
+    (tmp_path / "typed").touch()
+    with (tmp_path / "typed").open() as typed:
+        monkeypatch.setattr("sys.stdin", typed)
+        status, shown = replay(f"{name}:2")
+    assert status == 0 and "\nleft in 1 turn, return -" in shown
+    assert "\nyou from turn 2: left; equal to the record" in shown
+
+
 def test_the_policy_goes_on_with_another_seed(replay, finished):
     name, _ = three_turns(finished)
     status, first = replay(f"{name}:2", "--resample", "3")
@@ -185,7 +195,7 @@ def test_the_last_episodes_are_listed_by_name(replay, finished):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "no run in 'nowhere': a run's folder has a config.toml"),
+        (["nowhere"], "no run in 'nowhere': there is no such folder"),
         (["RUN", "first"], "an episode is named train-GROUP-SAMPLE or eval-GROUP-SAMPLE@ITER"),
         (["RUN", "train-1-1@2"], "an episode is named"),
         (["RUN", "train-999-0"], "no episode train-999-0 in "),

@@ -142,6 +142,32 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
     assert more - estimate["learner"] == pytest.approx(adapter * 16 / 2**20)
 
 
+def test_the_memory_of_a_sharded_base_is_counted_by_hand():
+    tiny = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64}
+    whole = Settings(tiny={**tiny, "vocab_size": 300}, learners={"num_learners": 4})
+    layer, rest = 4 * 32 * 32 + 4 * 32 + 3 * 32 * 64 + 2 * 32, 300 * 32 + 32
+    sharded = whole.model_copy(
+        update={"learners": LearnerSettings(num_learners=4, shard_base=True)}
+    )
+    before, after = estimate_memory(whole), estimate_memory(sharded)
+    assert before["base_weights"] == pytest.approx((rest + 2 * layer) * 4 / 2**20)
+    assert after["base_weights"] == pytest.approx((rest + 2 * layer / 4) * 4 / 2**20)
+    assert (before["gathered"], after["gathered"]) == (0, pytest.approx(3 * layer * 4 / 2**20))
+    assert before["learner"] - after["learner"] == pytest.approx(
+        (2 * layer * 3 / 4 - 3 * layer) * 4 / 2**20
+    )
+    assert before["env_runner"] == after["env_runner"]
+
+
+def test_the_memory_of_an_engine_over_several_gpus_is_that_of_one_of_them():
+    one = Settings(env_runners={"engine": "vllm", "num_gpus_per_env_runner": 1.0})
+    several = Settings(env_runners={"engine": "vllm", "num_gpus_per_env_runner": 4.0})
+    whole, part = estimate_memory(one), estimate_memory(several)
+    assert part["kv_cache"] == pytest.approx(whole["kv_cache"] / 4)
+    shared = whole["env_runner"] - whole["adapter"]
+    assert part["env_runner"] == pytest.approx(shared / 4 + whole["adapter"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -150,7 +176,7 @@ def test_the_memory_of_a_tiny_model_is_counted_by_hand():
         (["training.lrr=1"], "unknown setting 'training.lrr'; did you mean 'training.lr'?"),
         (["environment.id=AgentPEFT/DBBnch-v0"], "did you mean 'AgentPEFT/DBBench-v0'?"),
         (["training.group_size=1"], "group_size must be >= 2"),
-        (["--resume", "nowhere"], "--resume nowhere: no run there"),
+        (["--resume", "nowhere"], "--resume nowhere: no run in 'nowhere': there is no such"),
         (["--resume", "a", "--resume-from", "b"], "give no other"),
         (["--what"], "no such option: --what"),
         (["quickstart", "lr"], "; an override is written section.name=value"),

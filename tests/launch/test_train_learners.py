@@ -6,8 +6,10 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from process_parts import children_of, read_processes
+from safetensors.numpy import load
 
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
@@ -56,6 +58,25 @@ def test_a_resumed_run_of_two_learners_equals_an_uninterrupted_one(config, tmp_p
     assert main(["--resume", str(cut)]) == 0
     assert learnt(cut) == learnt(whole)
     assert len(set(learnt(whole)[1])) > 3
+
+
+@pytest.mark.long
+def test_a_run_with_a_sharded_base_learns_what_one_without_does_and_resumes(config, tmp_path):
+    sharded = ("experiment=sharded", "learners.shard_base=true")
+    assert main([config]) == main([config, *sharded]) == 0
+    (whole,) = (tmp_path / "outputs" / "tiny").iterdir()
+    (parts,) = (tmp_path / "outputs" / "sharded").iterdir()
+    one, other = (load(learnt(run)[0]) for run in (whole, parts))
+    assert one.keys() == other.keys()
+    assert max(np.abs(one[name] - other[name]).max() for name in one) <= 1e-6
+    losses = [[loss for loss in learnt(run)[1] if loss is not None] for run in (whole, parts)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4, abs=1e-6)
+    assert len(set(losses[1])) >= 3
+    assert (parts / "sessions" / "tokens.jsonl").stat().st_size > 0
+    cut = Path(shutil.copytree(parts, tmp_path / "cut"))
+    shutil.rmtree(checkpoint_path(cut / "checkpoints", 4))
+    assert main(["--resume", str(cut)]) == 0
+    assert learnt(cut) == learnt(parts)
 
 
 @pytest.fixture

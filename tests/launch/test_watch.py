@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from terminal import CLI
@@ -43,6 +44,8 @@ def run_dir(tmp_path):
     episodes = [
         {
             "iteration": step,
+            "group_id": step,
+            "sample": 0,
             "task_id": f"task {step}",
             "outcome": "success",
             "episode_return": 1.0,
@@ -58,10 +61,11 @@ def run_dir(tmp_path):
 def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
     assert main(["watch", str(run_dir)]) == 0
     shown = capsys.readouterr().out
-    assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent" in shown
+    assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent, 4 Wh" in shown
     assert "● adapter 8 delivered and proven" in shown
     assert "a success costs 0.75 s, 10 tokens, 0.25 Wh" in shown
-    assert "held-out success" in shown and "[red]add" in shown and "50%" in shown
+    assert "25.0% -> 25.0%" in shown and "[red]add" in shown and "50%" in shown
+    assert "train-7-0  success, return 1  task 7: « Go. » said 7" in shown
     assert "no_spread: in the last 3 updates" in shown and "training.group_size" in shown
     assert [name for name in range(8) if f"task {name}:" in shown] == [4, 5, 6, 7]
     assert "\x1b" not in shown and "\x07" not in shown
@@ -102,9 +106,30 @@ def test_a_replay_keeps_its_speed_where_drawing_takes_longer_than_an_iteration(r
 def test_an_episode_longer_than_the_end_that_is_read_is_shown(run_dir, capsys):
     path = run_dir / "sessions/train.jsonl"
     row = json.loads(path.read_text().splitlines()[-1])
-    long = {**row, "task_id": "long one", "messages": [["assistant", "é" * 400_000]]}
+    long = {**row, "group_id": 8, "task_id": "long one", "messages": [["assistant", "é" * 400_000]]}
     write(path, [row, long])
     assert [row["task_id"] for row in take_snapshot(run_dir).episodes] == ["task 7", "long one"]
+
+
+def test_the_last_episode_of_a_group_stands_for_it(run_dir, capsys):
+    path = run_dir / "sessions/train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write(path, [{**row, "sample": sample} for row in rows for sample in range(3)])
+    with (run_dir / "config.toml").open("a") as file:
+        file.write("group_size = 3\n")
+    names = [(row["group_id"], row["sample"]) for row in take_snapshot(run_dir).episodes]
+    assert names == [(4, 2), (5, 2), (6, 2), (7, 2)]
+
+
+def test_the_view_is_written_as_a_picture_that_asks_no_other_site(run_dir, tmp_path, capsys):
+    path = tmp_path / "run.svg"
+    assert main(["watch", str(run_dir), "--svg", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    text = "".join(root.itertext()).replace("\xa0", " ")
+    assert "agentpeft watch e/by_hand" in text and "iteration 8 of 8" in text and "[red]add" in text
+    assert "@font-face" not in text and "url(http" not in path.read_text("utf-8")
 
 
 def test_a_run_whose_files_do_not_change_is_drawn_once_more_at_most(run_dir, open_terminal):
@@ -193,6 +218,25 @@ def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
     assert "○ no adapter was delivered yet" in shown
 
 
+def test_energy_is_shown_where_nothing_has_succeeded_and_not_where_none_is_counted(run_dir, capsys):
+    lines = [{"train/step": 1, "time/total_s": 2.0, "energy/wh": 0.125}, {"train/step": 2}]
+    write(run_dir / "metrics.jsonl", lines)
+    assert main(["watch", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "iteration 2 of 8, 0:02 spent, 0.125 Wh" in shown and "a success costs" not in shown
+    write(run_dir / "metrics.jsonl", [{"train/step": 1, "time/total_s": 2.0}])
+    assert main(["watch", str(run_dir)]) == 0
+    assert "Wh" not in capsys.readouterr().out
+
+
+def test_what_was_not_said_is_told(run_dir, capsys):
+    path = run_dir / "sessions/train.jsonl"
+    row = json.loads(path.read_text().splitlines()[-1])
+    write(path, [row | {"messages": [["user", "Go."], ["assistant", ""], ["user", "No."]]}])
+    assert main(["watch", str(run_dir)]) == 0
+    assert "» (nothing) « No." in capsys.readouterr().out
+
+
 def test_a_damaged_line_is_said_and_one_that_is_being_written_is_not(run_dir, capsys):
     with (run_dir / "sessions/train.jsonl").open("a") as file:
         file.write('{"half a li')
@@ -201,7 +245,7 @@ def test_a_damaged_line_is_said_and_one_that_is_being_written_is_not(run_dir, ca
         file.write("\n")
     assert main(["watch", str(run_dir)]) == 2
     error = capsys.readouterr().err
-    assert "one of its last lines is no JSON" in error and error.count("\n") == 1
+    assert "one of its last lines: no JSON" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -223,7 +267,8 @@ def test_the_lamp_tells_what_is_known_of_the_last_delivery(rows, colour, text):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "error: no run in 'nowhere'"),
+        (["nowhere"], "error: no run in 'nowhere': there is no such folder"),
+        (["--replay", "2", "--svg", "x.svg"], "error: --svg is of the present view"),
         (["--replay", "0"], "error: --replay must be > 0, got 0"),
         (["--replay", "nan"], "error: --replay must be > 0, got nan"),
     ],

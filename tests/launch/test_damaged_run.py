@@ -1,0 +1,102 @@
+"""Commands that read a run: what is damaged, or no run at all, is one line and status 2."""
+
+import shutil
+
+import pytest
+
+from agentpeft.launch.cli import main
+
+METRICS, SESSIONS = "metrics.jsonl", "sessions/train.jsonl"
+
+
+@pytest.fixture
+def copied(finished, tmp_path, monkeypatch):
+    """A copy of the finished run at outputs/e/run, below the present folder."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(finished, tmp_path / "outputs/e/run", symlinks=True)
+
+
+def error_of(capsys, *words):
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"[1]", "expected an object, got [1]"),
+        (b"\xff\xfe", "no JSON"),
+        (b"{}", "is damaged or missing"),
+        (b"[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(copied, capsys, line, message):
+    run = str(copied)
+    readers = {
+        METRICS: [["watch", run], ["why", run], ["diff", run, run], ["report", run]],
+        SESSIONS: [
+            ["watch", run],
+            ["replay", run],
+            ["replay", run, "train-0-0"],
+            ["report", run],
+            ["export", run, "--format", "unpaired"],
+        ],
+    }
+    for name, commands in readers.items():
+        path = copied / name
+        whole = path.read_bytes()
+        path.write_bytes(whole + line + b"\n")
+        for words in commands:
+            said = error_of(capsys, *words)
+            assert name in said and "line" in said and message in said
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        (METRICS, b'{"train/step": 4, "time/total_s": "long"}', "time/total_s is no number"),
+        (METRICS, b'{"train/step": "last"}', "train/step is damaged or missing"),
+        (
+            SESSIONS,
+            b'{"iteration": 9, "group_id": 0, "sample": 0, "task_id": "t", "outcome": "success", '
+            b'"episode_return": 1, "messages": [["user"]]}',
+            "messages are damaged",
+        ),
+    ],
+)
+def test_a_row_with_a_damaged_field_is_named(copied, capsys, name, line, message):
+    with (copied / name).open("ab") as file:
+        file.write(line + b"\n")
+    assert message in error_of(capsys, "watch", str(copied))
+
+
+def test_damaged_settings_are_named(copied, capsys):
+    (copied / "config.toml").write_text("x = [", "utf-8")
+    for words in (["watch", str(copied)], ["diff", str(copied), str(copied)]):
+        assert "config.toml is damaged: Invalid" in error_of(capsys, *words)
+
+
+def test_the_run_that_may_be_meant_is_named(copied, capsys):
+    commands = [["watch"], ["why"], ["diff", str(copied)], ["replay"], ["play"], ["evaluate"]]
+    for words in [*commands, ["train", "--resume"]]:
+        said = error_of(capsys, *words, "outputs")
+        assert said.endswith("in 'outputs' itself; the newest one below it is outputs/e/run")
+    said = error_of(capsys, "watch", "outputs/e/run/checkpoints/best")
+    assert said.endswith("which is a part of the run outputs/e/run")
+    said = error_of(capsys, "train", "outputs/e/run")
+    assert said.endswith("is a run, no config: --resume outputs/e/run goes on with it")
+
+
+def test_a_run_that_has_measured_nothing_is_no_missing_run(copied, capsys):
+    (copied / METRICS).write_bytes(b"")
+    assert "the run has measured nothing yet" in error_of(capsys, "why", str(copied))
+
+
+def test_arguments_of_an_environment_are_not_repeated_where_one_is_unknown(capsys):
+    url = "database=mysql://root:secret@127.0.0.1:9"
+    said = error_of(capsys, "play", "AgentPEFT/DBBench-v0", url, "prmpt=compact")
+    assert "unknown setting 'prmpt'; did you mean 'prompt'?" in said and "secret" not in said
