@@ -107,7 +107,7 @@ def threads():
     Each call takes 20 microseconds of Python, as an arithmetic step does. The executor has no limit
     of time, so this is the most that it could come to.
     """
-    from agentpeft.policies.rollout.lanes import Lanes
+    from agentpeft.policies.rollout.scheduling.lanes import Lanes
 
     def call() -> int:
         return sum(range(1_000))

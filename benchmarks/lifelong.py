@@ -2,7 +2,7 @@
 
     python benchmarks/lifelong.py arith5 --orders 3 --seeds 2
     python benchmarks/lifelong.py arith5 --orders 3 --seeds 6 --hours 5
-    python benchmarks/lifelong.py db9 --seeds 3 --methods sequential,replay_5,bank,joint
+    python benchmarks/lifelong.py db9 --seeds 3 --methods sequential,replay_5,bank,joint --no-kl
 
 Runs the courses of `launch/lifelong.py` in `outputs/lifelong/<sequence>`, where the same command
 goes on after it was stopped; with `--hours` no course begins after that time. Writes
@@ -41,7 +41,7 @@ def main() -> None:
     methods = tuple(args.methods.split(",")) if args.methods else tuple(METHODS)
     try:
         sequence = read_sequence(args.sequence, args.settings)
-        study = Study(sequence, methods, args.orders, args.seeds)
+        study = Study(sequence, methods, args.orders, args.seeds, not args.no_kl)
     except SettingsError as error:
         parser.error(str(error))
     folder = args.output or ROOT / "outputs" / "lifelong" / sequence.settings.experiment
@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", metavar="A,B,...", help="some methods alone")
     parser.add_argument("--orders", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--no-kl", action="store_true", help="measure no KL divergences")
     parser.add_argument("--hours", type=float, help="begin no course after this time")
     parser.add_argument("--output", type=Path, help="where the runs are")
     return parser
