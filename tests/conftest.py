@@ -168,6 +168,14 @@ def drivers_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def trainers() -> Path:
+    """The folder of what AgileRL, RLlib and GEM need beside what is installed here."""
+    path = Path(__file__).parents[1] / ".venv-trainers"
+    _require((path / "agilerl").exists(), "no .venv-trainers (make it with make venv-trainers)")
+    return path
+
+
+@pytest.fixture(scope="session")
 def vllm() -> None:
     """vLLM is installed."""
     _require(find_spec("vllm"), "no vllm (make vllm)")
@@ -217,12 +225,15 @@ def mounting() -> None:
 
 @pytest.fixture(scope="session")
 def ordinary_user() -> int:
-    """The id of nobody, who may map ids here; the tests run as root."""
+    """The id of nobody, who may map ids here and has an image; the tests run as root."""
     ranges = Path("/etc/subuid")
     has_ids = ranges.exists() and "nobody:" in ranges.read_text()
     may_map = os.geteuid() == 0 and shutil.which("newuidmap") and has_ids
     _require(
         may_map, "no other user: needs root, uidmap, and nobody in /etc/subuid and /etc/subgid"
+    )
+    _require(
+        os.environ.get("AGENTPEFT_OS_TAR"), "no AGENTPEFT_OS_TAR: only root could make the image"
     )
     return pwd.getpwnam("nobody").pw_uid
 

@@ -7,7 +7,8 @@ done instead:
 * cluster: they run, on a Ray head with token authentication;
 * gpu: its `launch/train.py` runs with `--dry-run`;
 * docker, hub, kubernetes, machines, vllm: their words are checked alone, the files that they name
-  in test_examples.py, and what vLLM makes of them in test_vllm_endpoint.py;
+  in test_examples.py, what vLLM makes of them in test_vllm_endpoint.py, and what the doctor says of
+  a machine that lacks them, where a guide asks it;
 * minutes: `make` says what it would do, scripts are parsed;
 * network: it runs where packages can be had (this is the README's first one).
 """
@@ -76,6 +77,7 @@ def test_every_block_is_of_a_known_language_and_tag():
         "endpoint",
         "trl",
         "torchrl",
+        "trainers",
         "tune",
     }  # the tests of these and test_readme run them
     assert not [str(b) for b in BLOCKS if b.language == "" and COMMAND.search(b.text)]
@@ -94,6 +96,7 @@ def test_commands_inside_of_sentences_are_known(page):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the first block of a page makes a model and trains it before its own
 @tagged("")
 def test_a_block_runs_as_it_stands(block, trees):
     newcomer = trees(block.page)
@@ -107,6 +110,30 @@ def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     train = re.compile(r"^(python launch/train\.py .*?) *(#.*)?$", re.M)
     script = train.sub(r"\1 --dry-run", block.text)
     assert "--dry-run" in script and "num_gpus_per_learner" in run(trees(block.page), script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("needs", "fault"),
+    [
+        ("docker", "FAULT environment: no docker daemon answers"),
+        ("machines", "FAULT gpu: the config asks for a GPU"),
+        ("machines", "FAULT model: Qwen/Qwen2.5-7B-Instruct is not in the cache"),
+    ],
+)
+def test_the_doctor_of_a_guide_names_what_this_machine_lacks(needs, fault, trees):
+    page = ROOT / "docs/troubleshooting.md"
+    lines = {
+        line
+        for block in SHELL
+        if (block.page, block.needs) == (page, needs)
+        for line in block.text.splitlines()
+        if line.startswith("agentpeft doctor ")
+    }
+    (line,) = lines
+    nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = trees(page).run(f"{line} --no-ladder", nowhere)
+    assert done.returncode == 1 and fault in done.stdout
 
 
 @pytest.mark.slow
