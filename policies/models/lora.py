@@ -20,6 +20,7 @@ from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Bits, Floats
+from agentpeft.policies.models.pissa import begin_at_principal_components
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
     PolicyBase,
@@ -246,7 +247,7 @@ Policy = LoraPolicy | FullPolicy
 def attach_lora(
     base: PolicyBase, lora: LoraSettings, *, seed: int = 0, gradient_checkpointing: bool = False
 ) -> Policy:
-    """Returns what is trained; a new adapter changes nothing, since its B is zero.
+    """Returns what is trained; a new adapter changes nothing yet.
 
     Where `base` comes with a trained adapter, training goes on from it and a frozen copy is the
     reference. The base itself is changed in place. Raises: SettingsError on target modules that
@@ -266,6 +267,13 @@ def attach_lora(
         # The seed's adapter again would begin in the very subspace of the first of the others
         torch.manual_seed(seed + len(lora.orthogonal_to))
         model = _add_adapter(base, lora)
+        if lora.use_pissa:
+            if base.adapter_path is not None:
+                raise SettingsError(
+                    f"lora.use_pissa begins a new adapter, and model.name {base.adapter_path} is "
+                    "one: to go on with it, set lora.use_pissa to false"
+                )
+            begin_at_principal_components(model, _TRAINED)
     if base.adapter_path is None:
         return LoraPolicy(base, model)
     model.add_adapter(_REFERENCE, model.peft_config[_TRAINED])
@@ -368,6 +376,7 @@ def weights_and_updates(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, t
 
 
 def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
+    lora = lora.as_saved()
     targets = lora.target_modules
     config = LoraConfig(
         task_type="CAUSAL_LM",

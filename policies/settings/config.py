@@ -188,6 +188,10 @@ class LoraSettings(Section):
     """The update is scaled by alpha / rank."""
     use_rslora: bool = False
     """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
+    use_pissa: bool = False
+    """PiSSA: begins at the [principal components](algorithms.md#pissa) of each layer's weights. The
+    adapter that is delivered and saved has twice the rank.
+    """
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
@@ -216,11 +220,41 @@ class LoraSettings(Section):
             )
         if self.use_rslora and not self.use_lora:
             yield "lora.use_rslora has no effect with lora.use_lora = false"
+        if self.use_pissa:
+            yield from self._pissa_conflicts(run)
         if not self.use_lora and run.training.critic == "separate":
             yield (
                 "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
                 "false trains all weights: set it to 'shared'"
             )
+
+    def _pissa_conflicts(self, run: "Settings") -> Iterator[str]:
+        if not self.use_lora:
+            yield "lora.use_pissa has no effect with lora.use_lora = false"
+        if self.orthogonal_to:
+            yield "lora.use_pissa chooses what the adapter reads, and so does lora.orthogonal_to"
+        if run.model.load_in_4bit:
+            yield "lora.use_pissa needs the base's weights: set model.load_in_4bit to false"
+        if run.model.adapter is not None:
+            saved = self.as_saved()
+            yield (
+                f"lora.use_pissa begins a new adapter, and model.adapter {run.model.adapter!r} is "
+                "one: to go on with an adapter of PiSSA, set lora.use_pissa to false, lora.rank to "
+                f"{saved.rank} and lora.alpha to {saved.alpha:g}"
+            )
+        if run.training.weight_decay > 0:
+            yield (
+                "training.weight_decay would take the adapter of lora.use_pissa away from the "
+                f"components that it begins at: set it to 0, got {run.training.weight_decay}"
+            )
+
+    def as_saved(self) -> "LoraSettings":
+        """Returns the settings of plain LoRA that the adapter has once it is saved or delivered."""
+        if not self.use_pissa:
+            return self
+        factor = 2**0.5 if self.use_rslora else 2.0  # the scale stays as it is
+        changes = {"use_pissa": False, "rank": 2 * self.rank, "alpha": factor * self.alpha}
+        return self.model_copy(update=changes)
 
 
 class WarmStartSettings(Section):

@@ -226,6 +226,17 @@ def test_bad_settings_are_one_clear_line(override, message):
             "no effect with lora.use_lora = false",
         ),
         (
+            "lora.use_pissa=true lora.use_lora=false training.algorithm=sft",
+            "no effect with lora.use_lora = false",
+        ),
+        ("lora.use_pissa=true lora.orthogonal_to=['a']", "and so does lora.orthogonal_to"),
+        ("lora.use_pissa=true model.adapter=a", "lora.rank to 32 and lora.alpha to 64"),
+        ("lora.use_pissa=true training.weight_decay=0.1", "set it to 0, got 0.1"),
+        (
+            "lora.use_pissa=true model.name=a model.load_in_4bit=true",
+            "set model.load_in_4bit to false",
+        ),
+        (
             "lora.orthogonal_to=['a'] lora.use_lora=false training.algorithm=sft",
             "no effect with lora.use_lora = false",
         ),

@@ -69,6 +69,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),
     "lora.use_rslora": ("true",),
+    "lora.use_pissa": ("true",),
     "lora.target_modules": ('["q_proj"]',),
     "lora.dropout": ("0.5", *SFT),
     "warm_start.num_steps": ("2",),
