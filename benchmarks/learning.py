@@ -2,6 +2,8 @@
 
     python benchmarks/learning.py arithmetic_add
     python benchmarks/learning.py arithmetic_add --vary training.algorithm=grpo,ppo --plot a.png
+    python benchmarks/learning.py arithmetic_add --variant grpo \
+        --variant distill training.algorithm=distill training.teacher=outputs/…/adapter
     python benchmarks/learning.py db_bench --vary curriculum.sampling=uniform,frontier \
         --threshold 0.8 evaluation.interval=5
     python benchmarks/learning.py arithmetic_mul --vary training.max_resampled_groups=0,128 \
@@ -40,14 +42,14 @@ class Run(NamedTuple):
 def main() -> None:
     """Runs the command."""
     args = make_parser().parse_intermixed_args()
-    name, _, values = args.vary.partition("=")
+    variants = {name: settings for name, *settings in args.variant}
+    if args.vary:
+        key, _, values = args.vary.partition("=")
+        variants |= {value: [f"{key}={value}"] for value in values.split(",")}
     with tempfile.TemporaryDirectory() as folder:
         runs = {
-            value or args.config: [
-                run(args, [f"{name}={value}"] if name else [], seed, Path(folder))
-                for seed in range(args.seeds)
-            ]
-            for value in values.split(",")
+            name: [run(args, settings, seed, Path(folder)) for seed in range(args.seeds)]
+            for name, settings in (variants or {args.config: []}).items()
         }
     report = {"config": args.config, "settings": args.settings, "seeds": args.seeds}
     report["variants"] = {value: summarise(found) for value, found in runs.items()}
@@ -67,6 +69,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--vary", default="", metavar="KEY=A,B,...", help="variants to compare")
+    parser.add_argument(
+        "--variant",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("NAME", "key=value"),
+        help="a variant of several settings, beside those of --vary",
+    )
     parser.add_argument("--threshold", type=float, help="success rate to count updates to")
     parser.add_argument("--plot", type=Path, help="where to write the curves (png, svg)")
     return parser
