@@ -60,8 +60,8 @@ def begin_at_principal_components(model: PeftModel, adapter: str) -> None:
         with torch.no_grad():
             down.copy_(torch.cat([first_down, torch.zeros_like(first_down)]))
             up.copy_(torch.cat([torch.zeros_like(first_up), first_up], dim=1))
-        down.register_hook(_of_change_alone)
-        up.register_hook(_of_both_halves)
+        down.register_hook(_of_change_alone)  # type: ignore[no-untyped-call]
+        up.register_hook(_of_both_halves)  # type: ignore[no-untyped-call]
 
 
 def _decompose(
