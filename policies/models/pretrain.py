@@ -4,8 +4,8 @@
 steps of the learner with the adapter (`Learner.sft_update`), which this module has no part in.
 
 Episodes and their trajectories are those that the learner imitates, but the batches are not made by
-`learning.batches`, whose gradients differ in rounding (in bfloat16 by 0.3 % of the largest): cached
-models, and all that was measured with them, would change. Nor is the optimizer the learner's.
+`learning.batches`, whose gradients differ in rounding: cached models, and all that was measured
+with them, would change. Nor is the optimizer the learner's.
 """
 
 import math
@@ -29,9 +29,7 @@ from agentpeft.policies.models.policy_base import PolicyBase, Progress
 from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
 
-_MAX_TOKENS = 2048  # larger ones no longer fit the processor's caches: up to twice slower
-_LENGTH_STEP = 16
-_MIN_BFLOAT16_WIDTH = 96
+_MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
 IGNORED = -100  # cross entropy's own word for positions without a target
 _ATTENTION = "agentpeft_pretraining"
 
@@ -40,6 +38,8 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     """Trains all weights in place on the actions' tokens; `progress` is told of every step.
 
     Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest.
+    All in float32: the same on all processors, but for its last digits. Under autocast a pass took
+    1.4 times as long on one with AVX-512's bfloat16 instructions.
     Raises: SettingsError where an episode is longer than the context.
     """
     model, warm_start = base.model, settings.warm_start
@@ -99,10 +99,9 @@ def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple
     total, num_right = 0.0, 0
     for ids, targets in _micro_batches(rows):
         where = targets != IGNORED
-        with torch.autocast("cpu", torch.bfloat16, enabled=_is_fast_in_bfloat16(model)):
-            states = model.model(input_ids=ids, use_cache=False).last_hidden_state
-            logits = model.lm_head(states[where])  # of the targets alone: a third of the positions
-        loss = F.cross_entropy(logits.float(), targets[where], reduction="sum") / num_targets
+        states = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        logits = model.lm_head(states[where])  # of the targets alone: a third of the positions
+        loss = F.cross_entropy(logits, targets[where], reduction="sum") / num_targets
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
         is_wrong = torch.zeros_like(where)
@@ -120,17 +119,16 @@ def _attend(
     scaling: float,
     **_kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention, (B, heads, T, width) -> (B, T, heads, width), in the type of `value`.
+    """Causal attention, (B, heads, T, width) -> (B, T, heads, width).
 
-    transformers' eager attention scales, masks and converts to float32 and back in passes of their
-    own over the scores (B, heads, T, T). Here the product writes them scaled and masked, and the
-    softmax, which computes in float32 by itself, reads and writes `value`'s type. PyTorch's fused
-    attention has a slow gradient on CPUs.
+    transformers' eager attention scales and masks in passes of their own over the scores (B, heads,
+    T, T). Here the product writes them scaled and masked. PyTorch's fused attention has a slow
+    gradient on CPUs.
     """
     del module, attention_mask
     shape, length = query.shape, query.shape[2]
-    query, key, value = (each.to(value.dtype).flatten(0, 1) for each in (query, key, value))
-    future = torch.full((length, length), -math.inf, dtype=value.dtype).triu(1)
+    query, key, value = (each.flatten(0, 1) for each in (query, key, value))
+    future = torch.full((length, length), -math.inf).triu(1)
     weights = torch.baddbmm(future, query, key.transpose(1, 2), alpha=scaling).softmax(-1)
     return torch.bmm(weights, value).view(shape).transpose(1, 2).contiguous(), None
 
@@ -138,30 +136,16 @@ def _attend(
 def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields padded (ids, next ids or IGNORED) of (B, T), rows of like length together.
 
-    Padding is on the right and attention is causal, so no attention mask is needed. Few different
-    shapes occur, because bfloat16 kernels are compiled anew for each.
+    Padding is on the right and attention is causal, so no attention mask is needed.
     """
     ordered = sorted(rows, key=lambda row: len(row[0]), reverse=True)
-    num_tokens = len(rows) * _round_up(len(ordered[0][0]))
+    num_tokens = len(rows) * len(ordered[0][0])
     size = -(-len(rows) // max(1, round(num_tokens / _MAX_TOKENS)))
     for start in range(0, len(rows), size):
         part = ordered[start : start + size]
-        ids = np.zeros((len(part), _round_up(len(part[0][0]))), np.int64)
+        ids = np.zeros((len(part), len(part[0][0])), np.int64)
         targets = np.full(ids.shape, IGNORED)
         for index, (row_ids, mask) in enumerate(part):
             ids[index, : len(row_ids)] = row_ids
             targets[index, : len(row_ids) - 1] = np.where(mask[1:], row_ids[1:], IGNORED)
         yield torch.from_numpy(ids), torch.from_numpy(targets)
-
-
-def _round_up(length: int) -> int:
-    return -(-length // _LENGTH_STEP) * _LENGTH_STEP
-
-
-def _is_fast_in_bfloat16(model: PreTrainedModel) -> bool:
-    """Returns whether the processor multiplies bfloat16 matrices, and these are worth converting.
-
-    Narrow models are trained in float32 everywhere, so that tests see the same on all processors.
-    """
-    is_wide = model.config.hidden_size >= _MIN_BFLOAT16_WIDTH
-    return is_wide and bool(torch.cpu._is_avx512_bf16_supported())

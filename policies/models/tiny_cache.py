@@ -49,6 +49,8 @@ _SOURCES = (
     "rollout/tool_chat",
 )
 CACHE_VARIABLE = "AGENTPEFT_CACHE"
+_MAX_WRITES = 3
+"""Another process may have found the entry damaged before, and delete it after it was mended."""
 
 
 def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
@@ -60,13 +62,16 @@ def load_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
     base = _read(folder)
     if base is None:
         made = make_tiny(settings, progress)
-        try:
-            _write(made, folder)
-        except (OSError, SafetensorError) as error:
-            raise SettingsError(
-                f"the cache {folder.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
-            ) from None
-        base = _read(folder)
+        for _ in range(_MAX_WRITES):
+            try:
+                _write(made, folder)
+            except (OSError, SafetensorError) as error:
+                raise SettingsError(
+                    f"the cache {folder.parent} cannot be written ({error}); set {CACHE_VARIABLE}"
+                ) from None
+            base = _read(folder)
+            if base is not None:
+                break
     if base is None:
         raise SettingsError(f"the cache entry {folder} is damaged as soon as it is written")
     return base

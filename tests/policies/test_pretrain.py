@@ -1,3 +1,6 @@
+import shutil
+import threading
+import time
 from itertools import pairwise
 from multiprocessing import active_children
 
@@ -186,6 +189,24 @@ def test_changed_weights_in_the_cache_are_noticed(cache):
     content[-1] ^= 64
     path.write_bytes(bytes(content))
     assert load_tiny(make_settings(num_steps=0)).fingerprint == first.fingerprint
+
+
+def test_an_entry_that_another_process_deletes_once_is_written_again(cache):
+    first = load_tiny(make_settings(num_steps=0)).fingerprint
+    (entry,) = cache.glob("tiny-*")
+    shutil.rmtree(entry)
+
+    def delete_once():
+        while not entry.exists():
+            time.sleep(1e-4)
+        shutil.rmtree(entry, ignore_errors=True)
+
+    other = threading.Thread(target=delete_once)
+    other.start()
+    try:
+        assert load_tiny(make_settings(num_steps=0)).fingerprint == first
+    finally:
+        other.join()
 
 
 def test_key_follows_what_the_model_depends_on():
