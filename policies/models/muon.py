@@ -1,7 +1,8 @@
 """Muon in float32: orthogonalized momentum for matrices."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from concurrent.futures import Executor
 from typing import Any
 
 import torch
@@ -21,30 +22,35 @@ class Float32Muon(Optimizer):
     Source: https://kellerjordan.github.io/posts/muon, with the step's size of arXiv:2502.16982.
     """
 
-    def __init__(self, matrices: Iterable[Any], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, matrices: Iterable[Any], lr: float, weight_decay: float, pool: Executor
+    ) -> None:
+        """`pool`'s threads each orthogonalize a matrix."""
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+        self._pool = pool
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Changes all matrices in place."""
         del closure
         for group in self.param_groups:
-            for weight, direction in self._find_directions(group["params"]):
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            ahead = [self._look_ahead(weight, weight.grad) for weight in weights]
+            directions = self._pool.map(orthogonalize, ahead)
+            for weight, direction in zip(weights, directions, strict=True):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.sub_(direction, alpha=group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
 
-    def _find_directions(self, weights: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields each matrix with its momentum, looked ahead and orthogonalized."""
-        for weight in weights:
-            if weight.grad is None:
-                continue
-            if not self.state[weight]:
-                self.state[weight]["momentum"] = torch.zeros_like(weight)
-            momentum = self.state[weight]["momentum"]
-            momentum.lerp_(weight.grad, 1 - _MOMENTUM)
-            yield weight, orthogonalize(weight.grad.lerp(momentum, _MOMENTUM))
+    def _look_ahead(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Returns a matrix's momentum with this step's gradient, once more on top (Nesterov)."""
+        if not self.state[weight]:
+            self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momentum: Tensor = self.state[weight]["momentum"]
+        momentum.lerp_(gradient, 1 - _MOMENTUM)
+        return gradient.lerp(momentum, _MOMENTUM)
 
 
+@torch.no_grad()
 def orthogonalize(matrix: Tensor) -> Tensor:
     """Returns a matrix with the same singular vectors and singular values of 0.7 to 1.2, float32.
 

@@ -10,6 +10,8 @@ with them, would change. Nor is the optimizer the learner's.
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -38,42 +40,61 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     """Trains all weights in place on the actions' tokens; `progress` is told of every step.
 
     Muon for the matrices (a third of AdamW's samples for the same accuracy) and AdamW for the rest.
-    All in float32: the same on all processors, but for its last digits. Under autocast a pass took
-    1.4 times as long on one with AVX-512's bfloat16 instructions.
-    Raises: SettingsError where an episode is longer than the context.
+    All in float32, and each micro-batch on one core: the same on all processors and any number of
+    cores, but for the last digits. Under autocast a pass took 1.4 times as long on a processor with
+    AVX-512's bfloat16 instructions. Raises: SettingsError where an episode is longer than the
+    context.
     """
     model, warm_start = base.model, settings.warm_start
-    optimizers = _make_optimizers(model, warm_start.lr)
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
     AttentionInterface.register(_ATTENTION, _attend)
     model.set_attn_implementation(_ATTENTION)
-    for groups in make_batches(settings, chat):
-        for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
-            group["lr"] = warm_start.lr * schedule.lr_factor
-        rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
-        loss, success = _backward(model, rows)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        schedule.step(success)
-        if progress is not None:
-            progress(schedule.num_done, loss, success)
-        if schedule.is_done:
-            break
+    with _one_core_each() as pool:
+        optimizers = _make_optimizers(model, warm_start.lr, pool)
+        for groups in make_batches(settings, chat):
+            for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
+                group["lr"] = warm_start.lr * schedule.lr_factor
+            rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
+            loss, success = _backward(model, rows, pool)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+            schedule.step(success)
+            if progress is not None:
+                progress(schedule.num_done, loss, success)
+            if schedule.is_done:
+                break
+    model.zero_grad()
     model.set_attn_implementation("sdpa")
     model.train(False)
 
 
-def _make_optimizers(model: PreTrainedModel, lr: float) -> list[Optimizer]:
+@contextmanager
+def _one_core_each() -> Iterator[Executor]:
+    """Gives as many threads as torch has, each of which computes on one core.
+
+    A pass is thousands of small operations. Torch's threads share each of these and then wait for
+    each other; asleep, since processes share the cores, two took longer than one. With a
+    micro-batch each they wait once a step, which takes half the time.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as p:
+            yield p
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _make_optimizers(model: PreTrainedModel, lr: float, pool: Executor) -> list[Optimizer]:
     embeddings = model.get_input_embeddings().weight
     named = list(model.named_parameters())
     matrices = [(n, p) for n, p in named if p.ndim == 2 and p is not embeddings]
     others = [(n, p) for n, p in named if p.ndim != 2 or p is embeddings]
     return [
-        Float32Muon(matrices, lr=lr, weight_decay=0.01),
+        Float32Muon(matrices, lr=lr, weight_decay=0.01, pool=pool),
         torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
     ]
 
@@ -89,24 +110,35 @@ def _row(group: EpisodeGroup, max_tokens: int) -> tuple[Ids, Mask]:
     return ids, np.concatenate([np.zeros(len(episode.prompt_ids), np.bool_), episode.loss_mask])
 
 
-def _backward(model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]]) -> tuple[float, float]:
-    """Adds the gradients of the mean loss over all actions' tokens.
+def _backward(
+    model: PreTrainedModel, rows: Sequence[tuple[Ids, Mask]], pool: Executor
+) -> tuple[float, float]:
+    """Sets the gradients of the mean loss over all actions' tokens.
 
     Returns that loss and the share of rows in which each of these tokens is the likeliest one, that
     is, which greedy decoding would play alike.
     """
     num_targets = sum(int(mask.sum()) for _, mask in rows)
-    total, num_right = 0.0, 0
-    for ids, targets in _micro_batches(rows):
+    parameters = list(model.parameters())
+
+    def compute(batch: tuple[Tensor, Tensor]) -> tuple[Sequence[Tensor], float, int]:
+        ids, targets = batch
         where = targets != IGNORED
         states = model.model(input_ids=ids, use_cache=False).last_hidden_state
         logits = model.lm_head(states[where])  # of the targets alone: a third of the positions
         loss = F.cross_entropy(logits, targets[where], reduction="sum") / num_targets
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.item()
+        gradients = torch.autograd.grad(loss, parameters)
         is_wrong = torch.zeros_like(where)
         is_wrong[where] = logits.argmax(-1) != targets[where]
-        num_right += int((~is_wrong.any(-1)).sum())
+        return gradients, loss.item(), int((~is_wrong.any(-1)).sum())
+
+    model.zero_grad()
+    total, num_right = 0.0, 0
+    for gradients, loss, num_right_here in pool.map(compute, _micro_batches(rows)):  # in order
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        total += loss
+        num_right += num_right_here
     return total, num_right / len(rows)
 
 

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -25,14 +27,15 @@ def test_steps_are_those_of_torch_up_to_rounding(shape):
     start = torch.randn(shape, generator=generator)
     ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
     words = {"lr": 0.02, "weight_decay": 0.1}
-    pairs = [
-        (ours, Float32Muon([ours], **words)),
-        (theirs, torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **words)),
-    ]
-    for _ in range(4):
-        grad = torch.randn(shape, generator=generator)
-        for weight, optimizer in pairs:
-            weight.grad = grad.clone()
-            optimizer.step()
+    with ThreadPoolExecutor(2) as pool:
+        pairs = [
+            (ours, Float32Muon([ours], pool=pool, **words)),
+            (theirs, torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **words)),
+        ]
+        for _ in range(4):
+            grad = torch.randn(shape, generator=generator)
+            for weight, optimizer in pairs:
+                weight.grad = grad.clone()
+                optimizer.step()
     change = (theirs - start).norm()
     assert change > 0 and (ours - theirs).norm() < 0.02 * change

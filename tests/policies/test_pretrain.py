@@ -1,6 +1,7 @@
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from multiprocessing import active_children
 
@@ -142,7 +143,8 @@ def test_share_of_right_rows_is_that_of_greedy_decoding():
             ids = np.append(ids, int(model(torch.from_numpy(ids)[None]).logits[0, -1].argmax()))
     other = np.append(ids[:-1], (ids[-1] + 1) % 99)
     mask = np.arange(6) >= 3
-    assert _backward(model, [(ids, mask), (other, mask)])[1] == 0.5
+    with ThreadPoolExecutor(1) as pool:
+        assert _backward(model, [(ids, mask), (other, mask)], pool)[1] == 0.5
 
 
 def test_loss_is_the_mean_over_action_tokens_alone():
@@ -155,7 +157,35 @@ def test_loss_is_the_mean_over_action_tokens_alone():
             logprobs = model(torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
         terms += [-float(logprobs[t - 1, ids[t]]) for t in range(1, len(ids)) if mask[t]]
     rows = [(ids, np.append(False, mask[1:])) for ids, mask in rows]
-    assert _backward(model, rows)[0] == pytest.approx(np.mean(terms), rel=5e-3)
+    with ThreadPoolExecutor(1) as pool:
+        assert _backward(model, rows, pool)[0] == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_micro_batches_on_several_cores_have_the_gradients_of_the_whole():
+    model = build_tiny(SMALL, ["some text"]).model
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(4, 99, n), np.arange(n) >= n // 2) for n in rng.integers(60, 150, 40)]
+    found = []
+    for num_threads in (1, 3):
+        with ThreadPoolExecutor(num_threads) as pool:
+            _backward(model, rows, pool)
+        found.append([parameter.grad for parameter in model.parameters()])
+    model.zero_grad()
+    terms = []
+    for ids, mask in rows:
+        logprobs = model(torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
+        targets = np.flatnonzero(mask)
+        terms.append(-logprobs[targets - 1, ids[targets]])
+    torch.cat(terms).mean().backward()
+    for one, several, parameter in zip(*found, model.parameters(), strict=True):
+        assert torch.equal(one, several)
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_torch_has_its_threads_back_after_pretraining():
+    num_threads = torch.get_num_threads()
+    load_tiny(make_settings())
+    assert torch.get_num_threads() == num_threads
 
 
 def test_second_load_comes_from_the_cache():
