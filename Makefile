@@ -19,7 +19,7 @@ TRAINERS := .venv-trainers
 QUANTIZE := .venv-quantize
 PYTEST_ARGS ?=
 # Two files at once: most tests wait more than they compute.
-PYTEST := $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
+PYTEST := env OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
 FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
