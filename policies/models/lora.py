@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
+from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
@@ -19,8 +20,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.learning.options.pissa import begin_at_principal_components
 from agentpeft.policies.messages import Bits, Floats
-from agentpeft.policies.models.pissa import begin_at_principal_components
 from agentpeft.policies.models.policy_base import (
     FINGERPRINT_KEY,
     PolicyBase,
@@ -273,7 +274,7 @@ def attach_lora(
                     f"lora.use_pissa begins a new adapter, and model.name {base.adapter_path} is "
                     "one: to go on with it, set lora.use_pissa to false"
                 )
-            begin_at_principal_components(model, _TRAINED)
+            _begin_pissa(model)
     if base.adapter_path is None:
         return LoraPolicy(base, model)
     model.add_adapter(_REFERENCE, model.peft_config[_TRAINED])
@@ -396,6 +397,21 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
             layer.__class__ = RoundedOnceLinear
     config.base_model_name_or_path, config.revision = base.name, base.fingerprint
     return model
+
+
+def _begin_pissa(model: PeftModel) -> None:
+    """Raises: SettingsError on layers that have no such start."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        if not isinstance(layer, LoraLinear):
+            raise SettingsError(f"lora.use_pissa is for linear layers, and {name} is none")
+        down, up = (cast(nn.Linear, each[_TRAINED]).weight for each in (layer.lora_A, layer.lora_B))
+        weight = cast(torch.Tensor, layer.get_base_layer().weight)
+        try:
+            begin_at_principal_components(weight, down, up, layer.scaling[_TRAINED])
+        except ValueError as error:
+            raise SettingsError(f"lora.use_pissa: lora.rank: {name} {error}") from None
 
 
 def _adapter_parameters(model: PeftModel, adapter: str) -> dict[str, nn.Parameter]:

@@ -85,7 +85,7 @@ def test_only_the_change_is_trained_and_the_halves_stay_their_start_apart():
 
 def test_large_matrices_begin_at_as_large_a_part_of_the_weights(monkeypatch):
     exact = make_policy().adapter_weights()
-    monkeypatch.setattr("agentpeft.policies.models.pissa.MAX_EXACT", 8)
+    monkeypatch.setattr("agentpeft.policies.learning.options.pissa.MAX_EXACT", 8)
     near = make_policy().adapter_weights()
     for up in (name for name in exact if "lora_B" in name):
         down = up.replace("lora_B", "lora_A")
@@ -128,7 +128,7 @@ def test_small_steps_are_not_lost_in_bfloat16():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank": 40}, "needs lora.rank <= 32, the singular values of .*, got 40"),
+        ({"rank": 40}, r"lora\.rank: .*q_proj needs a rank <= 32, the singular values, got 40"),
         ({"target_modules": ("embed_tokens",)}, "is for linear layers, and .*embed_tokens is none"),
     ],
 )

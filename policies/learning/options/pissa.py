@@ -20,15 +20,8 @@ Source: Meng et al. 2024, "PiSSA: Principal Singular Values and Singular Vectors
 Large Language Models".
 """
 
-from typing import cast
-
 import torch
-from peft import PeftModel
-from peft.tuners.lora import Linear as LoraLinear
-from peft.tuners.lora import LoraLayer
-from torch import nn
-
-from agentpeft.envs import SettingsError
+from torch import Tensor
 
 MAX_EXACT = 1024
 """The smaller side of a matrix up to which all its singular vectors are computed."""
@@ -36,37 +29,24 @@ _NUM_POWER_ITERATIONS = 16
 """For larger ones, as in PEFT's `pissa_niter_16`."""
 
 
-def begin_at_principal_components(model: PeftModel, adapter: str) -> None:
-    """Sets an adapter of an even rank 2r to PiSSA's start, and its gradients to PiSSA's.
+@torch.no_grad()
+def begin_at_principal_components(weight: Tensor, down: Tensor, up: Tensor, scaling: float) -> None:
+    """Sets an adapter's A (2r, in) and B (out, 2r) and their gradients, over `weight` (out, in).
 
-    It uses torch's global random state. Raises: SettingsError on layers of other kinds than linear
-    ones, or with fewer than r inputs or outputs.
+    `scaling` is what B A is multiplied by. It uses torch's global random state. Raises: ValueError
+    if `weight` has fewer than r singular values.
     """
-    for name, layer in model.named_modules():
-        if not isinstance(layer, LoraLayer):
-            continue
-        if not isinstance(layer, LoraLinear):
-            raise SettingsError(f"lora.use_pissa is for linear layers, and {name} is none")
-        down = cast(nn.Linear, layer.lora_A[adapter]).weight
-        up = cast(nn.Linear, layer.lora_B[adapter]).weight
-        rank = len(down) // 2
-        weight = cast(torch.Tensor, layer.get_base_layer().weight)
-        if rank > min(weight.shape):
-            raise SettingsError(
-                f"lora.use_pissa needs lora.rank <= {min(weight.shape)}, the singular values of "
-                f"{name}, got {rank}"
-            )
-        first_up, first_down = _decompose(weight.detach().float(), rank, layer.scaling[adapter])
-        with torch.no_grad():
-            down.copy_(torch.cat([first_down, torch.zeros_like(first_down)]))
-            up.copy_(torch.cat([torch.zeros_like(first_up), first_up], dim=1))
-        down.register_hook(_of_change_alone)  # type: ignore[no-untyped-call]
-        up.register_hook(_of_both_halves)  # type: ignore[no-untyped-call]
+    rank = len(down) // 2
+    if rank > min(weight.shape):
+        raise ValueError(f"needs a rank <= {min(weight.shape)}, the singular values, got {rank}")
+    first_up, first_down = _decompose(weight.float(), rank, scaling)
+    down.copy_(torch.cat([first_down, torch.zeros_like(first_down)]))
+    up.copy_(torch.cat([torch.zeros_like(first_up), first_up], dim=1))
+    down.register_hook(_of_change_alone)  # type: ignore[no-untyped-call]
+    up.register_hook(_of_both_halves)  # type: ignore[no-untyped-call]
 
 
-def _decompose(
-    weight: torch.Tensor, rank: int, scaling: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _decompose(weight: Tensor, rank: int, scaling: float) -> tuple[Tensor, Tensor]:
     """Returns B0 (out, r) and A0 (r, in): scaling * B0 A0 is the closest to `weight` (out, in)."""
     if min(weight.shape) <= MAX_EXACT:
         left, values, right = torch.linalg.svd(weight, full_matrices=False)
@@ -77,11 +57,11 @@ def _decompose(
     return left * roots, (right * roots).T
 
 
-def _of_change_alone(gradient: torch.Tensor) -> torch.Tensor:
+def _of_change_alone(gradient: Tensor) -> Tensor:
     first, change = gradient.chunk(2)
     return torch.cat([torch.zeros_like(first), change])
 
 
-def _of_both_halves(gradient: torch.Tensor) -> torch.Tensor:
+def _of_both_halves(gradient: Tensor) -> Tensor:
     first, second = gradient.chunk(2, dim=1)
     return (first + second).repeat(1, 2)
