@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from lora_parts import IDS, logits, make_base
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
@@ -12,17 +13,9 @@ from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.errors import CheckpointError, EngineError
 from agentpeft.policies.models.lora import FullPolicy, attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, PolicyBase
-from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.settings.config import LoraSettings, TinySettings
+from agentpeft.policies.settings.config import LoraSettings
 
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 LORA = LoraSettings(rank=4, alpha=8.0)
-IDS = torch.arange(4, 16)[None]
-
-
-def make_base(seed=0, adapter_path=None):
-    base = build_tiny(SMALL, ["some text 12"], seed)
-    return PolicyBase(base.model, base.tokenizer, f"base-{seed}", adapter_path)
 
 
 def make_policy(lora=LORA, **options):
@@ -33,11 +26,6 @@ def random_weights(policy, scale=0.1):
     rng = np.random.default_rng(0)
     shapes = {name: w.shape for name, w in policy.adapter_weights().items()}
     return {n: (scale * rng.normal(size=s)).astype(np.float32) for n, s in shapes.items()}
-
-
-@torch.no_grad()
-def logits(model):
-    return model(IDS).logits
 
 
 def test_new_adapter_changes_nothing_and_alone_is_trained():

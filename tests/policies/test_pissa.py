@@ -5,33 +5,20 @@ import json
 import numpy as np
 import pytest
 import torch
+from lora_parts import IDS, logits, make_base
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.settings.config import LoraSettings, TinySettings
+from agentpeft.policies.settings.config import LoraSettings
 
-SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 PISSA = LoraSettings(rank=4, alpha=8.0, use_pissa=True)
-IDS = torch.arange(4, 16)[None]
-
-
-def make_base(dtype=torch.float32, adapter_path=None):
-    base = build_tiny(SMALL, ["some text 12"], 0)
-    return PolicyBase(base.model.to(dtype=dtype), base.tokenizer, "base-0", adapter_path)
 
 
 def make_policy(lora=PISSA, dtype=torch.float32):
-    return attach_lora(make_base(dtype), lora)
-
-
-@torch.no_grad()
-def logits(model):
-    return model(IDS).logits.float()
+    return attach_lora(make_base(dtype=dtype), lora)
 
 
 def take_steps(model, parameters, num_steps=5):
@@ -44,7 +31,8 @@ def take_steps(model, parameters, num_steps=5):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_begins_at_the_base_to_the_bit(dtype):
-    assert torch.equal(logits(make_policy(dtype=dtype).model), logits(make_base(dtype).model))
+    expected = logits(make_base(dtype=dtype).model)
+    assert torch.equal(logits(make_policy(dtype=dtype).model), expected)
 
 
 @pytest.mark.parametrize("use_rslora", [False, True])
