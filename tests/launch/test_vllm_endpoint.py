@@ -28,7 +28,7 @@ from agentpeft.policies.settings.config import Settings
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-LEARNT = ["tiny.hidden_size=64", "warm_start.num_steps=150"]
+LEARNT = ["tiny.hidden_size=64", "warm_start.num_steps=150", "training.lr=1e-3"]
 """Attention heads as wide as vLLM takes on CPUs; some answers are right, others wrong."""
 IDS = list(range(4, 40))
 PARSE = """
