@@ -35,7 +35,8 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
 
     The optimizer's are the gradient, AdamW's two moments, and the sum over several learners. Of a
     sharded base a learner's weights are its part; the layers that are gathered come on top. Of a
-    vLLM engine over several GPUs "env_runner" is one GPU's sum.
+    vLLM engine over several GPUs "env_runner" is one GPU's sum. Where learner and engine are in one
+    process, the base that they share is the learner's.
 
     Raises: OSError or ValueError where the model's config cannot be read.
     """
@@ -78,10 +79,21 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     # Where the transformers engine fuses, it keeps an untouched copy; vLLM's is in the files
     is_copied = not is_vllm and choose_serving(settings, runner_dtype) == "fused"
     served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
-    weights = (2 if is_copied else 1) * served / num_parts
+    num_copies = (2 if is_copied else 1) - (1 if _is_base_shared(settings, *devices) else 0)
+    weights = num_copies * served / num_parts
     # Its cache is copied into a larger one where episodes join that need more room
     mib["env_runner"] = weights + mib["adapter"] + (1 if is_vllm else 2) * mib["kv_cache"]
     return mib
+
+
+def _is_base_shared(
+    settings: Settings, learner_device: torch.device, runner_device: torch.device
+) -> bool:
+    """Returns whether the engine has the learner's own copy of the frozen base."""
+    is_one_process = settings.env_runners.num_env_runners == 0
+    is_here = settings.env_runners.engine == "transformers" and learner_device == runner_device
+    is_frozen = settings.lora.use_lora and not settings.model.load_in_4bit
+    return is_one_process and is_here and is_frozen
 
 
 def _count_weights(config: PreTrainedConfig) -> tuple[PreTrainedModel, int]:

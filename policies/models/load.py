@@ -35,7 +35,7 @@ from agentpeft.envs.system.whole_files import making
 from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.models.float_head import use_float_head
-from agentpeft.policies.models.policy_base import PolicyBase, Progress
+from agentpeft.policies.models.policy_base import PolicyBase, Progress, place_frozen
 from agentpeft.policies.settings.config import ModelSettings, Settings
 
 __all__ = [
@@ -64,8 +64,12 @@ def load_base(
     progress: Progress | None = None,
     *,
     stays_on_cpu: bool = False,
+    is_frozen: bool = False,
 ) -> PolicyBase:
     """Returns the base of `settings.model` on a GPU if `num_gpus` > 0, in evaluation mode.
+
+    A base that `is_frozen` shares its weights with others of this process, so nobody may write
+    into them; one in 4 bits has its own.
 
     With `stays_on_cpu` it has the type that it has there, but is not moved to the GPU. Such weights
     are pages of the model's files, where these have that type; they take no memory of their own.
@@ -80,23 +84,25 @@ def load_base(
         from agentpeft.policies.models.tiny_cache import load_tiny
 
         base = load_tiny(settings, progress)
-        base.model.to(device=device, dtype=dtype)  # type: ignore[call-arg]
+        base.model.to(dtype)  # type: ignore[arg-type]
+        _place(base.model, device, Path(base.name) if is_frozen else None)
         use_float_head(base.model)
         return replace(base, adapter_path=model.adapter)
     name = _import_own_classes(model.name)
     folder = Path(name).expanduser()
     if (folder / ADAPTER_CONFIG).is_file():
         path = str(folder.resolve())
-        return _load(_base_of_adapter(folder), model, device, dtype, adapter_path=path)
-    return _load(name, model, device, dtype, adapter_path=model.adapter)
+        return _load(_base_of_adapter(folder), model, device, dtype, path, is_frozen)
+    return _load(name, model, device, dtype, model.adapter, is_frozen)
 
 
 def load_served_base(settings: Settings, num_gpus: float = 0.0) -> PolicyBase:
     """Returns the base as an engine serves it: of 4 bits a copy in the base's type.
 
-    Its weights are those that the learner's 4 bits stand for. Raises: SettingsError.
+    Its weights are those that the learner's 4 bits stand for. Others are shared: see `is_frozen`.
+    Raises: SettingsError.
     """
-    base = load_base(settings, num_gpus)
+    base = load_base(settings, num_gpus, is_frozen=True)
     if not settings.model.load_in_4bit:
         return base
     dtype = choose_dtype(settings.model, choose_device(num_gpus))
@@ -182,7 +188,8 @@ def _load(
     model: ModelSettings,
     device: torch.device,
     dtype: torch.dtype,
-    adapter_path: str | None = None,
+    adapter_path: str | None,
+    is_frozen: bool,
 ) -> PolicyBase:
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     if model.load_in_4bit:
@@ -197,12 +204,20 @@ def _load(
     if model.load_in_4bit:
         _keep_layout(network)
     else:
-        network.to(device)  # type: ignore[arg-type]
+        _place(network, device, folder if is_frozen else None)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     use_float_head(network)
     source = str(folder) if _is_path(name) else name
     return PolicyBase(network.train(False), tokenizer, source, adapter_path)
+
+
+def _place(network: PreTrainedModel, device: torch.device, shared_from: Path | None) -> None:
+    """Moves a model to its device; one from a folder that others share takes their weights."""
+    if shared_from is None:
+        network.to(device)  # type: ignore[arg-type]
+    else:
+        place_frozen(network, _states_of_files(shared_from), device)
 
 
 def find_base(settings: Settings) -> tuple[Path, PreTrainedTokenizerBase]:
@@ -261,11 +276,15 @@ def find_served_base(
 def _key_of_copy(folder: Path, settings: Settings, num_gpus: float) -> str:
     """Returns 16 hexadecimal digits over what the numbers of a dequantized copy depend on."""
     device = choose_device(num_gpus)
-    files = [folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    states = [(str(path.resolve()), path.stat().st_mtime_ns) for path in sorted(files)]
     dtype = choose_dtype(settings.model, device)
-    wanted = (states, str(dtype), device.type, version("bitsandbytes"))
+    wanted = (_states_of_files(folder), str(dtype), device.type, version("bitsandbytes"))
     return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
+
+
+def _states_of_files(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Returns a model's files, and when each was written."""
+    files = [folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    return tuple((str(path.resolve()), path.stat().st_mtime_ns) for path in sorted(files))
 
 
 def _find_folder(name: str) -> Path:

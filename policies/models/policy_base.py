@@ -1,8 +1,13 @@
-"""`PolicyBase`: a causal language model with its tokenizer, before an adapter is attached."""
+"""`PolicyBase`: a causal language model with its tokenizer, before an adapter is attached.
+
+Where several models of a process stand on one frozen base (a learner, its teacher, the engine
+beside it), `place_frozen` gives them one copy of its weights.
+"""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -36,6 +41,30 @@ class PolicyBase:
     def stop_token_ids(self) -> tuple[int, ...]:
         """The tokens that end a generation, by the model's own `generation_config`."""
         return stop_tokens_of(self.model.generation_config)
+
+
+class _FrozenWeights(dict[str, torch.Tensor]):
+    """A base's weights by their names; gone with the last of the models that have them."""
+
+
+_PLACED: WeakValueDictionary[Hashable, _FrozenWeights] = WeakValueDictionary()
+
+
+def place_frozen(model: PreTrainedModel, source: Hashable, device: torch.device) -> None:
+    """Moves a model to a device; from then on nobody may write into its weights.
+
+    Of equal sources a process has one copy of the weights for each type and device.
+    """
+    key = source, model.dtype, device
+    frozen = _PLACED.get(key)
+    if frozen is not None:
+        for name, parameter in model.named_parameters():
+            parameter.data = frozen[name]
+    model.to(device)  # type: ignore[arg-type]
+    if frozen is None:
+        weights = ((name, parameter.data) for name, parameter in model.named_parameters())
+        frozen = _PLACED[key] = _FrozenWeights(weights)
+    model._frozen_weights = frozen  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,14 @@ class LearnerActor(Actor):
         own, loaded = settings.learners, settings
         if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
+        base = load_base(
+            loaded,
+            own.num_gpus_per_learner,
+            stays_on_cpu=own.shard_base,
+            is_frozen=settings.lora.use_lora and not own.shard_base,
+        )
         policy = attach_lora(
-            load_base(loaded, own.num_gpus_per_learner, stays_on_cpu=own.shard_base),
+            base,
             settings.lora,
             seed=settings.seed,
             gradient_checkpointing=own.gradient_checkpointing,

@@ -83,6 +83,24 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
     assert measured == pytest.approx(estimate_memory(settings)["activations"], rel=0.3)
 
 
+@pytest.mark.parametrize(("dtype", "num_copies"), [("float32", 1), ("bfloat16", 0)])
+def test_the_base_that_a_learner_and_its_engine_share_counts_once(dtype, num_copies):
+    kwargs = {"tiny": BROAD | {"intermediate_size": 512}, "model": {"dtype": dtype}}
+    apart, together = (
+        estimate_memory(
+            Settings.model_validate(
+                kwargs | {"env_runners": {"num_env_runners": n, "max_new_tokens": 8}}
+            )
+        )
+        for n in (1, 0)
+    )
+    base = apart["base_weights"]
+    assert together["learner"] == apart["learner"]
+    assert apart["env_runner"] - together["env_runner"] == pytest.approx(base)
+    rest = together["adapter"] + 2 * together["kv_cache"]
+    assert together["env_runner"] == pytest.approx(num_copies * base + rest)
+
+
 LARGE = {"max_position_embeddings": 1024, "num_key_value_heads": 2}
 MODELS = {
     "tiny": None,

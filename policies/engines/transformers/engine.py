@@ -195,13 +195,13 @@ class TransformersEngine:
         self._check_alive(is_loading)
 
     def _replace_weights(self, adapter: AdapterVersion) -> None:
-        state = self._model.state_dict()
-        merged, effect = self._fuse({**state, **self._pristine}, adapter)
-        with torch.no_grad():
-            for name in merged.keys() - self._pristine.keys():
-                self._pristine[name] = state[name].clone()
-            for name, pristine in self._pristine.items():
-                state[name].copy_(merged.get(name, pristine))
+        """Has the model compute with an adapter; others may share its base, so none is written."""
+        merged, effect = self._fuse({**self._model.state_dict(), **self._pristine}, adapter)
+        parameters = dict(self._model.named_parameters(remove_duplicate=False))
+        for name in merged:
+            self._pristine.setdefault(name, parameters[name].data)
+        for name, pristine in self._pristine.items():
+            parameters[name].data = merged.get(name, pristine)
         self.served_effect = effect.share
 
     def _drop(self, row: Row, is_closed: bool) -> None:

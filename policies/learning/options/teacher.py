@@ -71,7 +71,7 @@ def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teach
         return EndpointTeacher(name, training.teacher_model)
     try:
         loaded = settings.with_model(name=name, adapter=None)
-        base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded)
+        base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded, is_frozen=not is_sharded)
     except SettingsError as error:
         raise SettingsError(f"training.teacher {name!r}: {error}") from error
     if base.tokenizer.get_vocab() != student.tokenizer.get_vocab():
