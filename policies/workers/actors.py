@@ -3,6 +3,7 @@
 What they do is in `runner_group` and `learner_group`; how Ray runs them is in `ray_actors`.
 """
 
+import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeVarTuple
 from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.thread_pools import release_threads
 from agentpeft.policies.workers.brought_files import Luggage
 from agentpeft.policies.workers.owned_process import end_with
 
@@ -52,6 +54,8 @@ class Actor(ABC):
         if luggage is not None:
             settings, self.places = luggage.unpack(resolve(luggage.contents), settings)
         self.start(settings, num_threads)
+        gc.collect()
+        gc.freeze()  # hundreds of thousands of the libraries' objects take 0.2 s to go through
 
     def start(self, settings: Settings, num_threads: int) -> None:
         """Sets torch's threads and calls `make`. Not in the constructor: Ray hides its errors."""
@@ -173,6 +177,8 @@ class _InlineActors:
             return getattr(self._actor, method.__name__)(*args)
         except _DEFERRED as error:
             return error if num_returns == 1 else [error] * num_returns
+        finally:
+            release_threads()  # an engine has a thread of its own
 
     def fetch(self, refs: Sequence[Ref]) -> list[Any]:
         for ref in refs:
@@ -185,6 +191,7 @@ class _InlineActors:
 
     def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
         self.close()
+        gc.unfreeze()  # or what is left of the old actor would stay
         self._actor = self._start(settings)
 
     def find_places(self) -> Sequence[Place]:

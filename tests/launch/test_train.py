@@ -1,5 +1,6 @@
 """The training command: its settings and errors, its last line, stopping and going on."""
 
+import gc
 import json
 import os
 import re
@@ -270,6 +271,13 @@ def test_a_run_leaves_its_files_and_a_last_line(config, tmp_path, capsys):
     assert left[0] is left[-1] is None and left[4] == 0 < left[3] and left[1] > 0
     counted = {"watt_hours"} & set(last)  # where the machine counts its energy
     assert set(last["per_success"]) == {"seconds", "tokens"} | counted
+
+
+def test_a_run_leaves_the_garbage_collector_as_it_was(config, capsys):
+    before = gc.get_freeze_count()
+    assert main([config]) == 0
+    assert gc.get_freeze_count() == before
+    capsys.readouterr()
 
 
 def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):

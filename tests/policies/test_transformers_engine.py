@@ -312,3 +312,55 @@ def test_short_prompts_are_not_padded_to_a_long_one():
     ]
     serve(model, requests, replace(BASE, deterministic=True))
     assert shapes == [(20, 5), (1, 100)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_token_attends_as_any_attention_of_transformers_does(name):
+    requests = [
+        GenerationRequest(f"s{index}", prompt_of(3 + index, index), (index,), 1.0, 12)
+        for index in range(9)
+    ]
+    own, eager = make_model(name), make_model(name)
+    eager.set_attn_implementation("eager")
+    expected = serve(eager, requests)
+    found = serve(own, requests)
+    assert (own.config._attn_implementation, eager.config._attn_implementation) == (
+        "agentpeft_slots",
+        "eager",
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one.token_ids, other.token_ids)
+        assert np.allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+def test_an_engine_may_follow_another_over_the_same_model():
+    model = make_model()
+    request = GenerationRequest("a", prompt_of(8), (1,), 1.0, 8)
+    first, second = (serve(model, [request])[0] for _ in range(2))
+    assert np.array_equal(first.token_ids, second.token_ids)
+
+
+def test_keys_that_are_not_finite_reach_no_later_row():
+    requests = [GenerationRequest(f"s{n}", prompt_of(20 - n, n), (n,), 1.0, 6) for n in range(8)]
+    expected = serve(make_model(), requests)
+    model = make_model()
+    engine = TransformersEngine(model, [STOP], BASE)
+    norm = model.model.layers[0].input_layernorm.weight
+    sound = norm.data
+    names = [request.session for request in requests]
+
+    async def ask(requests):
+        asked = map(engine.generate, requests)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    engine.update_sessions(opened=names)
+    norm.data = torch.full_like(sound, torch.nan)
+    for error in asyncio.run(ask([replace(r, prompt_ids=prompt_of(30)) for r in requests])):
+        assert isinstance(error, EngineError) and "not finite" in str(error)
+    norm.data = sound
+    engine.update_sessions(closed=names)
+    engine.update_sessions(opened=names)
+    for found, wanted in zip(asyncio.run(ask(requests)), expected, strict=True):
+        assert np.array_equal(found.token_ids, wanted.token_ids)
+        assert np.allclose(found.logprobs, wanted.logprobs, atol=1e-5)
+    engine.close()

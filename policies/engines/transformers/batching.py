@@ -85,11 +85,16 @@ class Batch:
 
     def clear(self) -> None:
         """Forgets all keys and values, while no job is under way; their memory stays."""
-        self._cache.clear()
         self._jobs: list[DecodingJob] = []
         for row in filter(None, self._rows):
             row.slot, row.cached = -1, NO_IDS
         self._rows = []
+
+    def erase(self, row: Row) -> None:
+        """Overwrites a row's keys and values, which are not finite, and must reach no other row."""
+        if row.slot >= 0:
+            self._cache.clear(row.slot)
+        row.cached = NO_IDS
 
     def close(self) -> None:
         """Gives the memory of keys and values back."""

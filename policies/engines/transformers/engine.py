@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines.fusing import ServedEffect, merged_state
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
-from agentpeft.policies.engines.transformers.slots import check_attention
+from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -31,9 +31,12 @@ from agentpeft.policies.messages import (
     StopReason,
 )
 from agentpeft.policies.models.scoring import score_sequences
+from agentpeft.policies.thread_pools import release_threads
 
 QUIET_S = 0.0005
 """An idle engine begins when no request has come for so long."""
+IDLE_S = 0.05
+"""An engine without work for so long gives its threads back."""
 MAX_STEPS_WAITED = 4
 """For how many steps a few requests wait for others to be prefilled with."""
 State = Mapping[str, torch.Tensor]
@@ -79,7 +82,7 @@ class TransformersEngine:
 
         Raises: SettingsError where the model's attention does not fit.
         """
-        check_attention(model)
+        prepare_attention(model)
         model.train(False)
         self._model = model
         self._settings = settings
@@ -103,6 +106,7 @@ class TransformersEngine:
         self._is_idle = False
         self._fault: str | None = None
         self._wake = threading.Condition()
+        release_threads()  # of the thread that has loaded the model; from here on another computes
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._thread.start()
 
@@ -150,6 +154,7 @@ class TransformersEngine:
             self._replace_weights(adapter)
             self._batch.clear()
             self._version = adapter.version
+            release_threads()
             return ack_of(adapter)
 
     async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
@@ -157,7 +162,9 @@ class TransformersEngine:
         with self._wake:
             self._await_idle()
             size = self._model.config.get_text_config().vocab_size
-            return score_sequences(self._model, size, sequences)
+            scores = score_sequences(self._model, size, sequences)
+            release_threads()
+            return scores
 
     def close(self) -> None:
         """Ends the thread; requests under way fail."""
@@ -237,7 +244,9 @@ class TransformersEngine:
         with self._wake:
             self._is_idle = batch.num_active == 0
             self._wake.notify_all()
-            self._wake.wait_for(self._has_work)
+            if not self._wake.wait_for(self._has_work, IDLE_S):
+                release_threads()  # a learner in this process may compute meanwhile
+                self._wake.wait_for(self._has_work)
             self._is_idle = False
             for row, is_closed in self._dropped:
                 (batch.release if is_closed else batch.cancel)(row)
@@ -283,6 +292,8 @@ class TransformersEngine:
                 if self._jobs.get(job.row.session) is job:
                     del self._jobs[job.row.session]
                     is_sound = np.isfinite(logprobs).all()
+                    if not is_sound:
+                        self._batch.erase(job.row)
                     failure = EngineError("the model's log-probabilities are not finite")
                     results.append(
                         (job, self._complete(job, ids, logprobs) if is_sound else failure)
