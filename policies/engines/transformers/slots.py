@@ -120,8 +120,7 @@ def prepare_attention(model: PreTrainedModel) -> None:
             "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
             f"{model.config._attn_implementation!r}"
         )
-    is_cpu = model.device.type == "cpu" and model.dtype == torch.float32
-    if is_cpu and model.config._attn_implementation == "sdpa":
+    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(_ATTENTION)
 
 
@@ -136,15 +135,16 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Returns the results, (B, T, heads, D), of queries (B, heads, T, D), keys and values."""
     is_other = any(options.get(name) is not None for name in _CHANGES)
-    if query.shape[2] > 1 or attention_mask is None or is_other:
+    is_slow = query.dtype != torch.float32 and query.shape[1] == key.shape[1]  # to be converted
+    if query.shape[2] > 1 or attention_mask is None or is_other or is_slow:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
     num_rows, num_heads, _, width = query.shape
-    queries = query.reshape(num_rows, key.shape[1], -1, width)  # those that share keys together
-    weights = (queries @ key.transpose(2, 3)).mul_(scaling or width**-0.5).add_(attention_mask)
-    results = weights.softmax(-1) @ value
-    return results.view(num_rows, 1, num_heads, width), None
+    queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
+    weights = (queries @ key.float().transpose(2, 3)).mul_(scaling or width**-0.5)
+    results = weights.add_(attention_mask).softmax(-1) @ value.float()
+    return results.to(query.dtype).view(num_rows, 1, num_heads, width), None
 
 
 AttentionInterface.register(_ATTENTION, _attend)
