@@ -8,6 +8,7 @@ rest to another one, gives its pool back.
 
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,5 +30,8 @@ def _find_pauses() -> list[Callable[[int], int]]:
     except OSError:  # no Linux
         return []
     paths = {line.split(maxsplit=5)[5] for line in lines if "libgomp" in line}
-    found = [getattr(ctypes.CDLL(path), "omp_pause_resource_all", None) for path in sorted(paths)]
-    return [pause for pause in found if pause is not None]
+    found: list[Callable[[int], int]] = []
+    for path in sorted(paths):
+        with suppress(OSError, AttributeError):  # replaced on the disk meanwhile, or too old for it
+            found.append(ctypes.CDLL(path).omp_pause_resource_all)
+    return found
