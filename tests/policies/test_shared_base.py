@@ -10,6 +10,7 @@ from learner_parts import random_groups
 from small_model import SMALL
 
 from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.learning.options import teacher
 from agentpeft.policies.models.load import load_base, load_served_base
 from agentpeft.policies.models.lora import open_adapter
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -92,15 +93,19 @@ def test_an_engine_without_an_adapter_has_nothing_of_its_own(folder):
     assert storages(first) == storages(second)
 
 
-def test_a_teacher_over_the_same_base_shares_it(folder, tmp_path):
-    settings = make_settings(folder)
-    make_learner(settings).policy.save(tmp_path)
+def test_a_teacher_over_the_same_base_shares_it(folder, tmp_path, monkeypatch):
+    make_learner(make_settings(folder)).policy.save(tmp_path)
     taught = make_settings(folder, "training.algorithm=distill", f"training.teacher={tmp_path}")
-    alone = len(storages(make_learner(settings).policy.model))
+    opened = []
+
+    def open_and_keep(base, path):
+        opened.append(open_adapter(base, path))
+        return opened[0]
+
+    monkeypatch.setattr(teacher, "open_adapter", open_and_keep)
     learner = make_learner(taught)
-    teacher = load_base(taught.with_model(name=str(tmp_path), adapter=None), is_frozen=True)
-    network = open_adapter(teacher, tmp_path)
-    num_adapter = len(learner.adapter().weights)
+    (network,) = opened
+    alone, num_adapter = len(storages(learner.policy.model)), len(learner.adapter().weights)
     assert len(storages(learner.policy.model, network)) == alone + num_adapter
 
 

@@ -357,6 +357,14 @@ def test_keys_that_are_not_finite_reach_no_later_row():
     norm.data = torch.full_like(sound, torch.nan)
     for error in asyncio.run(ask([replace(r, prompt_ids=prompt_of(30)) for r in requests])):
         assert isinstance(error, EngineError) and "not finite" in str(error)
+    engine.update_sessions(opened=["cancelled"])
+
+    async def cancel():
+        asked = GenerationRequest("cancelled", prompt_of(30), (9,), 1.0, 90)
+        await asyncio.wait([asyncio.ensure_future(engine.generate(asked))], timeout=0.001)
+
+    asyncio.run(cancel())
+    engine.update_sessions(closed=["cancelled"])
     norm.data = sound
     engine.update_sessions(closed=names)
     engine.update_sessions(opened=names)

@@ -90,12 +90,6 @@ class Batch:
             row.slot, row.cached = -1, NO_IDS
         self._rows = []
 
-    def erase(self, row: Row) -> None:
-        """Overwrites a row's keys and values, which are not finite, and must reach no other row."""
-        if row.slot >= 0:
-            self._cache.clear(row.slot)
-        row.cached = NO_IDS
-
     def close(self) -> None:
         """Gives the memory of keys and values back."""
         self._cache = SlotCache(self._model)
@@ -208,6 +202,10 @@ class Batch:
         tail = np.setdiff1d(np.arange(keep, self.num_active), slots).tolist()
         gaps = slots[slots < keep].tolist()
         ended = [(self._jobs[slot], *self._sampled(slot)) for slot in slots.tolist()]
+        for job, _, logprobs in ended:
+            if not np.isfinite(logprobs).all():  # nor keys and values, which a later row would meet
+                self._cache.clear(job.row.slot)
+                job.row.cached = NO_IDS
         self._seats.extend(self._state["seat"][slots].tolist())
         for slot in tail:
             self._sampled(slot)

@@ -292,8 +292,6 @@ class TransformersEngine:
                 if self._jobs.get(job.row.session) is job:
                     del self._jobs[job.row.session]
                     is_sound = np.isfinite(logprobs).all()
-                    if not is_sound:
-                        self._batch.erase(job.row)
                     failure = EngineError("the model's log-probabilities are not finite")
                     results.append(
                         (job, self._complete(job, ids, logprobs) if is_sound else failure)

@@ -1,8 +1,8 @@
 """The key/value cache of many sequences at once, a row ("slot") each, and how it is attended to.
 
 One token of each row attends by two batched products over the cache as it lies there. On a CPU
-that takes half the time of PyTorch's fused attention, which is made for many queries, and where
-several query heads share keys and values these need not be copied for each.
+that takes half to seven tenths of the time of PyTorch's fused attention, which is made for many
+queries, and where several query heads share keys and values these need not be copied for each.
 """
 
 from collections.abc import Sequence
