@@ -300,26 +300,94 @@ def test_models_without_full_attention_are_refused(make):
         TransformersEngine(make(), [STOP], BASE)
 
 
-def test_short_prompts_are_not_padded_to_a_long_one():
-    model, shapes = make_model(), []
+def record_shapes(model):
+    """The shapes (B, T) of the model's forward passes, as they come."""
+    shapes = []
     model.register_forward_pre_hook(
         lambda _module, _args, inputs: shapes.append(tuple(inputs["input_ids"].shape)),
         with_kwargs=True,
     )
+    return shapes
+
+
+def test_short_prompts_are_not_padded_to_a_long_one():
+    model = make_model()
+    shapes = record_shapes(model)
     lengths = [5] * 20 + [100]
     requests = [
         GenerationRequest(f"{i}", prompt_of(n, i), (i,), 1.0, 1) for i, n in enumerate(lengths)
     ]
     serve(model, requests, replace(BASE, deterministic=True))
-    assert shapes == [(20, 5), (1, 100)]
+    assert shapes == [(20, 4), (1, 99), (21, 1)]
+
+
+def test_a_prompt_that_is_shared_is_run_once_and_its_keys_lie_once():
+    model = make_model()
+    shapes = record_shapes(model)
+    engine = TransformersEngine(model, [], replace(BASE, deterministic=True))
+    names = [f"{i:02}" for i in range(16)]
+    requests = [
+        GenerationRequest(name, prompt_of(70, i // 8), (i,), 1.0, 3, f"g{i // 8}")
+        for i, name in enumerate(names)
+    ]
+
+    async def ask():
+        await asyncio.gather(*map(engine.generate, requests))
+
+    for _ in range(2):  # sessions that are closed leave their prompts' places to the next ones
+        shapes.clear()
+        engine.update_sessions(opened=names)
+        asyncio.run(ask())
+        engine.update_sessions(closed=names)
+        assert shapes == [(2, 69), (16, 1), (16, 1), (16, 1)]
+    rows, prompts = engine._batch._cache.rows, engine._batch._cache.prompts
+    assert (rows.states.shape[4], prompts.states.shape[2]) == (64, 2)
+    engine.close()
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rows_with_and_without_shared_prompts_attend_together(num_kv_heads, attention):
+    torch.manual_seed(1)
+    config = hf.LlamaConfig(**SIZES | {"num_key_value_heads": num_kv_heads})
+    model = hf.LlamaForCausalLM(config)
+    model.set_attn_implementation(attention)
+    engine = TransformersEngine(model, [STOP], replace(BASE, max_concurrent=11))
+    rng = np.random.default_rng(0)
+
+    async def play_one(index):
+        """Three turns, of which the last begins anew, as a chat that forgets its thoughts does."""
+        session, group = f"s{index}", int(rng.integers(6))
+        engine.update_sessions(opened=[session])
+        first = prompt_of(3 + 4 * group, group)
+        prefix = f"g{group}" if group else None
+        turns, ids = [], first
+        for turn in range(3):
+            request = GenerationRequest(session, ids, (index, turn), 1.0, 2 + index % 7, prefix)
+            turns.append((ids, await engine.generate(request)))
+            ids = np.concatenate([ids, turns[-1][1].token_ids, prompt_of(1 + index % 5, turn)])
+            ids = np.concatenate([first[:-1], prompt_of(4, index)]) if turn == 1 else ids
+            prefix = None
+        engine.update_sessions(closed=[session])
+        return turns
+
+    async def gather():
+        return await asyncio.gather(*map(play_one, range(40)))
+
+    turns = [turn for turns in asyncio.run(gather()) for turn in turns]
+    assert not engine._batch._prompts
+    engine.close()
+    for prompt, completion in turns:
+        expected = full_logprobs(model, prompt, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_token_attends_as_any_attention_of_transformers_does(name, dtype):
     requests = [
-        GenerationRequest(f"s{index}", prompt_of(3 + index, index), (index,), 1.0, 12)
-        for index in range(9)
+        GenerationRequest(f"s{n}", prompt_of(3 + n // 2, n // 2), (n,), 1.0, 12, f"{n // 2}")
+        for n in range(9)
     ]
     own, eager = make_model(name).to(dtype), make_model(name).to(dtype)
     eager.set_attn_implementation("eager")
@@ -355,7 +423,11 @@ def test_keys_that_are_not_finite_reach_no_later_row():
 
     engine.update_sessions(opened=names)
     norm.data = torch.full_like(sound, torch.nan)
-    for error in asyncio.run(ask([replace(r, prompt_ids=prompt_of(30)) for r in requests])):
+    shared = [
+        replace(r, prompt_ids=prompt_of(30), prefix="p" if n % 2 else None)
+        for n, r in enumerate(requests)
+    ]
+    for error in asyncio.run(ask(shared)):
         assert isinstance(error, EngineError) and "not finite" in str(error)
     engine.update_sessions(opened=["cancelled"])
 

@@ -3,33 +3,67 @@
 from asyncio import Future
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from agentpeft.policies.engines.transformers.slots import SlotCache, next_token_logits
+from agentpeft.policies.engines.transformers.slots import (
+    RowPrompts,
+    SlotCache,
+    Tokens,
+    next_token_logits,
+    run_prompts,
+)
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 
 MAX_PREFILL_TOKENS = 8192
 MAX_PREFILL_PADDING = 64
 """A pass costs as much by itself as some tokens: so much padding is cheaper than another pass."""
 NO_IDS = np.empty(0, np.int64)
-STATE = {"seat": "i8", "last": "i8", "position": "i8", "count": "i8", "limit": "i8", "heat": "f4"}
+_NUMBERS = ("seat", "last", "position", "count", "limit", "prompt", "shared")
+STATE = dict.fromkeys(_NUMBERS, "i8") | {"heat": "f4"}
+
+
+@dataclass(eq=False)
+class Prompt:
+    """What several rows begin with; its keys and values lie once in the cache, at `place`.
+
+    `name`: of the prefix, and of the adapter that answers.
+    """
+
+    name: tuple[str, str]
+    ids: Ids
+    place: int
+    num_rows: int = 0
+    is_sound: bool = True
+    """Whether its keys and values are finite, as far as is known."""
 
 
 @dataclass(eq=False)
 class Row:
     """A session's place in the cache; slot -1 is none yet.
 
-    `cached`: ids whose keys and values lie there (at least). `adapter` names who answers, among
-    several; with "" it is the model as it is.
+    `cached`: ids whose keys and values lie there (at least), those of `prompt` at its own place.
+    `adapter` names who answers, among several; with "" it is the model as it is.
     """
 
     session: str
     slot: int = -1
     cached: Ids = field(default_factory=lambda: NO_IDS)
     adapter: str = ""
+    prompt: Prompt | None = None
+
+    @property
+    def num_shared(self) -> int:
+        """How many of the cached ids lie at the prompt's place."""
+        return 0 if self.prompt is None else len(self.prompt.ids)
+
+    @property
+    def num_own(self) -> int:
+        """How many of them lie in the row itself."""
+        return max(0, len(self.cached) - self.num_shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +83,9 @@ class DecodingJob:
     future: Future[Completion]
 
     @property
-    def num_uncached(self) -> int:
-        """How many of the prompt's tokens are yet to be run."""
-        return len(self.prompt_ids) - len(self.row.cached)
+    def uncached(self) -> Ids:
+        """The prompt's ids that are yet to be run before the last, with which decoding begins."""
+        return self.prompt_ids[len(self.row.cached) : -1]
 
 
 Ended = tuple[DecodingJob, Ids, Floats]
@@ -62,7 +96,9 @@ class Batch:
     """Decodes jobs together; those under way always have the cache's first `num_active` slots.
 
     What changes with every token lies in arrays, so that a step has no Python per row: `_state` by
-    slot, tokens by "seat", which a job keeps. Not thread-safe; of no use after an exception.
+    slot, tokens by "seat", which a job keeps. A job's last prompt token is run by its first step,
+    so that all of a prompt that others share lies at the prompt's place. Not thread-safe; of no use
+    after an exception.
     """
 
     def __init__(
@@ -76,6 +112,8 @@ class Batch:
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
         self._cache = SlotCache(model)
+        self._prompts: dict[tuple[str, str], Prompt] = {}
+        self._free_places: list[int] = []
         self.clear()
 
     @property
@@ -87,7 +125,8 @@ class Batch:
         """Forgets all keys and values, while no job is under way; their memory stays."""
         self._jobs: list[DecodingJob] = []
         for row in filter(None, self._rows):
-            row.slot, row.cached = -1, NO_IDS
+            self._forget(row)
+            row.slot = -1
         self._rows = []
 
     def close(self) -> None:
@@ -104,30 +143,67 @@ class Batch:
         self.cancel(row)
         if row.slot >= 0:
             self._rows[row.slot] = None
-        row.slot, row.cached = -1, NO_IDS
+        self._forget(row)
+        row.slot = -1
 
-    def admit(self, jobs: Sequence[DecodingJob], stops: Collection[int]) -> list[Ended]:
-        """Takes new jobs in and samples their first tokens; returns those that ended."""
-        first = self.num_active
-        leaders, followers = _share(jobs)
-        ordered = [*leaders, *followers]
-        self._take_slots([job.row for job in ordered], first)
-        logits = torch.cat([self._prefill(chunk) for chunk in _chunks(leaders)])
-        if followers:
-            place = {leader: index for index, leader in enumerate(leaders)}
-            same = [*range(len(leaders)), *map(place.__getitem__, followers.values())]
-            logits = logits[torch.tensor(same, device=logits.device)]
-            self._copy_prompts(followers)
+    def admit(self, jobs: Sequence[DecodingJob]) -> None:
+        """Takes new jobs in, and runs their prompts but for the last token."""
+        begun = [prompt for job in jobs if (prompt := self._begin_row(job)) is not None]
+        begun.sort(key=lambda prompt: len(prompt.ids))
+        for chunk in _chunks([len(prompt.ids) for prompt in begun]):
+            self._run_prompts(begun[chunk])
+        ordered = sorted(jobs, key=lambda job: len(job.uncached))
+        self._take_slots([job.row for job in ordered], self.num_active)
         self._start(ordered)
-        return self._record(first, logits, stops)
+        waiting = [job for job in ordered if len(job.uncached)]
+        for chunk in _chunks([len(job.uncached) for job in waiting]):
+            self._prefill(waiting[chunk])
 
     def step(self, stops: Collection[int]) -> list[Ended]:
         """Samples a token for every job; returns those that ended."""
         state = self._state[: self.num_active]
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
-        logits = self._next_logits(0, ids, positions, self._jobs)
+        logits = self._next_logits(0, ids, positions)
         state["position"] += 1
-        return self._record(0, logits, stops)
+        tokens, logprobs = sample(
+            logits, self._uniforms[state["seat"], state["count"]], state["heat"]
+        )
+        self._tokens[state["seat"], state["count"]] = state["last"] = tokens
+        self._logprobs[state["seat"], state["count"]] = logprobs
+        state["count"] += 1
+        is_done = np.isin(tokens, list(stops)) | (state["count"] >= state["limit"])
+        return self._finish(np.flatnonzero(is_done)) if is_done.any() else []
+
+    def _begin_row(self, job: DecodingJob) -> Prompt | None:
+        """Finds out what of a job's prompt is cached; returns a shared prompt that is to be run."""
+        row, ids = job.row, job.prompt_ids[:-1]
+        row.cached = _common(row.cached, ids)
+        if len(row.cached) < row.num_shared:
+            self._forget(row)
+        if job.prefix is None or len(row.cached) or not len(ids):
+            return None
+        name = job.prefix, row.adapter
+        prompt, is_new = self._prompts.get(name), name not in self._prompts
+        if prompt is None:
+            place = heappop(self._free_places) if self._free_places else len(self._prompts)
+            prompt = self._prompts[name] = Prompt(name, ids, place)
+        if not np.array_equal(prompt.ids, ids):
+            return None
+        prompt.num_rows += 1
+        row.prompt, row.cached = prompt, ids
+        return prompt if is_new else None
+
+    def _forget(self, row: Row) -> None:
+        """Has a row hold nothing; the place of a prompt that no other row has is free."""
+        prompt, row.prompt, row.cached = row.prompt, None, NO_IDS
+        if prompt is None:
+            return
+        prompt.num_rows -= 1
+        if prompt.num_rows == 0:
+            del self._prompts[prompt.name]
+            heappush(self._free_places, prompt.place)
+            if not prompt.is_sound:
+                self._cache.prompts.clear(prompt.place)
 
     def _take_slots(self, rows: list[Row], first: int) -> None:
         """Gives rows the slots from `first` on; idle ones that lay there change places."""
@@ -148,53 +224,42 @@ class Batch:
                 origins.setdefault(other, slot)
                 other.slot = source
             self._rows[source], self._rows[slot], row.slot = other, row, slot
-        moved = [row for row, old in origins.items() if row.slot != old and len(row.cached)]
-        width = max((len(row.cached) for row in moved), default=0)
-        self._cache.move([row.slot for row in moved], [origins[row] for row in moved], width)
+        moved = [row for row, old in origins.items() if row.slot != old and row.num_own]
+        width = max((row.num_own for row in moved), default=0)
+        self._cache.rows.move([row.slot for row in moved], [origins[row] for row in moved], width)
 
-    def _prefill(self, jobs: list[DecodingJob]) -> torch.Tensor:
-        """Runs the uncached tokens of neighbouring jobs, padded on the left."""
-        longest = max(job.num_uncached for job in jobs)
-        ids = np.zeros((len(jobs), longest), np.int64)
-        positions = np.full((len(jobs), longest), -1)
-        for index, job in enumerate(jobs):
-            start, end = len(job.row.cached), len(job.prompt_ids)
-            ids[index, start - end :] = job.prompt_ids[start:]
-            positions[index, start - end :] = np.arange(start, end)
-            job.row.cached = job.prompt_ids
-        return self._next_logits(jobs[0].row.slot, ids, positions, jobs)
+    def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Runs prompts that rows are to share."""
+        ids, positions = _pad([prompt.ids for prompt in prompts], [0] * len(prompts))
+        adapters = [prompt.name[1] for prompt in prompts] if self._has_adapters else ()
+        places = np.array([prompt.place for prompt in prompts])
+        run_prompts(self._model, self._cache, places, Tokens(ids, positions, adapters))
 
-    def _next_logits(
-        self, first: int, ids: Ids, positions: Ids, jobs: list[DecodingJob]
-    ) -> torch.Tensor:
-        """Returns the logits (B, V) after the tokens of jobs in the rows from `first` on."""
-        adapters = [job.row.adapter for job in jobs] if self._has_adapters else ()
-        return next_token_logits(self._model, self._cache, first, ids, positions, adapters)
+    def _prefill(self, jobs: Sequence[DecodingJob]) -> None:
+        """Runs the uncached tokens of neighbouring jobs."""
+        starts = [len(job.row.cached) for job in jobs]
+        ids, positions = _pad([job.uncached for job in jobs], starts)
+        for job in jobs:
+            job.row.cached = job.prompt_ids[:-1]
+        self._next_logits(jobs[0].row.slot, ids, positions)
 
-    def _copy_prompts(self, leader_of: dict[DecodingJob, DecodingJob]) -> None:
-        for job in leader_of:
-            job.row.cached = job.prompt_ids
-        sources = [leader.row.slot for leader in leader_of.values()]
-        width = max(len(job.prompt_ids) for job in leader_of)
-        self._cache.move([job.row.slot for job in leader_of], sources, width)
+    def _next_logits(self, first: int, ids: Ids, positions: Ids) -> torch.Tensor:
+        """Returns the logits (B, V) after tokens of the active rows from `first` on."""
+        own = slice(first, first + len(ids))
+        prompts = RowPrompts(*(self._state[name][own].copy() for name in ("prompt", "shared")))
+        adapters = [job.row.adapter for job in self._jobs[own]] if self._has_adapters else ()
+        tokens = Tokens(ids, positions, adapters)
+        return next_token_logits(self._model, self._cache, first, tokens, prompts)
 
-    def _start(self, jobs: list[DecodingJob]) -> None:
+    def _start(self, jobs: Sequence[DecodingJob]) -> None:
         for slot, job in enumerate(jobs, self.num_active):
-            seat, limit = self._seats.pop(), len(job.uniforms)
+            row, seat, limit = job.row, self._seats.pop(), len(job.uniforms)
             self._uniforms[seat, :limit] = job.uniforms
-            self._state[slot] = (seat, 0, len(job.prompt_ids), 0, limit, job.temperature)
+            last, position = job.prompt_ids[-1], len(job.prompt_ids) - 1
+            place = -1 if row.prompt is None else row.prompt.place
+            numbers = (seat, last, position, 0, limit, place, row.num_shared)
+            self._state[slot] = (*numbers, job.temperature)
         self._jobs.extend(jobs)
-
-    def _record(self, first: int, logits: torch.Tensor, stops: Collection[int]) -> list[Ended]:
-        """Samples for the active rows from `first` on; returns the jobs that ended."""
-        state = self._state[first : self.num_active]
-        place = state["seat"], state["count"]
-        tokens, logprobs = sample(logits, self._uniforms[place], state["heat"])
-        self._tokens[place] = state["last"] = tokens
-        self._logprobs[place] = logprobs
-        state["count"] += 1
-        is_done = np.isin(tokens, list(stops)) | (state["count"] >= state["limit"])
-        return self._finish(np.flatnonzero(is_done) + first) if is_done.any() else []
 
     def _finish(self, slots: Ids) -> list[Ended]:
         """Ends jobs by slot; the last ones under way move into the gaps."""
@@ -204,8 +269,10 @@ class Batch:
         ended = [(self._jobs[slot], *self._sampled(slot)) for slot in slots.tolist()]
         for job, _, logprobs in ended:
             if not np.isfinite(logprobs).all():  # nor keys and values, which a later row would meet
-                self._cache.clear(job.row.slot)
-                job.row.cached = NO_IDS
+                self._cache.rows.clear(job.row.slot)
+                if job.row.prompt is not None:
+                    job.row.prompt.is_sound = False
+                self._forget(job.row)
         self._seats.extend(self._state["seat"][slots].tolist())
         for slot in tail:
             self._sampled(slot)
@@ -243,23 +310,6 @@ def sample(logits: torch.Tensor, uniforms: Floats, temperatures: Floats) -> tupl
     return ids[:, 0].cpu().numpy(), logprobs.gather(-1, ids)[:, 0].cpu().numpy()
 
 
-def _share(jobs: Sequence[DecodingJob]) -> tuple[list[DecodingJob], dict[DecodingJob, DecodingJob]]:
-    """Returns the jobs to run, the shortest first, and those with the prompt of one of them."""
-    leaders: list[DecodingJob] = []
-    leader_of: dict[DecodingJob, DecodingJob] = {}
-    by_prefix: dict[tuple[str, str], DecodingJob] = {}
-    for job in jobs:
-        job.row.cached = _common(job.row.cached, job.prompt_ids[:-1])
-        name = (job.prefix or "", job.row.adapter)
-        leader = job if job.prefix is None else by_prefix.setdefault(name, job)
-        is_same = leader is not job and np.array_equal(leader.prompt_ids, job.prompt_ids)
-        if is_same and not len(job.row.cached):
-            leader_of[job] = leader
-        else:
-            leaders.append(job)
-    return sorted(leaders, key=lambda job: job.num_uncached), leader_of
-
-
 def _common(cached: Ids, prompt_ids: Ids) -> Ids:
     """Returns the longest common beginning."""
     length = min(len(cached), len(prompt_ids))
@@ -267,18 +317,29 @@ def _common(cached: Ids, prompt_ids: Ids) -> Ids:
     return prompt_ids[: differs[0] if len(differs) else length]
 
 
-def _chunks(jobs: list[DecodingJob]) -> Iterator[list[DecodingJob]]:
-    """Cuts jobs, in order of length, into portions that are run at once.
+def _pad(rows: Sequence[Ids], starts: Sequence[int]) -> tuple[Ids, Ids]:
+    """Returns ids (B, T), padded on the right, and their positions, which begin at `starts`."""
+    lengths = np.array([len(row) for row in rows])
+    columns = np.arange(lengths.max())
+    is_there = columns < lengths[:, None]
+    ids = np.zeros(is_there.shape, np.int64)
+    ids[is_there] = np.concatenate(rows)
+    return ids, np.where(is_there, columns + np.array(starts)[:, None], -1)
+
+
+def _chunks(lengths: Sequence[int]) -> Iterator[slice]:
+    """Cuts sequences of rising lengths into portions that are run at once.
 
     A new one begins where padding would be more than a quarter of a portion's tokens: a short
     observation is not run beside a new prompt.
     """
     start = num_tokens = 0
-    for index, job in enumerate(jobs):
-        num_tokens += job.num_uncached
-        num_padded = (index + 1 - start) * job.num_uncached
+    for index, length in enumerate(lengths):
+        num_tokens += length
+        num_padded = (index + 1 - start) * length
         max_padding = max(MAX_PREFILL_PADDING, num_tokens // 4)
         if num_padded > min(MAX_PREFILL_TOKENS, num_tokens + max_padding) and index > start:
-            yield jobs[start:index]
-            start, num_tokens = index, job.num_uncached
-    yield jobs[start:]
+            yield slice(start, index)
+            start, num_tokens = index, length
+    if lengths:
+        yield slice(start, len(lengths))

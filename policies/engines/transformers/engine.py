@@ -253,7 +253,7 @@ class TransformersEngine:
             self._dropped.clear()
             jobs = self._take(self._settings.max_concurrent - batch.num_active)
         if jobs:
-            self._deliver(batch.admit(jobs, stops))
+            batch.admit(jobs)
         if batch.num_active:
             self._deliver(batch.step(stops))
 

@@ -1,15 +1,19 @@
-"""The key/value cache of many sequences at once, a row ("slot") each, and how it is attended to.
+"""The keys and values of many sequences at once, and how a model attends to them.
 
-One token of each row attends by two batched products over the cache as it lies there. On a CPU
-that takes half to seven tenths of the time of PyTorch's fused attention, which is made for many
-queries, and where several query heads share keys and values these need not be copied for each.
+Each sequence has a row ("slot"). What several begin with, the prompt of a group's episodes, lies
+once at a place of its own, so that a row holds only what comes after it. One token of each row
+attends by batched products: all rows of a prompt to its keys together, and each row to its own. On
+a CPU that takes a half to a seventh of the time of PyTorch's fused attention, which is made for
+many queries and would need the prompt's keys beside each row's.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -23,82 +27,186 @@ _CHANGES = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Options of an attention that computes something else."""
 
 
-class SlotCache(Cache):
-    """Keys and values of shape (layers, 2, slots, heads, positions, head width), grown on demand.
-
-    `begin` says where a forward pass's tokens go; the pass then writes and reads in `update`.
-    The rows of one pass are neighbours, so that reading them copies nothing.
-    """
+class _Store:
+    """Keys and values of shape (layers, 2, slots, heads, positions, head width)."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(layers=[])
         config = model.config.get_text_config().to_dict()
         num_heads = config["num_attention_heads"]
         width = config.get("head_dim") or config["hidden_size"] // num_heads
         heads = config.get("num_key_value_heads") or num_heads
         # Zeros: what was never written is masked, but 0 * NaN would not be 0. Old ones are finite
         shape = (config["num_hidden_layers"], 2, 0, heads, 0, width)
-        self._store = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.states = torch.zeros(shape, dtype=model.dtype, device=model.device)
 
     @torch.inference_mode()  # most of the memory was taken in it
     def clear(self, slot: int) -> None:
         """Overwrites a slot's keys and values, which may not be finite."""
-        self._store[:, :, slot] = 0
+        self.states[:, :, slot] = 0
 
-    def begin(self, first: int, positions: Ids) -> None:
-        """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding."""
-        self._rows = slice(first, first + len(positions))
-        self._width = int(positions.max()) + 1
-        self._reserve(self._rows.stop, self._width)
-        num_heads, num_columns = self._store.shape[3:5]
-        rows = np.arange(first, self._rows.stop)[:, None, None] * num_heads
+    def begin(self, slots: Ids, positions: Ids) -> None:
+        """Says where the next pass's tokens go: to positions (B, T) of slots (B,), -1 to none."""
+        self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
+        num_heads, num_columns = self.states.shape[3:5]
         heads = np.arange(num_heads)[:, None]
-        targets = (rows + heads) * num_columns + positions[:, None]
+        targets = (slots[:, None, None] * num_heads + heads) * num_columns + positions[:, None]
         kept = np.flatnonzero(np.broadcast_to(positions[:, None] >= 0, targets.shape))
-        self._targets = torch.from_numpy(targets.ravel()[kept]).to(self._store.device)
-        self._kept = torch.from_numpy(kept).to(self._store.device)
+        self._targets = torch.from_numpy(targets.ravel()[kept]).to(self.states.device)
+        self._kept = torch.from_numpy(kept).to(self.states.device)
 
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_args: Any,
-        **_kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes keys and values (B, heads, T, width); returns those of whole rows."""
-        layer = self._store[layer_idx]
-        for store, states in zip(layer, (key_states, value_states), strict=True):
-            tokens = states.flatten(0, 2)
+    def write(self, layer_idx: int, states: Sequence[Tensor]) -> None:
+        """Writes a layer's keys and values, (B, heads, T, width), to where `begin` said."""
+        for store, new in zip(self.states[layer_idx], states, strict=True):
+            tokens = new.flatten(0, 2)
             tokens = tokens if len(tokens) == len(self._kept) else tokens[self._kept]
             store.flatten(0, 2).index_copy_(0, self._targets, tokens)
-        keys, values = layer[:, self._rows, :, : self._width]
-        return keys, values
-
-    def mask(self, positions: torch.Tensor) -> torch.Tensor:
-        """Returns what to add to attention scores: (B, 1, T, columns in use), 0 or -inf."""
-        columns = torch.arange(self._width, device=positions.device)
-        mask = self._store.new_zeros((*positions.shape, self._width))
-        return mask.masked_fill_(columns > positions[..., None], -torch.inf)[:, None]
 
     def move(self, targets: list[int], sources: list[int], num_columns: int) -> None:
         """Gives the target slots the first columns of the source slots."""
         if targets and num_columns:
             self._reserve(max(targets) + 1, num_columns)
-            store, device = self._store[..., :num_columns, :], self._store.device
+            store, device = self.states[..., :num_columns, :], self.states.device
             moved = store.index_select(2, torch.tensor(sources, device=device))
             store.index_copy_(2, torch.tensor(targets, device=device), moved)
 
     def _reserve(self, num_slots: int, num_columns: int) -> None:
         """Makes room for so many slots and columns, in steps; never shrinks."""
-        old = self._store
+        old = self.states
         slots, heads, columns = old.shape[2:5]
         if num_slots <= slots and num_columns <= columns:
             return
         new_slots = max(slots, num_slots + (num_slots // 4 if num_slots > slots else 0))
         new_columns = max(columns, -(-num_columns // COLUMN_STEP) * COLUMN_STEP)
-        self._store = old.new_zeros((*old.shape[:2], new_slots, heads, new_columns, old.shape[5]))
-        self._store[:, :, :slots, :, :columns] = old
+        self.states = old.new_zeros((*old.shape[:2], new_slots, heads, new_columns, old.shape[5]))
+        self.states[:, :, :slots, :, :columns] = old
+
+
+@dataclass(frozen=True)
+class RowPrompts:
+    """The prompts that rows share: the place of each row's, (B,), and its length, 0 for none."""
+
+    places: Ids
+    lengths: Ids
+
+
+class _Seats:
+    """Rows, put beside those with the same prompt: a table of prompts and seats, some empty."""
+
+    def __init__(self, prompts: RowPrompts, device: torch.device) -> None:
+        rows = np.flatnonzero(prompts.lengths)
+        rows = rows[np.argsort(prompts.places[rows], kind="stable")]
+        places = prompts.places[rows]
+        counts = np.bincount(places)
+        before = np.cumsum(counts) - counts
+        self.width, self._num_seats = int(prompts.lengths.max()), int(counts.max())
+        self.num_places = len(counts)
+        seats = places * self._num_seats + np.arange(len(rows)) - before[places]
+        self.places, self.rows, self._seats = (
+            torch.from_numpy(numbers).to(device) for numbers in (places, rows, seats)
+        )
+
+    def put(self, states: Tensor) -> Tensor:
+        """Returns states of all rows (B, heads, R, D) as (places, heads, seats * R, D)."""
+        _, heads, num, width = states.shape
+        table = states.new_zeros((self.num_places * self._num_seats, heads, num, width))
+        table.index_copy_(0, self._seats, states.index_select(0, self.rows))
+        table = table.view(self.num_places, self._num_seats, heads, num, width)
+        return table.transpose(1, 2).reshape(self.num_places, heads, -1, width)
+
+    def take(self, table: Tensor) -> Tensor:
+        """Returns the states of `rows`, in this order, from such a table."""
+        heads, width = table.shape[1], table.shape[3]
+        states = table.view(self.num_places, heads, self._num_seats, -1, width).transpose(1, 2)
+        return states.flatten(0, 1).index_select(0, self._seats)
+
+
+class SlotCache(Cache):
+    """The keys and values of rows, and of the prompts that they share.
+
+    `begin_prompts` or `begin` says where a forward pass's tokens go; the pass then writes and
+    reads in `update`. The rows of one pass are neighbours, so that reading them copies nothing.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(layers=[])
+        self.rows, self.prompts = _Store(model), _Store(model)
+        self._device, self._dtype = model.device, model.dtype
+        self._can_split = model.config._attn_implementation == _ATTENTION
+        self._seats: _Seats | None = None
+        self._is_prompt = False
+
+    def begin_prompts(self, places: Ids, positions: Ids) -> Tensor:
+        """Prepares a pass over whole prompts, positions (B, T), padded with -1 on the right.
+
+        Returns what to add to attention scores, (1, 1, T, T), 0 or -inf.
+        """
+        self._is_prompt = True
+        self.prompts.begin(places, positions)
+        length = positions.shape[1]
+        hidden = torch.full((1, 1, length, length), -torch.inf, device=self._device)
+        return hidden.triu_(1).to(self._dtype)
+
+    def begin(self, first: int, positions: Ids, prompts: RowPrompts) -> Tensor:
+        """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding.
+
+        Returns what to add to attention scores: (B, 1, T, columns in use), 0 or -inf. The columns
+        are those of the longest prompt that is shared, then those of the longest row.
+        """
+        self._is_prompt = False
+        columns = np.where(positions < 0, -1, positions - prompts.lengths[:, None])
+        self._rows = slice(first, first + len(positions))
+        self._width = int(columns.max()) + 1
+        self.rows.begin(np.arange(first, self._rows.stop), columns)
+        self._seats = _Seats(prompts, self._device) if prompts.lengths.any() else None
+        self._is_split = self._can_split and positions.shape[1] == 1
+        ends = torch.from_numpy(columns).to(self._device).clamp_(min=0)
+        is_hidden = torch.arange(self._width, device=self._device) > ends[..., None]
+        if self._seats is not None:
+            lengths = torch.from_numpy(prompts.lengths).to(self._device)[:, None, None]
+            beyond = torch.arange(self._seats.width, device=self._device) >= lengths
+            is_hidden = torch.cat([beyond.expand(-1, positions.shape[1], -1), is_hidden], -1)
+        mask = torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device)
+        return mask.masked_fill_(is_hidden, -torch.inf)[:, None]
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Writes keys and values (B, heads, T, width); returns those that the pass attends to.
+
+        Without the prompts' where the model's attention looks for them itself (`shared`).
+        """
+        states = key_states, value_states
+        if self._is_prompt:
+            self.prompts.write(layer_idx, states)
+            return states
+        self.rows.write(layer_idx, states)
+        keys, values = self.rows.states[layer_idx, :, self._rows, :, : self._width]
+        return (keys, values) if self._is_split else self.whole(layer_idx, keys, values)
+
+    def shared(self, layer_idx: int) -> tuple[_Seats, Tensor, Tensor] | None:
+        """Returns what the rows of a split pass share: seats, and keys and values by place."""
+        if self._is_prompt or self._seats is None:
+            return None
+        keys, values = self.prompts.states[
+            layer_idx, :, : self._seats.num_places, :, : self._seats.width
+        ]
+        return self._seats, keys, values
+
+    def whole(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns keys and values of rows, each with its prompt's before them."""
+        if self._seats is None:
+            return keys, values
+        seats, own = self._seats, (keys, values)
+        before = keys.new_zeros((2, len(keys), keys.shape[1], seats.width, keys.shape[3]))
+        states = self.prompts.states[layer_idx, :, :, :, : seats.width]
+        before.index_copy_(1, seats.rows, states.index_select(1, seats.places))
+        keys, values = (torch.cat(each, 2) for each in zip(before, own, strict=True))
+        return keys, values
 
 
 def prepare_attention(model: PreTrainedModel) -> None:
@@ -126,54 +234,95 @@ def prepare_attention(model: PreTrainedModel) -> None:
 
 def _attend(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Returns the results, (B, T, heads, D), of queries (B, heads, T, D), keys and values."""
+) -> tuple[Tensor, None]:
+    """Returns the results, (B, T, heads, D), of queries (B, heads, T, D), keys and values.
+
+    With `slots`, a `SlotCache`, the keys of a pass over one token are those of rows alone.
+    """
+    slots: SlotCache | None = options.pop("slots", None)
+    layer_idx: Any = module.layer_idx
+    shared = slots.shared(layer_idx) if slots is not None and query.shape[2] == 1 else None
     is_other = any(options.get(name) is not None for name in _CHANGES)
     is_slow = query.dtype != torch.float32 and query.shape[1] == key.shape[1]  # to be converted
     if query.shape[2] > 1 or attention_mask is None or is_other or is_slow:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
+        if slots is not None and shared is not None:
+            key, value = slots.whole(layer_idx, key, value)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     num_rows, num_heads, _, width = query.shape
     queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
-    weights = (queries @ key.float().transpose(2, 3)).mul_(scaling or width**-0.5)
-    results = weights.add_(attention_mask).softmax(-1) @ value.float()
+    queries = queries * (options.get("scaling") or width**-0.5)
+    if shared is None:
+        weights = (queries @ key.float().transpose(2, 3)).add_(attention_mask).softmax(-1)
+        results = weights @ value.float()
+    else:
+        results = _attend_shared(queries, key, value, attention_mask, shared)
     return results.to(query.dtype).view(num_rows, 1, num_heads, width), None
+
+
+def _attend_shared(
+    queries: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: tuple[_Seats, Tensor, Tensor]
+) -> Tensor:
+    """Returns the results of queries (B, heads, R, D) over prompts and the rows' own keys."""
+    seats, keys, values = shared
+    start = seats.width
+    weights = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
+    weights[..., start:] = queries @ key.float().transpose(2, 3)
+    of_prompts = seats.put(queries) @ keys.float().transpose(2, 3)
+    weights[..., :start].index_copy_(0, seats.rows, seats.take(of_prompts))
+    weights = weights.add_(mask).softmax(-1)
+    of_prompts = seats.put(weights[..., :start]) @ values.float()
+    results = weights[..., start:] @ value.float()
+    return results.index_add_(0, seats.rows, seats.take(of_prompts))
 
 
 AttentionInterface.register(_ATTENTION, _attend)
 AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
 
 
-def next_token_logits(
-    model: PreTrainedModel,
-    cache: SlotCache,
-    first: int,
-    ids: Ids,
-    positions: Ids,
-    adapters: Sequence[str] = (),
-) -> torch.Tensor:
-    """Runs tokens (B, T), padded on the left, through rows `first`...; returns logits (B, V).
+@dataclass(frozen=True)
+class Tokens:
+    """What a pass runs: ids and their positions, (B, T), padded with positions -1 on the right.
 
     `adapters` names each row's adapter of a PEFT model; empty: the model as it is.
     """
-    cache.begin(first, positions)
-    places = torch.from_numpy(positions).to(model.device).clamp_(min=0)
-    own = {"adapter_names": list(adapters)} if adapters else {}
+
+    ids: Ids
+    positions: Ids
+    adapters: Sequence[str] = ()
+
+
+def run_prompts(model: PreTrainedModel, cache: SlotCache, places: Ids, tokens: Tokens) -> None:
+    """Runs whole prompts, whose keys and values rows are to share, at places (B,)."""
+    _run(model, cache, tokens, cache.begin_prompts(places, tokens.positions))
+
+
+def next_token_logits(
+    model: PreTrainedModel, cache: SlotCache, first: int, tokens: Tokens, prompts: RowPrompts
+) -> Tensor:
+    """Runs tokens through rows `first`...; returns the logits (B, V) after the last column.
+
+    They are of no use for rows that end in padding.
+    """
+    return _run(model, cache, tokens, cache.begin(first, tokens.positions, prompts))
+
+
+def _run(model: PreTrainedModel, cache: SlotCache, tokens: Tokens, mask: Tensor) -> Tensor:
+    own: dict[str, Any] = {"adapter_names": list(tokens.adapters)} if tokens.adapters else {}
+    if model.config._attn_implementation == _ATTENTION:
+        own["slots"] = cache
     output = model(
-        input_ids=torch.from_numpy(ids).to(model.device),
-        attention_mask=cache.mask(places),
-        position_ids=places,
+        input_ids=torch.from_numpy(tokens.ids).to(model.device),
+        attention_mask=mask,
+        position_ids=torch.from_numpy(tokens.positions).to(model.device).clamp_(min=0),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
         **own,
     )
-    logits: torch.Tensor = output.logits[:, -1].float()
+    logits: Tensor = output.logits[:, -1].float()
     return logits
