@@ -70,15 +70,17 @@ class _Store:
             store.index_copy_(2, torch.tensor(targets, device=device), moved)
 
     def _reserve(self, num_slots: int, num_columns: int) -> None:
-        """Makes room for so many slots and columns, in steps; never shrinks."""
+        """Makes room for so many slots and columns, in growing steps: each copies all of it."""
         old = self.states
         slots, heads, columns = old.shape[2:5]
         if num_slots <= slots and num_columns <= columns:
             return
         new_slots = max(slots, num_slots + (num_slots // 4 if num_slots > slots else 0))
-        new_columns = max(columns, -(-num_columns // COLUMN_STEP) * COLUMN_STEP)
+        if num_columns > columns:
+            columns = max(num_columns, columns + columns // 2)
+        new_columns = -(-columns // COLUMN_STEP) * COLUMN_STEP
         self.states = old.new_zeros((*old.shape[:2], new_slots, heads, new_columns, old.shape[5]))
-        self.states[:, :, :slots, :, :columns] = old
+        self.states[:, :, :slots, :, : old.shape[4]] = old
 
 
 @dataclass(frozen=True)
