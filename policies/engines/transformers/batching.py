@@ -111,7 +111,7 @@ class Batch:
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
-        self._cache = SlotCache(model)
+        self._cache = SlotCache(model, max_tokens)
         self._prompts: dict[tuple[str, str], Prompt] = {}
         self._free_places: list[int] = []
         self.clear()
@@ -131,7 +131,7 @@ class Batch:
 
     def close(self) -> None:
         """Gives the memory of keys and values back."""
-        self._cache = SlotCache(self._model)
+        self._cache = SlotCache(self._model, 0)
 
     def cancel(self, row: Row) -> None:
         """Ends a row's job, if one is under way."""

@@ -2,9 +2,10 @@
 
 Each sequence has a row ("slot"). What several begin with, the prompt of a group's episodes, lies
 once at a place of its own, so that a row holds only what comes after it. One token of each row
-attends by batched products: all rows of a prompt to its keys together, and each row to its own. On
-a CPU that takes a half to a seventh of the time of PyTorch's fused attention, which is made for
-many queries and would need the prompt's keys beside each row's.
+attends by batched products: all rows of a prompt to its keys together, and each row to its own.
+On a CPU these take a half to seven tenths of the time of PyTorch's fused attention, which is made
+for many queries, and where several query heads share keys and values these need not be copied for
+each.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ _CHANGES = ("sliding_window", "softcap", "s_aux", "position_bias")
 class _Store:
     """Keys and values of shape (layers, 2, slots, heads, positions, head width)."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, max_columns: int) -> None:
         config = model.config.get_text_config().to_dict()
         num_heads = config["num_attention_heads"]
         width = config.get("head_dim") or config["hidden_size"] // num_heads
@@ -38,6 +39,7 @@ class _Store:
         # Zeros: what was never written is masked, but 0 * NaN would not be 0. Old ones are finite
         shape = (config["num_hidden_layers"], 2, 0, heads, 0, width)
         self.states = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self._max_columns = max_columns
 
     @torch.inference_mode()  # most of the memory was taken in it
     def clear(self, slot: int) -> None:
@@ -77,7 +79,7 @@ class _Store:
             return
         new_slots = max(slots, num_slots + (num_slots // 4 if num_slots > slots else 0))
         if num_columns > columns:
-            columns = max(num_columns, columns + columns // 2)
+            columns = max(num_columns, min(columns + columns // 2, self._max_columns))
         new_columns = -(-columns // COLUMN_STEP) * COLUMN_STEP
         self.states = old.new_zeros((*old.shape[:2], new_slots, heads, new_columns, old.shape[5]))
         self.states[:, :, :slots, :, : old.shape[4]] = old
@@ -129,9 +131,10 @@ class SlotCache(Cache):
     reads in `update`. The rows of one pass are neighbours, so that reading them copies nothing.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, max_tokens: int) -> None:
+        """`max_tokens`: of the longest sequence."""
         super().__init__(layers=[])
-        self.rows, self.prompts = _Store(model), _Store(model)
+        self.rows, self.prompts = (_Store(model, max_tokens) for _ in range(2))
         self._device, self._dtype = model.device, model.dtype
         self._can_split = model.config._attn_implementation == _ATTENTION
         self._seats: _Seats | None = None
@@ -230,7 +233,7 @@ def prepare_attention(model: PreTrainedModel) -> None:
             "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
             f"{model.config._attn_implementation!r}"
         )
-    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
+    if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(_ATTENTION)
 
 
@@ -250,17 +253,19 @@ def _attend(
     layer_idx: Any = module.layer_idx
     shared = slots.shared(layer_idx) if slots is not None and query.shape[2] == 1 else None
     is_other = any(options.get(name) is not None for name in _CHANGES)
-    is_slow = query.dtype != torch.float32 and query.shape[1] == key.shape[1]  # to be converted
+    is_on_cpu = query.device.type == "cpu"
+    dtype = torch.float32 if is_on_cpu else query.dtype
+    is_slow = query.dtype != dtype and query.shape[1] == key.shape[1]  # to be converted
     if query.shape[2] > 1 or attention_mask is None or is_other or is_slow:
         if slots is not None and shared is not None:
             key, value = slots.whole(layer_idx, key, value)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     num_rows, num_heads, _, width = query.shape
-    queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
+    queries = query.to(dtype).reshape(num_rows, key.shape[1], -1, width)  # that share keys together
     queries = queries * (options.get("scaling") or width**-0.5)
     if shared is None:
-        weights = (queries @ key.float().transpose(2, 3)).add_(attention_mask).softmax(-1)
-        results = weights @ value.float()
+        weights = _weigh(queries @ key.to(dtype).transpose(2, 3), attention_mask)
+        results = weights @ value.to(dtype)
     else:
         results = _attend_shared(queries, key, value, attention_mask, shared)
     return results.to(query.dtype).view(num_rows, 1, num_heads, width), None
@@ -271,15 +276,19 @@ def _attend_shared(
 ) -> Tensor:
     """Returns the results of queries (B, heads, R, D) over prompts and the rows' own keys."""
     seats, keys, values = shared
-    start = seats.width
-    weights = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
-    weights[..., start:] = queries @ key.float().transpose(2, 3)
-    of_prompts = seats.put(queries) @ keys.float().transpose(2, 3)
-    weights[..., :start].index_copy_(0, seats.rows, seats.take(of_prompts))
-    weights = weights.add_(mask).softmax(-1)
-    of_prompts = seats.put(weights[..., :start]) @ values.float()
-    results = weights[..., start:] @ value.float()
+    start, dtype = seats.width, queries.dtype
+    scores = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
+    scores[..., start:] = queries @ key.to(dtype).transpose(2, 3)
+    of_prompts = seats.put(queries) @ keys.to(dtype).transpose(2, 3)
+    scores[..., :start].index_copy_(0, seats.rows, seats.take(of_prompts))
+    weights = _weigh(scores, mask)
+    of_prompts = seats.put(weights[..., :start]) @ values.to(dtype)
+    results = weights[..., start:] @ value.to(dtype)
     return results.index_add_(0, seats.rows, seats.take(of_prompts))
+
+
+def _weigh(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.add_(mask).softmax(-1, dtype=torch.float32).to(scores.dtype)
 
 
 AttentionInterface.register(_ATTENTION, _attend)
