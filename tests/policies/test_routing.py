@@ -153,3 +153,24 @@ def test_adapters_of_another_base_are_no_part(folders, tmp_path):
     attach_lora(make_base("other"), LoraSettings(rank=2)).save(tmp_path)
     with pytest.raises(SettingsError, match=f"wrong base: the adapter {tmp_path} was trained on"):
         open_adapters(make_base(), [folders[0], tmp_path])
+
+
+def test_an_adapter_that_follows_a_cancelled_one_has_keys_of_its_own(folders):
+    model, names = open_adapters(make_base(), folders)
+    settings = EngineSettings(needs_adapter=False, adapters=names, max_concurrent=8)
+    engine = TransformersEngine(model, [], settings)
+    engine.update_sessions(opened=["a", "b"])
+    fresh = GenerationRequest("b", np.arange(20), (0,), 1.0, 4, "p", 1)
+    long = replace(fresh, session="a", max_new_tokens=100, adapter_version=0)
+
+    async def scenario():
+        asked = asyncio.ensure_future(engine.generate(long))
+        await asyncio.sleep(0.01)
+        asked.cancel()
+        await asyncio.wait([asked])
+        return await engine.generate(replace(fresh, session="a"))
+
+    after, expected = asyncio.run(scenario()), asyncio.run(engine.generate(fresh))
+    engine.close()
+    assert after.token_ids.tolist() == expected.token_ids.tolist()
+    np.testing.assert_allclose(after.logprobs, expected.logprobs, atol=1e-5)

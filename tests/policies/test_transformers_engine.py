@@ -8,6 +8,7 @@ import transformers as hf
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.transformers import engine as engine_module
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest, StopReason
@@ -443,4 +444,66 @@ def test_keys_that_are_not_finite_reach_no_later_row():
     for found, wanted in zip(asyncio.run(ask(requests)), expected, strict=True):
         assert np.array_equal(found.token_ids, wanted.token_ids)
         assert np.allclose(found.logprobs, wanted.logprobs, atol=1e-5)
+    engine.close()
+
+
+SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+OTHERS = {  # they hand no options on to their attention, or change values before it
+    "stablelm": lambda: hf.StableLmForCausalLM(hf.StableLmConfig(**SIZES, **SPECIAL_IDS)),
+    "nemotron": lambda: hf.NemotronForCausalLM(hf.NemotronConfig(**SIZES, **SPECIAL_IDS)),
+    "diffllama": lambda: hf.DiffLlamaForCausalLM(hf.DiffLlamaConfig(**SIZES, **SPECIAL_IDS)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_prompts_are_shared_whatever_a_model_does_with_keys_and_values(name):
+    torch.manual_seed(0)
+    model = OTHERS[name]().eval()
+    requests = [
+        GenerationRequest(f"{i}", prompt_of(6 + i // 3, i // 3), (i,), 1.0, 6, f"g{i // 3}")
+        for i in range(9)
+    ]
+    requests[-1] = replace(requests[-1], prefix=None)
+    for request, answer in zip(requests, serve(model, requests), strict=True):
+        expected = full_logprobs(model, request.prompt_ids, answer.token_ids)
+        np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
+
+
+def test_a_context_that_differs_within_its_prompt_is_run_from_there_on():
+    model = make_model()
+    shapes = record_shapes(model)
+    engine = TransformersEngine(model, [], replace(BASE, deterministic=True))
+    names, prompt = [f"{i}" for i in range(8)], prompt_of(60)
+    other = np.concatenate([prompt[:-3], prompt_of(6, 6)])
+    engine.update_sessions(opened=names)
+
+    async def ask(ids, prefix):
+        asked = (GenerationRequest(name, ids, (0,), 1.0, 2, prefix) for name in names)
+        return await asyncio.gather(*map(engine.generate, asked))
+
+    asyncio.run(ask(prompt, "g"))
+    shapes.clear()
+    answers = asyncio.run(ask(other, None))
+    engine.close()
+    assert shapes == [(8, 5), (8, 1), (8, 1)]
+    for answer in answers:
+        expected = full_logprobs(make_model(), other, answer.token_ids)
+        np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
+
+
+def test_a_session_that_cancels_before_its_turn_and_asks_again_is_answered(monkeypatch):
+    monkeypatch.setattr(engine_module, "QUIET_S", 0.2)  # the idle engine waits for session b
+    engine = TransformersEngine(make_model(), [STOP], BASE)
+    engine.update_sessions(opened=["a", "b"])
+
+    async def scenario():
+        request = GenerationRequest("a", prompt_of(9), (0,), 1.0, 20)
+        await asyncio.sleep(0.1)
+        asked = asyncio.ensure_future(engine.generate(request))
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        await asyncio.wait([asked])
+        return await asyncio.wait_for(engine.generate(request), 10)
+
+    assert len(asyncio.run(scenario()).token_ids)
     engine.close()

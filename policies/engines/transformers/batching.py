@@ -30,23 +30,23 @@ STATE = dict.fromkeys(_NUMBERS, "i8") | {"heat": "f4"}
 class Prompt:
     """What several rows begin with; its keys and values lie once in the cache, at `place`.
 
-    `name`: of the prefix, and of the adapter that answers.
+    `name`: of the prefix, of the adapter that answers, and of the wave. `ids` are all but the last.
     """
 
-    name: tuple[str, str]
+    name: tuple[str, str, int]
     ids: Ids
     place: int
     num_rows: int = 0
     is_sound: bool = True
-    """Whether its keys and values are finite, as far as is known."""
+    """False: to be overwritten when no row has it any more, as it may not be finite."""
 
 
 @dataclass(eq=False)
 class Row:
     """A session's place in the cache; slot -1 is none yet.
 
-    `cached`: ids whose keys and values lie there (at least), those of `prompt` at its own place.
-    `adapter` names who answers, among several; with "" it is the model as it is.
+    `cached`: ids whose keys and values lie there (at least), the first `num_shared` of them at the
+    place of `prompt`; all of them are of the adapter `adapter`. Belongs to the engine's thread.
     """
 
     session: str
@@ -54,27 +54,24 @@ class Row:
     cached: Ids = field(default_factory=lambda: NO_IDS)
     adapter: str = ""
     prompt: Prompt | None = None
-
-    @property
-    def num_shared(self) -> int:
-        """How many of the cached ids lie at the prompt's place."""
-        return 0 if self.prompt is None else len(self.prompt.ids)
+    num_shared: int = 0
 
     @property
     def num_own(self) -> int:
-        """How many of them lie in the row itself."""
-        return max(0, len(self.cached) - self.num_shared)
+        """How many of the cached ids lie in the row itself."""
+        return len(self.cached) - self.num_shared
 
 
 @dataclass(frozen=True, eq=False)
 class DecodingJob:
     """One turn to be decoded, and who waits for it.
 
-    It has as many tokens at most as there are `uniforms`, which decide them; then it ends for
-    `stop_reason`.
+    `adapter` names who answers, among several; with "" it is the model as it is. It has as many
+    tokens at most as there are `uniforms`, which decide them; then it ends for `stop_reason`.
     """
 
     row: Row
+    adapter: str
     prompt_ids: Ids
     uniforms: Floats
     temperature: float
@@ -84,7 +81,7 @@ class DecodingJob:
 
     @property
     def uncached(self) -> Ids:
-        """The prompt's ids that are yet to be run before the last, with which decoding begins."""
+        """The ids of `prompt_ids` that are yet to be run before the last, which decoding runs."""
         return self.prompt_ids[len(self.row.cached) : -1]
 
 
@@ -102,17 +99,27 @@ class Batch:
     """
 
     def __init__(
-        self, model: PreTrainedModel, max_jobs: int, max_tokens: int, has_adapters: bool = False
+        self,
+        model: PreTrainedModel,
+        max_jobs: int,
+        max_tokens: int,
+        has_adapters: bool = False,
+        in_waves: bool = False,
     ) -> None:
-        """With `has_adapters` each row's own adapter answers, all of them in one pass."""
-        self._model, self._has_adapters = model, has_adapters
+        """With `has_adapters` each row's own adapter answers, all of them in one pass.
+
+        `in_waves`: only jobs that are admitted together share a prompt, so that which passes are
+        run does not depend on when the rows of earlier ones are released.
+        """
+        self._model, self._has_adapters, self._in_waves = model, has_adapters, in_waves
+        self._num_waves = 0
         self._state = np.zeros(max_jobs, list(STATE.items()))
         self._seats = list(range(max_jobs))
         self._tokens = np.zeros((max_jobs, max_tokens), np.int64)
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
         self._cache = SlotCache(model, max_tokens)
-        self._prompts: dict[tuple[str, str], Prompt] = {}
+        self._prompts: dict[tuple[str, str, int], Prompt] = {}
         self._free_places: list[int] = []
         self.clear()
 
@@ -148,6 +155,7 @@ class Batch:
 
     def admit(self, jobs: Sequence[DecodingJob]) -> None:
         """Takes new jobs in, and runs their prompts but for the last token."""
+        self._num_waves += self._in_waves
         begun = [prompt for job in jobs if (prompt := self._begin_row(job)) is not None]
         begun.sort(key=lambda prompt: len(prompt.ids))
         for chunk in _chunks([len(prompt.ids) for prompt in begun]):
@@ -177,12 +185,16 @@ class Batch:
     def _begin_row(self, job: DecodingJob) -> Prompt | None:
         """Finds out what of a job's prompt is cached; returns a shared prompt that is to be run."""
         row, ids = job.row, job.prompt_ids[:-1]
+        if row.adapter != job.adapter:
+            self._forget(row)
+            row.adapter = job.adapter
         row.cached = _common(row.cached, ids)
-        if len(row.cached) < row.num_shared:
+        row.num_shared = min(row.num_shared, len(row.cached))
+        if row.num_shared == 0 and row.prompt is not None:
             self._forget(row)
         if job.prefix is None or len(row.cached) or not len(ids):
             return None
-        name = job.prefix, row.adapter
+        name = job.prefix, job.adapter, self._num_waves
         prompt, is_new = self._prompts.get(name), name not in self._prompts
         if prompt is None:
             place = heappop(self._free_places) if self._free_places else len(self._prompts)
@@ -190,12 +202,12 @@ class Batch:
         if not np.array_equal(prompt.ids, ids):
             return None
         prompt.num_rows += 1
-        row.prompt, row.cached = prompt, ids
+        row.prompt, row.cached, row.num_shared = prompt, ids, len(ids)
         return prompt if is_new else None
 
     def _forget(self, row: Row) -> None:
         """Has a row hold nothing; the place of a prompt that no other row has is free."""
-        prompt, row.prompt, row.cached = row.prompt, None, NO_IDS
+        prompt, row.prompt, row.cached, row.num_shared = row.prompt, None, NO_IDS, 0
         if prompt is None:
             return
         prompt.num_rows -= 1
@@ -247,7 +259,7 @@ class Batch:
         """Returns the logits (B, V) after tokens of the active rows from `first` on."""
         own = slice(first, first + len(ids))
         prompts = RowPrompts(*(self._state[name][own].copy() for name in ("prompt", "shared")))
-        adapters = [job.row.adapter for job in self._jobs[own]] if self._has_adapters else ()
+        adapters = [job.adapter for job in self._jobs[own]] if self._has_adapters else ()
         tokens = Tokens(ids, positions, adapters)
         return next_token_logits(self._model, self._cache, first, tokens, prompts)
 
@@ -288,7 +300,7 @@ class Batch:
         """Returns a job's tokens and log-probabilities; its row's `cached` is then up to date."""
         job, (seat, count) = self._jobs[slot], self._state[["seat", "count"]][slot]
         tokens = self._tokens[seat, :count].copy()
-        job.row.cached = np.concatenate([job.prompt_ids, tokens[:-1]])
+        job.row.cached = np.concatenate([job.prompt_ids, tokens])[:-1]
         return tokens, self._logprobs[seat, :count].copy()
 
 

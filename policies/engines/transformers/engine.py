@@ -90,7 +90,11 @@ class TransformersEngine:
         limit = int(model.config.get_text_config().max_position_embeddings)
         self._max_context_tokens = min(settings.max_context_tokens or limit, limit)
         self._batch = Batch(
-            model, settings.max_concurrent, self._max_context_tokens, bool(settings.adapters)
+            model,
+            settings.max_concurrent,
+            self._max_context_tokens,
+            has_adapters=bool(settings.adapters),
+            in_waves=settings.deterministic,
         )
         self._fuse = fuse
         self._pristine: dict[str, torch.Tensor] = {}
@@ -129,9 +133,8 @@ class TransformersEngine:
         """
         with self._wake:
             row = self._check(request)
-            if self._settings.adapters:
-                self._name_adapter(row, request.adapter_version)
-            job = _make_job(request, row, self._max_context_tokens - len(request.prompt_ids))
+            adapter = self._name_adapter(request)
+            job = _make_job(request, row, adapter, self._max_context_tokens)
             if len(job.uniforms) == 0:
                 return self._complete(job, NO_IDS, job.uniforms)
             self._jobs[request.session] = self._pending[request.session] = job
@@ -182,13 +185,14 @@ class TransformersEngine:
             raise EngineError(f"session {request.session!r} {reason}")
         return row
 
-    def _name_adapter(self, row: Row, number: int | None) -> None:
-        """Has a row answered by an adapter; what another one has cached for it is of no use."""
-        names = self._settings.adapters
+    def _name_adapter(self, request: GenerationRequest) -> str:
+        """Returns the name of the adapter that is to answer, "" for the model as it is."""
+        names, number = self._settings.adapters, request.adapter_version
+        if not names:
+            return ""
         if number is None or not 0 <= number < len(names):
             raise EngineError(f"adapter {number} is not served, but 0 to {len(names) - 1}")
-        if row.adapter != names[number]:
-            row.adapter, row.cached = names[number], NO_IDS
+        return names[number]
 
     def _check_alive(self, is_loading: bool = False) -> None:
         if self._fault or (self._version is None and not is_loading):
@@ -214,8 +218,9 @@ class TransformersEngine:
     def _drop(self, row: Row, is_closed: bool) -> None:
         """Forgets what a row asked for; the thread does the rest."""
         job = self._jobs.pop(row.session, None)
-        self._pending.pop(row.session, None)
-        self._dropped.append((row, is_closed))
+        was_pending = self._pending.pop(row.session, None) is not None
+        if is_closed or not was_pending:  # else the row's next job would be ended in its place
+            self._dropped.append((row, is_closed))
         if job is not None:
             self._wave = [waiting for waiting in self._wave if waiting is not job]
             _settle([(job, EngineError(f"session {row.session!r} was closed"))])
@@ -304,14 +309,17 @@ class TransformersEngine:
         return Completion(ids, logprobs, reason, self._version or 0)
 
 
-def _make_job(request: GenerationRequest, row: Row, room: int) -> DecodingJob:
+def _make_job(
+    request: GenerationRequest, row: Row, adapter: str, max_context_tokens: int
+) -> DecodingJob:
+    room = max_context_tokens - len(request.prompt_ids)
     limit, reason = request.max_new_tokens, StopReason.MAX_NEW_TOKENS
     if room < limit:
         limit, reason = max(room, 0), StopReason.CONTEXT_FULL
     uniforms = np.random.default_rng(request.seed).random(limit, np.float32)
     future = asyncio.get_running_loop().create_future()
     prompt, prefix = request.prompt_ids, request.prefix
-    return DecodingJob(row, prompt, uniforms, request.temperature, prefix, reason, future)
+    return DecodingJob(row, adapter, prompt, uniforms, request.temperature, prefix, reason, future)
 
 
 def _settle(results: Sequence[Result]) -> None:

@@ -93,35 +93,50 @@ class RowPrompts:
     lengths: Ids
 
 
-class _Seats:
-    """Rows, put beside those with the same prompt: a table of prompts and seats, some empty."""
+class _Table:
+    """Rows in the order of their prompts: a table of prompts and their rows, some cells empty."""
 
     def __init__(self, prompts: RowPrompts, device: torch.device) -> None:
         rows = np.flatnonzero(prompts.lengths)
         rows = rows[np.argsort(prompts.places[rows], kind="stable")]
         places = prompts.places[rows]
-        counts = np.bincount(places)
+        first = int(places[0])
+        counts = np.bincount(places - first)
         before = np.cumsum(counts) - counts
-        self.width, self._num_seats = int(prompts.lengths.max()), int(counts.max())
-        self.num_places = len(counts)
-        seats = places * self._num_seats + np.arange(len(rows)) - before[places]
-        self.places, self.rows, self._seats = (
-            torch.from_numpy(numbers).to(device) for numbers in (places, rows, seats)
+        self.places, self.num_columns = (
+            slice(first, first + len(counts)),
+            int(prompts.lengths.max()),
+        )
+        self._shape = len(counts), int(counts.max())
+        numbers = np.arange(len(rows)) - before[places - first]
+        cells = (places - first) * self._shape[1] + numbers
+        self.row_places, self.rows, self._cells = (
+            torch.from_numpy(numbers).to(device) for numbers in (places, rows, cells)
         )
 
     def put(self, states: Tensor) -> Tensor:
-        """Returns states of all rows (B, heads, R, D) as (places, heads, seats * R, D)."""
+        """Returns states of all rows (B, heads, R, D) as (prompts, heads, rows of one * R, D)."""
         _, heads, num, width = states.shape
-        table = states.new_zeros((self.num_places * self._num_seats, heads, num, width))
-        table.index_copy_(0, self._seats, states.index_select(0, self.rows))
-        table = table.view(self.num_places, self._num_seats, heads, num, width)
-        return table.transpose(1, 2).reshape(self.num_places, heads, -1, width)
+        table = states.new_zeros((self._shape[0] * self._shape[1], heads, num, width))
+        table.index_copy_(0, self._cells, states.index_select(0, self.rows))
+        table = table.view(*self._shape, heads, num, width)
+        return table.transpose(1, 2).reshape(self._shape[0], heads, -1, width)
 
     def take(self, table: Tensor) -> Tensor:
         """Returns the states of `rows`, in this order, from such a table."""
+        num_prompts, num_rows = self._shape
         heads, width = table.shape[1], table.shape[3]
-        states = table.view(self.num_places, heads, self._num_seats, -1, width).transpose(1, 2)
-        return states.flatten(0, 1).index_select(0, self._seats)
+        states = table.view(num_prompts, heads, num_rows, -1, width).transpose(1, 2)
+        return states.flatten(0, 1).index_select(0, self._cells)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The keys and values of prompts, (prompts, heads, positions, width), and whose they are."""
+
+    table: _Table
+    keys: Tensor
+    values: Tensor
 
 
 class SlotCache(Cache):
@@ -129,23 +144,29 @@ class SlotCache(Cache):
 
     `begin_prompts` or `begin` says where a forward pass's tokens go; the pass then writes and
     reads in `update`. The rows of one pass are neighbours, so that reading them copies nothing.
+
+    A pass over one token of each row is split: a layer gets the rows' keys and values alone, and
+    asks for those of the prompts (`shared`). So it is in layers that have shown, in a pass before,
+    that their attention gets the cache, and what `update` returned as it was. Models that do more
+    with keys and values before they attend are given all of them, copied together.
     """
 
     def __init__(self, model: PreTrainedModel, max_tokens: int) -> None:
-        """`max_tokens`: of the longest sequence."""
+        """`max_tokens`: of the longest sequence, as far as is known."""
         super().__init__(layers=[])
         self.rows, self.prompts = (_Store(model, max_tokens) for _ in range(2))
         self._device, self._dtype = model.device, model.dtype
-        self._can_split = model.config._attn_implementation == _ATTENTION
-        self._seats: _Seats | None = None
-        self._is_prompt = False
+        self._split_layers: set[int] = set()
+        self._table: _Table | None = None
+        self._is_prompt = self._is_single = False
 
     def begin_prompts(self, places: Ids, positions: Ids) -> Tensor:
         """Prepares a pass over whole prompts, positions (B, T), padded with -1 on the right.
 
-        Returns what to add to attention scores, (1, 1, T, T), 0 or -inf.
+        Returns what to add to attention scores, (1, 1, T, T), 0 or -inf: what comes before a token
+        is seen, whatever the prompts' lengths.
         """
-        self._is_prompt = True
+        self._is_prompt, self._table = True, None
         self.prompts.begin(places, positions)
         length = positions.shape[1]
         hidden = torch.full((1, 1, length, length), -torch.inf, device=self._device)
@@ -162,13 +183,13 @@ class SlotCache(Cache):
         self._rows = slice(first, first + len(positions))
         self._width = int(columns.max()) + 1
         self.rows.begin(np.arange(first, self._rows.stop), columns)
-        self._seats = _Seats(prompts, self._device) if prompts.lengths.any() else None
-        self._is_split = self._can_split and positions.shape[1] == 1
+        self._table = _Table(prompts, self._device) if prompts.lengths.any() else None
+        self._is_single = positions.shape[1] == 1
         ends = torch.from_numpy(columns).to(self._device).clamp_(min=0)
         is_hidden = torch.arange(self._width, device=self._device) > ends[..., None]
-        if self._seats is not None:
+        if self._table is not None:
             lengths = torch.from_numpy(prompts.lengths).to(self._device)[:, None, None]
-            beyond = torch.arange(self._seats.width, device=self._device) >= lengths
+            beyond = torch.arange(self._table.num_columns, device=self._device) >= lengths
             is_hidden = torch.cat([beyond.expand(-1, positions.shape[1], -1), is_hidden], -1)
         mask = torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(is_hidden, -torch.inf)[:, None]
@@ -181,35 +202,40 @@ class SlotCache(Cache):
         *_args: Any,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Writes keys and values (B, heads, T, width); returns those that the pass attends to.
-
-        Without the prompts' where the model's attention looks for them itself (`shared`).
-        """
+        """Writes keys and values (B, heads, T, width); returns those that the layer is to get."""
         states = key_states, value_states
         if self._is_prompt:
             self.prompts.write(layer_idx, states)
+            self._given = states
             return states
         self.rows.write(layer_idx, states)
         keys, values = self.rows.states[layer_idx, :, self._rows, :, : self._width]
-        return (keys, values) if self._is_split else self.whole(layer_idx, keys, values)
+        is_split = self._is_single and layer_idx in self._split_layers
+        self._given = (keys, values) if is_split else self.whole(layer_idx, keys, values)
+        return self._given
 
-    def shared(self, layer_idx: int) -> tuple[_Seats, Tensor, Tensor] | None:
-        """Returns what the rows of a split pass share: seats, and keys and values by place."""
-        if self._is_prompt or self._seats is None:
+    def shared(self, layer_idx: int, keys: Tensor, values: Tensor) -> Shared | None:
+        """Returns what the rows of a split pass share; None if they share nothing, or got it.
+
+        Attention asks with the keys and values that it has got, in every pass.
+        """
+        is_split = self._is_single and layer_idx in self._split_layers
+        if keys is self._given[0] and values is self._given[1]:
+            self._split_layers.add(layer_idx)
+        if self._table is None or not is_split:
             return None
-        keys, values = self.prompts.states[
-            layer_idx, :, : self._seats.num_places, :, : self._seats.width
-        ]
-        return self._seats, keys, values
+        columns = slice(self._table.num_columns)
+        states = self.prompts.states[layer_idx, :, self._table.places, :, columns]
+        return Shared(self._table, states[0], states[1])
 
     def whole(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values of rows, each with its prompt's before them."""
-        if self._seats is None:
+        if self._table is None:
             return keys, values
-        seats, own = self._seats, (keys, values)
-        before = keys.new_zeros((2, len(keys), keys.shape[1], seats.width, keys.shape[3]))
-        states = self.prompts.states[layer_idx, :, :, :, : seats.width]
-        before.index_copy_(1, seats.rows, states.index_select(1, seats.places))
+        table, own = self._table, (keys, values)
+        before = keys.new_zeros((2, len(keys), keys.shape[1], table.num_columns, keys.shape[3]))
+        states = self.prompts.states[layer_idx, :, :, :, : table.num_columns]
+        before.index_copy_(1, table.rows, states.index_select(1, table.row_places))
         keys, values = (torch.cat(each, 2) for each in zip(before, own, strict=True))
         return keys, values
 
@@ -233,7 +259,7 @@ def prepare_attention(model: PreTrainedModel) -> None:
             "the transformers engine needs attn_implementation 'sdpa' or 'eager', got "
             f"{model.config._attn_implementation!r}"
         )
-    if model.config._attn_implementation == "sdpa":
+    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(_ATTENTION)
 
 
@@ -251,44 +277,37 @@ def _attend(
     """
     slots: SlotCache | None = options.pop("slots", None)
     layer_idx: Any = module.layer_idx
-    shared = slots.shared(layer_idx) if slots is not None and query.shape[2] == 1 else None
+    shared = slots.shared(layer_idx, key, value) if slots is not None else None
     is_other = any(options.get(name) is not None for name in _CHANGES)
-    is_on_cpu = query.device.type == "cpu"
-    dtype = torch.float32 if is_on_cpu else query.dtype
-    is_slow = query.dtype != dtype and query.shape[1] == key.shape[1]  # to be converted
+    is_slow = query.dtype != torch.float32 and query.shape[1] == key.shape[1]  # to be converted
     if query.shape[2] > 1 or attention_mask is None or is_other or is_slow:
         if slots is not None and shared is not None:
             key, value = slots.whole(layer_idx, key, value)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     num_rows, num_heads, _, width = query.shape
-    queries = query.to(dtype).reshape(num_rows, key.shape[1], -1, width)  # that share keys together
+    queries = query.float().reshape(num_rows, key.shape[1], -1, width)  # that share keys together
     queries = queries * (options.get("scaling") or width**-0.5)
     if shared is None:
-        weights = _weigh(queries @ key.to(dtype).transpose(2, 3), attention_mask)
-        results = weights @ value.to(dtype)
+        weights = (queries @ key.float().transpose(2, 3)).add_(attention_mask).softmax(-1)
+        results = weights @ value.float()
     else:
         results = _attend_shared(queries, key, value, attention_mask, shared)
     return results.to(query.dtype).view(num_rows, 1, num_heads, width), None
 
 
 def _attend_shared(
-    queries: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: tuple[_Seats, Tensor, Tensor]
+    queries: Tensor, key: Tensor, value: Tensor, mask: Tensor, shared: Shared
 ) -> Tensor:
     """Returns the results of queries (B, heads, R, D) over prompts and the rows' own keys."""
-    seats, keys, values = shared
-    start, dtype = seats.width, queries.dtype
+    table, start = shared.table, shared.table.num_columns
     scores = queries.new_zeros((*queries.shape[:3], mask.shape[3]))
-    scores[..., start:] = queries @ key.to(dtype).transpose(2, 3)
-    of_prompts = seats.put(queries) @ keys.to(dtype).transpose(2, 3)
-    scores[..., :start].index_copy_(0, seats.rows, seats.take(of_prompts))
-    weights = _weigh(scores, mask)
-    of_prompts = seats.put(weights[..., :start]) @ values.to(dtype)
-    results = weights[..., start:] @ value.to(dtype)
-    return results.index_add_(0, seats.rows, seats.take(of_prompts))
-
-
-def _weigh(scores: Tensor, mask: Tensor) -> Tensor:
-    return scores.add_(mask).softmax(-1, dtype=torch.float32).to(scores.dtype)
+    scores[..., start:] = queries @ key.float().transpose(2, 3)
+    of_prompts = table.put(queries) @ shared.keys.float().transpose(2, 3)
+    scores[..., :start].index_copy_(0, table.rows, table.take(of_prompts))
+    weights = scores.add_(mask).softmax(-1)
+    of_prompts = table.put(weights[..., :start]) @ shared.values.float()
+    results = weights[..., start:] @ value.float()
+    return results.index_add_(0, table.rows, table.take(of_prompts))
 
 
 AttentionInterface.register(_ATTENTION, _attend)
