@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 from agentpeft.launch.run.metric_writers import read_metrics
 
 ROOT = Path(__file__).parents[1]
+_NUM_COLOURS = 10
+"""Of matplotlib, which then begins again."""
 Curve = dict[int, float]
 
 
@@ -143,10 +145,12 @@ def plot(runs: dict[str, list[Run]], path: Path, title: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for value, found in runs.items():
+    for number, (value, found) in enumerate(runs.items()):
         steps = sorted(set.intersection(*(set(run.curve) for run in found)))
         columns = [[run.curve[step] for run in found] for step in steps]
-        axes.plot(steps, [statistics.fmean(column) for column in columns], label=value)
+        style = "-" if number < _NUM_COLOURS else "--"
+        means = [statistics.fmean(column) for column in columns]
+        axes.plot(steps, means, style, label=value)
         axes.fill_between(steps, list(map(min, columns)), list(map(max, columns)), alpha=0.15)
     axes.set(xlabel="updates", ylabel="greedy success on held-out tasks", title=title)
     axes.legend()
