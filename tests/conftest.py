@@ -187,6 +187,12 @@ def any_sandbox() -> None:
     _require_sandbox("auto")
 
 
+@pytest.fixture(scope="session")
+def docker_sandbox_works() -> None:
+    """A docker daemon answers, and has an image for sandboxes."""
+    _require_sandbox("docker")
+
+
 @pytest.fixture(scope="session", params=["bubblewrap", "docker"])
 def sandbox_kind(request: pytest.FixtureRequest) -> SandboxKind:
     """A kind of sandbox that works here, with an image (AGENTPEFT_OS_TAR, or made at need)."""

@@ -49,7 +49,7 @@ def settings(request):
         case "docker database":
             url = f"docker://{value('docker_image')}"
             return "AgentPEFT/DBBench-v0", {"database": url}, slow_sql
-    value("any_sandbox")
+    value("docker_sandbox_works" if request.param == "docker" else "any_sandbox")
     return "AgentPEFT/OSInteraction-v0", {"sandbox": request.param}, command_action("sleep 0.4")
 
 

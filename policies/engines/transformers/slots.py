@@ -110,6 +110,9 @@ class _Table:
         self._shape = len(counts), int(counts.max())
         numbers = np.arange(len(rows)) - before[places - first]
         cells = (places - first) * self._shape[1] + numbers
+        # So they lie where groups have just begun: nothing has to be moved then
+        self._is_in_order = len(rows) == len(prompts.lengths) == counts.max() * len(counts)
+        self._is_in_order &= bool((rows[1:] > rows[:-1]).all())
         self.row_places, self.rows, self._cells = (
             torch.from_numpy(numbers).to(device) for numbers in (places, rows, cells)
         )
@@ -117,17 +120,19 @@ class _Table:
     def put(self, states: Tensor) -> Tensor:
         """Returns states of all rows (B, heads, R, D) as (prompts, heads, rows of one * R, D)."""
         _, heads, num, width = states.shape
-        table = states.new_zeros((self._shape[0] * self._shape[1], heads, num, width))
-        table.index_copy_(0, self._cells, states.index_select(0, self.rows))
-        table = table.view(*self._shape, heads, num, width)
+        table = states
+        if not self._is_in_order:
+            table = states.new_zeros((self._shape[0] * self._shape[1], heads, num, width))
+            table.index_copy_(0, self._cells, states.index_select(0, self.rows))
+        table = table.reshape(*self._shape, heads, num, width)
         return table.transpose(1, 2).reshape(self._shape[0], heads, -1, width)
 
     def take(self, table: Tensor) -> Tensor:
         """Returns the states of `rows`, in this order, from such a table."""
         num_prompts, num_rows = self._shape
         heads, width = table.shape[1], table.shape[3]
-        states = table.view(num_prompts, heads, num_rows, -1, width).transpose(1, 2)
-        return states.flatten(0, 1).index_select(0, self._cells)
+        states = table.view(num_prompts, heads, num_rows, -1, width).transpose(1, 2).flatten(0, 1)
+        return states if self._is_in_order else states.index_select(0, self._cells)
 
 
 @dataclass(frozen=True)
