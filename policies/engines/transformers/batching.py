@@ -4,6 +4,7 @@ from asyncio import Future
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +27,22 @@ _NUMBERS = ("seat", "last", "position", "count", "limit", "prompt", "shared")
 STATE = dict.fromkeys(_NUMBERS, "i8") | {"heat": "f4"}
 
 
+class PromptName(NamedTuple):
+    """Which rows share a prompt; `wave` is 0 where those of all waves do."""
+
+    prefix: str
+    adapter: str
+    wave: int
+
+
 @dataclass(eq=False)
 class Prompt:
     """What several rows begin with; its keys and values lie once in the cache, at `place`.
 
-    `name`: of the prefix, of the adapter that answers, and of the wave. `ids` are all but the last.
+    `ids` are all but the last.
     """
 
-    name: tuple[str, str, int]
+    name: PromptName
     ids: Ids
     place: int
     num_rows: int = 0
@@ -119,7 +128,7 @@ class Batch:
         self._logprobs, self._uniforms = np.zeros((2, max_jobs, max_tokens), np.float32)
         self._rows: list[Row | None] = []
         self._cache = SlotCache(model, max_tokens)
-        self._prompts: dict[tuple[str, str, int], Prompt] = {}
+        self._prompts: dict[PromptName, Prompt] = {}
         self._free_places: list[int] = []
         self.clear()
 
@@ -173,11 +182,10 @@ class Batch:
         ids, positions = (state[name][:, None].copy() for name in ("last", "position"))
         logits = self._next_logits(0, ids, positions)
         state["position"] += 1
-        tokens, logprobs = sample(
-            logits, self._uniforms[state["seat"], state["count"]], state["heat"]
-        )
-        self._tokens[state["seat"], state["count"]] = state["last"] = tokens
-        self._logprobs[state["seat"], state["count"]] = logprobs
+        place = state["seat"], state["count"]
+        tokens, logprobs = sample(logits, self._uniforms[place], state["heat"])
+        self._tokens[place] = state["last"] = tokens
+        self._logprobs[place] = logprobs
         state["count"] += 1
         is_done = np.isin(tokens, list(stops)) | (state["count"] >= state["limit"])
         return self._finish(np.flatnonzero(is_done)) if is_done.any() else []
@@ -194,11 +202,12 @@ class Batch:
             self._forget(row)
         if job.prefix is None or len(row.cached) or not len(ids):
             return None
-        name = job.prefix, job.adapter, self._num_waves
-        prompt, is_new = self._prompts.get(name), name not in self._prompts
-        if prompt is None:
+        name = PromptName(job.prefix, job.adapter, self._num_waves)
+        is_new = name not in self._prompts
+        if is_new:
             place = heappop(self._free_places) if self._free_places else len(self._prompts)
-            prompt = self._prompts[name] = Prompt(name, ids, place)
+            self._prompts[name] = Prompt(name, ids, place)
+        prompt = self._prompts[name]
         if not np.array_equal(prompt.ids, ids):
             return None
         prompt.num_rows += 1
@@ -243,7 +252,7 @@ class Batch:
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Runs prompts that rows are to share."""
         ids, positions = _pad([prompt.ids for prompt in prompts], [0] * len(prompts))
-        adapters = [prompt.name[1] for prompt in prompts] if self._has_adapters else ()
+        adapters = [prompt.name.adapter for prompt in prompts] if self._has_adapters else ()
         places = np.array([prompt.place for prompt in prompts])
         run_prompts(self._model, self._cache, places, Tokens(ids, positions, adapters))
 

@@ -1,11 +1,10 @@
 """The keys and values of many sequences at once, and how a model attends to them.
 
 Each sequence has a row ("slot"). What several begin with, the prompt of a group's episodes, lies
-once at a place of its own, so that a row holds only what comes after it. One token of each row
-attends by batched products: all rows of a prompt to its keys together, and each row to its own.
-On a CPU these take a half to seven tenths of the time of PyTorch's fused attention, which is made
-for many queries, and where several query heads share keys and values these need not be copied for
-each.
+once at a place of its own, so that a row holds only what comes after it. On a CPU one token of
+each row attends by batched products: all rows of a prompt to its keys together, and each row to its
+own. These take a half to seven tenths of the time of PyTorch's fused attention, which is made for
+many queries, and where several query heads share keys and values these need not be copied for each.
 """
 
 from collections.abc import Sequence
@@ -103,13 +102,11 @@ class _Table:
         first = int(places[0])
         counts = np.bincount(places - first)
         before = np.cumsum(counts) - counts
-        self.places, self.num_columns = (
-            slice(first, first + len(counts)),
-            int(prompts.lengths.max()),
-        )
+        self.places = slice(first, first + len(counts))
+        self.num_columns = int(prompts.lengths.max())
         self._shape = len(counts), int(counts.max())
-        numbers = np.arange(len(rows)) - before[places - first]
-        cells = (places - first) * self._shape[1] + numbers
+        rank = np.arange(len(rows)) - before[places - first]
+        cells = (places - first) * self._shape[1] + rank
         # So they lie where groups have just begun: nothing has to be moved then
         self._is_in_order = len(rows) == len(prompts.lengths) == counts.max() * len(counts)
         self._is_in_order &= bool((rows[1:] > rows[:-1]).all())
@@ -278,7 +275,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Returns the results, (B, T, heads, D), of queries (B, heads, T, D), keys and values.
 
-    With `slots`, a `SlotCache`, the keys of a pass over one token are those of rows alone.
+    With `slots`, a `SlotCache`, the keys and values may be those of rows alone: see `shared` there.
     """
     slots: SlotCache | None = options.pop("slots", None)
     layer_idx: Any = module.layer_idx
