@@ -31,7 +31,8 @@ from agentpeft.policies.engines.vllm.start import VARIABLES
 from agentpeft.policies.messages import AdapterVersion, Ids
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import owned_children
 

@@ -1,6 +1,5 @@
 """`Algorithm`: samples, learns and broadcasts in a loop; evaluates, saves and restores."""
 
-import json
 import logging
 import time
 from collections import Counter
@@ -10,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from agentpeft.policies.best_checkpoint import BEST, forget_best, name_best, read_best
 from agentpeft.policies.callbacks import (
     Callbacks,
     call_back,
@@ -18,33 +16,13 @@ from agentpeft.policies.callbacks import (
     find_class,
     make_callbacks,
 )
-from agentpeft.policies.checkpoints import (
-    STATE_FILE,
-    WANDB_ID_FILE,
-    check_logs,
-    checkpoint_path,
-    cut_logs,
-    is_same_checkpoint,
-    measure_logs,
-    prune_checkpoints,
-    read_checkpoint,
-    read_state,
-    seal_logs,
-    set_aside_newer,
-    settings_of,
-    write_checkpoint,
-)
+from agentpeft.policies.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.curriculum import Curriculum
-from agentpeft.policies.errors import (
-    CheckpointError,
-    PayloadLostError,
-    TrainingError,
-    WorkerLostError,
-)
+from agentpeft.policies.errors import PayloadLostError, TrainingError, WorkerLostError
 from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
-from agentpeft.policies.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
-from agentpeft.policies.rollout.env_runner import GroupRequest, SampleReport
-from agentpeft.policies.run_history import STATS_FILE, RunHistory
+from agentpeft.policies.held_out import warn_unless_held_out
+from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
+from agentpeft.policies.run_checkpoints import RunCheckpoints
 from agentpeft.policies.session_files import append_to_run
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.training_batches import TrainingBatch, TrainingBatches, check_world
@@ -61,8 +39,6 @@ _FAULTS = (
     "num_joined_env_runners",
 )
 _ADVICE = ": resume the run"
-_FIXED = ("model", "tiny", "lora")
-"""Sections of the settings that must be the same in a checkpoint and the run that restores it."""
 
 
 class Algorithm:
@@ -92,14 +68,10 @@ class Algorithm:
         self.settings, self.run_dir = settings, run_dir
         self._callbacks = callbacks or make_callbacks(find_class(settings.callbacks))
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        self._checkpoints = RunCheckpoints(run_dir, settings)
         warn_unless_held_out(settings)
         self.iteration = self._num_episodes = self._version = 0
-        self._seen, self._history = SeenTasks(), RunHistory()
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
-        self._checkpoint: Path | None = None
-        self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored
-        self._first_logs: dict[str, int] = {}
         self._running = ExitStack()
         with self._stopping_on_error():
             self._start()
@@ -122,7 +94,7 @@ class Algorithm:
         checkpoint and returns its metrics, so `iteration` may become smaller.
         """
         if self.iteration == 0:
-            self._first_logs = measure_logs(self.run_dir)
+            self._checkpoints.mark_beginning()
         clock, is_sft = _Clock(), self.settings.training.algorithm == "sft"
         with self._stopping_on_error():
             metrics = None
@@ -132,7 +104,7 @@ class Algorithm:
                 except WorkerLostError as error:
                     self._replace_learner(error)
         self.iteration += 1
-        self._history.add_iteration(self.iteration, metrics)
+        self._checkpoints.history.add_iteration(self.iteration, metrics)
         faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
         metrics = {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
         with self._stopping_on_error():
@@ -169,15 +141,15 @@ class Algorithm:
                 f"{reason} (fault_tolerance.max_num_learner_restarts {limit} is reached)"
             ) from reason
         self._faults["num_learner_restarts"] += 1
-        logger.warning("%s; going back to %s", reason, self._checkpoint or "the beginning")
+        checkpoint = self._checkpoints.newest
+        logger.warning("%s; going back to %s", reason, checkpoint or "the beginning")
         self.stop()
         self._start()
-        if self._checkpoint is not None:
-            self.restore_from_path(self._checkpoint)
+        if checkpoint is not None:
+            self.restore_from_path(checkpoint)
             return
         self.iteration = self._num_episodes = 0
-        self._seen, self._history = SeenTasks(), RunHistory()
-        cut_logs(self.run_dir, self._first_logs)
+        self._checkpoints.go_back_to_beginning()
 
     def _imitate(self, clock: "_Clock") -> dict[str, float]:
         positions = self._curriculum.next_positions(self.settings.training.num_groups)
@@ -185,7 +157,7 @@ class Algorithm:
             metrics, hashes = self._learners.call_all(
                 LearnerActor.imitate, positions.start, len(positions)
             )
-        self._seen.add(hashes)
+        self._checkpoints.seen.add(hashes)
         with clock.part("broadcast"):
             metrics |= self._broadcast()
         return metrics
@@ -221,7 +193,7 @@ class Algorithm:
                 self._faults["num_redrawn_groups"] += self._batches.draw_again(lost)
             else:
                 self._batches.end()
-                self._seen.add(batch.task_hashes)
+                self._checkpoints.seen.add(batch.task_hashes)
                 metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
                 return metrics, batch
 
@@ -240,26 +212,23 @@ class Algorithm:
             check_world(report, self.settings)
         self._record("eval", report)
         metrics = compute_success_metrics(report.records)
-        metrics["num_seen_tasks"] = float(self._seen.count(report.task_hashes.values()))
+        num_seen = self._checkpoints.seen.count(report.task_hashes.values())
+        metrics["num_seen_tasks"] = float(num_seen)
         if report.num_slow_episodes:
             metrics["num_slow_episodes"] = float(report.num_slow_episodes)
-        self._history.add_evaluation(self.iteration, metrics)
-        self._name_best()
+        self._checkpoints.history.add_evaluation(self.iteration, metrics)
+        self._checkpoints.name_best(self.iteration)
         return metrics
 
     @property
     def is_saved(self) -> bool:
         """Whether the run's own folder of checkpoints has the present policy."""
-        return self._saved_iteration == self.iteration
+        return self._checkpoints.is_saved(self.iteration)
 
     @property
     def is_best(self) -> bool:
         """Whether the present policy was evaluated, and did better than the best checkpoint."""
-        rate = self._history.success_rate_at(self.iteration)
-        if rate is None:
-            return False
-        best = read_best(self.run_dir / "checkpoints")
-        return best is None or rate > best.success_rate
+        return self._checkpoints.is_best(self.iteration)
 
     def save_to_path(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint, whole or not at all, and returns its path.
@@ -267,35 +236,15 @@ class Algorithm:
         `path` None: the run's own folder, which keeps the newest and, as `checkpoints/best`, the
         best by evaluation. Raises: CheckpointError; WorkerLostError where the learner is gone.
         """
-        own = self.run_dir / "checkpoints"
-        target = checkpoint_path(own, self.iteration) if path is None else Path(path)
-        if path is not None:
-            target.parent.mkdir(parents=True, exist_ok=True)
+        with self._stopping_on_error(WorkerLostError):
+            learner_files = self._learners.call(LearnerActor.to_files)
         state = {
             "iteration": self.iteration,
             "num_episodes": self._num_episodes,
             "position": self._curriculum.position,
             "curriculum": self._curriculum.state_dict(),
-            "settings": self.settings.model_dump(mode="json"),
-            **seal_logs(self.run_dir),
         }
-        with self._stopping_on_error(WorkerLostError):
-            files = self._learners.call(LearnerActor.to_files)
-        files[SEEN_FILE] = self._seen.to_bytes()
-        files[STATE_FILE] = json.dumps(state, indent=1).encode()
-        wandb_id = self.run_dir / "logs" / WANDB_ID_FILE
-        if wandb_id.is_file():
-            files[WANDB_ID_FILE] = wandb_id.read_bytes()
-        files[STATS_FILE] = self._history.to_bytes(self.iteration, self._num_episodes)
-        if path is None and not self.is_saved:
-            best = read_best(own)
-            if best is not None and best.checkpoint == target.name:  # another policy's
-                forget_best(own)
-        write_checkpoint(target, files)
-        if path is None:
-            self._checkpoint, self._saved_iteration = target, self.iteration
-            self._name_best()
-            prune_checkpoints(own, self.settings.output.num_checkpoints_kept)
+        target = self._checkpoints.save(path, state, learner_files)
         call_back(self._callbacks.on_checkpoint, self, target)
         return target
 
@@ -306,51 +255,16 @@ class Algorithm:
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
         differ; nothing has changed then.
         """
-        source, own_folder = Path(path), self.run_dir / "checkpoints"
-        if source.is_symlink():  # `checkpoints/best`, whose own name says nothing of its age
-            source = source.resolve()
-        files = read_checkpoint(source)
-        state = read_state(files)
-        is_own = source.resolve().is_relative_to(self.run_dir.resolve())
-        if is_own:
-            check_logs(self.run_dir, state)
-        own, saved = self.settings.model_dump(mode="json"), settings_of(state)
-        for section in _FIXED:
-            if saved[section] != own[section]:
-                raise CheckpointError(
-                    f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
-                    f"this run {own[section]}"
-                )
+        checkpoint = self._checkpoints.read(path)
+        state = checkpoint.state
         self._curriculum.check_fits(state.get("curriculum"))
-        history = RunHistory(files.get(STATS_FILE))
-        seen = SeenTasks.of_bytes(files.get(SEEN_FILE))
         with self._stopping_on_error():
-            self._learners.call_all(LearnerActor.restore, files)
-            self._seen, self._history = seen, history
+            self._learners.call_all(LearnerActor.restore, checkpoint.files)
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._batches.clear()
             self._broadcast()
-        named, best = checkpoint_path(own_folder, self.iteration), own_folder / BEST
-        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
-        if is_copy and not named.exists():  # the best was copied alone, its link followed
-            source = best.rename(named)
-        is_saved = is_same_checkpoint(named, source)
-        self._checkpoint = named if is_saved else source
-        self._saved_iteration = self.iteration if is_saved else None
-        if is_own:
-            set_aside_newer(own_folder, self.iteration)
-            cut_logs(self.run_dir, state["logs"])
-            self._name_best()  # the run may have ended before it could
-
-    def _name_best(self) -> None:
-        """Names the checkpoint of this iteration the best, once it is saved and evaluated so."""
-        rate = self._history.success_rate_at(self.iteration)
-        folder = self.run_dir / "checkpoints"
-        checkpoint = checkpoint_path(folder, self.iteration)
-        if rate is not None and self.is_saved and checkpoint.is_dir() and self.is_best:
-            name_best(checkpoint, rate)
-            prune_checkpoints(folder, self.settings.output.num_checkpoints_kept)
+        self._checkpoints.go_on_from(checkpoint)
 
     @contextmanager
     def _stopping_on_error(self, kind: type[BaseException] = BaseException) -> Iterator[None]:
@@ -358,7 +272,8 @@ class Algorithm:
             yield
         except kind as error:
             self.stop()
-            is_lost = isinstance(error, WorkerLostError) and self._checkpoint is not None
+            has_checkpoint = self._checkpoints.newest is not None
+            is_lost = isinstance(error, WorkerLostError) and has_checkpoint
             if is_lost and not str(error).endswith(_ADVICE):
                 raise type(error)(f"{error}{_ADVICE}") from error
             raise

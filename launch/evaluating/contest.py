@@ -18,7 +18,8 @@ from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)

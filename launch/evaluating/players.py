@@ -24,7 +24,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import TextChat
-from agentpeft.policies.rollout.env_runner import Player
+from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.rollout.tool_chat import make_chat, need_named_tools
 from agentpeft.policies.settings.config import Settings
 

@@ -26,7 +26,7 @@ from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat
-from agentpeft.policies.rollout.env_runner import EngineFactory, EnvRunner
+from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environment_calls import Env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.play import (
@@ -36,6 +36,7 @@ from agentpeft.policies.rollout.play import (
     reward_for,
     run_without_waiting,
 )
+from agentpeft.policies.rollout.player import EngineFactory
 from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.players import Contestant, Methods, open_policy, seated
 from agentpeft.policies.messages import Ids, Trajectory
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 
 _NUM_TASKS = 32

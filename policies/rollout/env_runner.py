@@ -3,16 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from agentpeft.envs import EnvFault
-from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.delivery.probe import Proof, prove
-from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError, EnvironmentBugError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -24,49 +21,26 @@ from agentpeft.policies.messages import (
     StopReason,
 )
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.env_pool import EnvPool, oracle_actions
+from agentpeft.policies.rollout.env_pool import oracle_actions
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
-from agentpeft.policies.rollout.groups import GroupRequest, Mode, OpenGroup, SampleReport, Seat
+from agentpeft.policies.rollout.groups import (
+    Collected,
+    GroupRequest,
+    OpenGroup,
+    SampleReport,
+    Seat,
+)
 from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
 from agentpeft.policies.rollout.scheduling.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
 from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
-from agentpeft.policies.rollout.stages import EVAL_STREAM, TRAIN_STREAM, open_held_out, open_stages
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.stages import EVAL_STREAM, TRAIN_STREAM, StagePools
 from agentpeft.policies.settings.config import Settings
 
-__all__ = ["EngineFactory", "EnvRunner", "GroupRequest", "Player", "SampleReport"]
-
 logger = logging.getLogger(__name__)
-EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
 _MAX_LANES = 64
-
-
-@dataclass(frozen=True)
-class Collected:
-    """Groups that are finished, None where one was given up, and the reports of each.
-
-    `num_ended`: how many episodes are over since the runner began.
-    """
-
-    num_ended: int
-    requests: tuple[GroupRequest, ...]
-    groups: list[EpisodeGroup | None]
-    reports: list[SampleReport]
-
-
-@dataclass(frozen=True)
-class Player:
-    """What plays: how it reads and writes, and what answers.
-
-    `oracle` is told, by session, how a perfect agent acts, if the settings' engine is "scripted".
-    """
-
-    chat: ChatFormat
-    engine: Engine
-    oracle: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
 class _SlowEngineError(Exception):
@@ -98,10 +72,9 @@ class EnvRunner:
         A `player` takes the place of both. Raises: SettingsError.
         """
         self._settings, self._own = settings, settings.env_runners
-        self._pools = self._make_pools()
-        self._oracle: dict[str, Sequence[str]] = player.oracle if player else {}
-        player = player or self._make_player(base, make_engine or self._make_engine)
-        self._chat, self._engine = player.chat, player.engine
+        self._pools = StagePools(settings)
+        player = player or make_player(settings, base, make_engine)
+        self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
         num_lanes = min(self._own.max_concurrent_episodes, _MAX_LANES)
         self._lanes = Lanes(num_lanes, self._own.step_timeout_s)
         most = self._own.max_concurrent_episodes
@@ -174,8 +147,7 @@ class EnvRunner:
         self._engine.close()
         self._lanes.close()
         self._proving_loop.close()
-        for pool in self._pools.values():
-            pool.close()
+        self._pools.close()
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -205,44 +177,10 @@ class EnvRunner:
         return self._version if group.version is None else group.version
 
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
-        """Makes groups of requests, and closes the environments of stages that are over."""
-        groups = [OpenGroup(r, self._pool_of(r).task_at(r.group_id)) for r in requests]
-        in_use = [group.request for group in (*self._taken.under_way, *groups)]
-        stages = {request.stage for request in in_use if request.mode == "train"}
-        for (mode, stage), pool in self._pools.items():
-            if stages and mode == "train" and stage not in stages:
-                pool.close()  # or a stage that is over would keep its sandboxes
+        """Makes groups of requests."""
+        groups = [OpenGroup(r, self._pools.of(r).task_at(r.group_id)) for r in requests]
+        self._pools.close_unused([each.request for each in (*self._taken.under_way, *groups)])
         return groups
-
-    def _make_pools(self) -> dict[tuple[Mode, int], EnvPool]:
-        """Returns the environments by mode and stage; evaluation has one stage."""
-        pools: dict[tuple[Mode, int], EnvPool] = {
-            ("train", stage): pool for stage, pool in enumerate(open_stages(self._settings))
-        }
-        return {**pools, ("eval", 0): open_held_out(self._settings)}
-
-    def _pool_of(self, request: GroupRequest) -> EnvPool:
-        return self._pools[request.mode, request.stage]
-
-    def _make_player(self, base: PolicyBase | None, make_engine: EngineFactory) -> Player:
-        settings = self._settings
-        if base is None and settings.env_runners.engine == "vllm":
-            from agentpeft.policies.engines.vllm.start import start_vllm
-
-            return Player(*start_vllm(settings))
-        if base is None:
-            from agentpeft.policies.models.load import load_served_base
-
-            base = load_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
-        chat = make_chat(base, settings)
-        return Player(chat, make_engine(settings, base, chat))
-
-    def _make_engine(self, settings: Settings, base: PolicyBase, chat: ChatFormat) -> Engine:
-        if self._own.engine == "scripted":
-            return ScriptedEngine(chat, self._oracle, self._own.max_context_tokens)
-        from agentpeft.policies.engines.transformers.start import start_transformers
-
-        return start_transformers(settings, base, chat)
 
     async def _play(self, seats: Iterator[Seat]) -> None:
         """Plays one episode after another.
@@ -298,7 +236,7 @@ class EnvRunner:
         leaves its group and is counted. Raises: EnvFault, and then its environment is gone.
         """
         request, task = seat.group.request, seat.group.task
-        pool = self._pool_of(request)
+        pool = self._pools.of(request)
         env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
         if self._own.engine == "scripted":
             self._oracle[seat.session] = oracle_actions(env, task)
@@ -379,24 +317,8 @@ class EnvRunner:
 
     def _report(self, group: OpenGroup) -> SampleReport:
         """Returns the report of a finished group; seconds are those since the last report."""
-        is_whole, group_id = not group.is_given_up, group.request.group_id
-        version, has_messages = self._version_of(group), self._settings.output.episodes
         spent_s = (self._engine_clock.busy_s, self._lanes.clock.busy_s)
         engine_s, env_s = (now - told for now, told in zip(spent_s, self._told_s, strict=True))
         self._told_s = spent_s
-        return SampleReport(
-            records=tuple(group.to_records(version, has_messages)) if is_whole else (),
-            adapter_versions=(version,) if is_whole else (),
-            task_hashes={group_id: content_hash(group.task)} if is_whole else {},
-            dropped_group_ids=(group_id,) if group.is_dropped else (),
-            stale_group_ids=(group_id,) if group.is_stale and not group.is_dropped else (),
-            num_faults=group.counts["faults"],
-            last_fault=group.last_fault,
-            num_retries=group.counts["retries"],
-            num_slow_episodes=group.counts["slow"],
-            num_cut_turns=group.counts["cut"],
-            num_sampled_tokens=sum(e.num_sampled_tokens for e in group.episodes.values()),
-            total_s=0.0,
-            engine_s=engine_s,
-            env_s=env_s,
-        )
+        has_messages = self._settings.output.episodes
+        return group.to_report(self._version_of(group), has_messages, engine_s, env_s)

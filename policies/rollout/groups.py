@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from agentpeft.envs import Task
+from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.messages import (
     EpisodeGroup,
     EpisodeRecord,
@@ -113,6 +114,19 @@ class SampleReport:
         }
 
 
+@dataclass(frozen=True)
+class Collected:
+    """Groups that are finished, None where one was given up, and the reports of each.
+
+    `num_ended`: how many episodes are over since the runner began.
+    """
+
+    num_ended: int
+    requests: tuple[GroupRequest, ...]
+    groups: list[EpisodeGroup | None]
+    reports: list[SampleReport]
+
+
 @dataclass(eq=False)
 class OpenGroup:
     """A group in play: its prompt once it is known, and its finished episodes by sample.
@@ -184,6 +198,29 @@ class OpenGroup:
                 num_tokens=episode.num_sampled_tokens,
                 messages=tuple(episode.messages) if has_messages else (),
             )
+
+    def to_report(
+        self, adapter_version: int, has_messages: bool, engine_s: float, env_s: float
+    ) -> SampleReport:
+        """Returns the report of the group, once it is finished."""
+        is_whole, group_id = not self.is_given_up, self.request.group_id
+        records = tuple(self.to_records(adapter_version, has_messages)) if is_whole else ()
+        return SampleReport(
+            records=records,
+            adapter_versions=(adapter_version,) if is_whole else (),
+            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
+            dropped_group_ids=(group_id,) if self.is_dropped else (),
+            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
+            num_faults=self.counts["faults"],
+            last_fault=self.last_fault,
+            num_retries=self.counts["retries"],
+            num_slow_episodes=self.counts["slow"],
+            num_cut_turns=self.counts["cut"],
+            num_sampled_tokens=sum(e.num_sampled_tokens for e in self.episodes.values()),
+            total_s=0.0,
+            engine_s=engine_s,
+            env_s=env_s,
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 from agentpeft.envs import SettingsError, Task, TaskSource
 from agentpeft.policies.rollout.env_pool import EnvPool
 from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 
@@ -38,6 +39,33 @@ def open_held_out(settings: Settings) -> EnvPool:
     kwargs = without_training_rewards(settings.held_out_kwargs)
     limit_s = settings.env_runners.step_timeout_s
     return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
+
+
+class StagePools:
+    """The environments of an env runner: those of each stage of training, and evaluation's."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises: SettingsError."""
+        self._stages, self._held_out = open_stages(settings), open_held_out(settings)
+
+    def of(self, request: GroupRequest) -> EnvPool:
+        """Returns the environments in which a group is played."""
+        return self._stages[request.stage] if request.mode == "train" else self._held_out
+
+    def close_unused(self, in_play: Sequence[GroupRequest]) -> None:
+        """Closes the environments of stages of training other than those in play, if any is.
+
+        Or a stage that is over would keep its sandboxes.
+        """
+        stages = {request.stage for request in in_play if request.mode == "train"}
+        for stage, pool in enumerate(self._stages):
+            if stages and stage not in stages:
+                pool.close()
+
+    def close(self) -> None:
+        """Closes all environments; idempotent."""
+        for pool in (*self._stages, self._held_out):
+            pool.close()
 
 
 def count_epoch_tasks(settings: Settings, stage: EnvPool) -> int:

@@ -1,6 +1,7 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
-What they do is in `runner_group` and `learner_group`; how Ray runs them is in `ray_actors`.
+What they do is in `runner_group` and `learner_group`, how they run in `ray_actors` and
+`inline_actors`.
 """
 
 import gc
@@ -10,17 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVarTuple
 
-from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.thread_pools import release_threads
 from agentpeft.policies.workers.brought_files import Luggage
 from agentpeft.policies.workers.owned_process import end_with
 
 Ts = TypeVarTuple("Ts")
 Place = Literal["stays", "drained", "none"]
-_DEFERRED = (DeliveryError, EngineError, WorkerLostError)
-"""Failures for which a runner may be replaced: in one process too, `fetch` raises them."""
 
 
 class Actor(ABC):
@@ -156,56 +153,6 @@ class Actors(Protocol):
         ...
 
 
-class _InlineActors:
-    """One actor in this process; a call is over when it returns."""
-
-    num_actors = 1
-
-    def __init__(self, spec: ActorSpec, settings: Settings) -> None:
-        self._spec = spec
-        self._actor = self._start(settings)
-
-    def call(
-        self,
-        index: int,  # noqa: ARG002
-        method: Callable[[Any, *Ts], object],
-        *args: *Ts,
-        num_returns: int = 1,
-        is_beside: bool = False,  # noqa: ARG002
-    ) -> Ref:
-        try:
-            return getattr(self._actor, method.__name__)(*args)
-        except _DEFERRED as error:
-            return error if num_returns == 1 else [error] * num_returns
-        finally:
-            release_threads()  # an engine has a thread of its own
-
-    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        for ref in refs:
-            if isinstance(ref, _DEFERRED):
-                raise ref
-        return list(refs)
-
-    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:  # noqa: ARG002
-        return list(range(len(refs)))
-
-    def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
-        self.close()
-        gc.unfreeze()  # or what is left of the old actor would stay
-        self._actor = self._start(settings)
-
-    def find_places(self) -> Sequence[Place]:
-        return ["stays"]
-
-    def close(self) -> None:
-        self._actor.close()
-
-    def _start(self, settings: Settings) -> Actor:
-        actor = self._spec.kind()
-        actor.start(settings, self._spec.num_threads)
-        return actor
-
-
 def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:
     """Returns those of `refs` whose results are not there, nor errors in their places."""
     if not refs:
@@ -220,7 +167,9 @@ def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
     Raises: PlacementError, and what making an actor raises.
     """
     if settings.env_runners.num_env_runners == 0:
-        return _InlineActors(spec, settings)
+        from agentpeft.policies.workers.inline_actors import InlineActors
+
+        return InlineActors(spec, settings)
     from agentpeft.policies.workers.ray_actors import RayActors
 
     return RayActors(spec, settings)

@@ -1,6 +1,5 @@
 """The env runners: what one does in its process, and the group that replaces those that fail."""
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +10,7 @@ from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
     PayloadLostError,
-    PlacementError,
-    TrainingError,
     WorkerLostError,
-    WorkerMemoryError,
 )
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
@@ -23,9 +19,9 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, ActorSpec, missing
 from agentpeft.policies.workers.pending_samples import PendingSamples
 from agentpeft.policies.workers.ray_actors import resolve
+from agentpeft.policies.workers.runner_roster import RunnerRoster
 from agentpeft.policies.workers.work_queue import Desk, Job, Played, Receiver, WorkQueue
 
-logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 5.0
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
@@ -91,7 +87,6 @@ class EnvRunnerGroup:
     ) -> None:
         """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
         own = settings.env_runners
-        self._settings = settings
         spec = ActorSpec(
             name="the env runners",
             kind=kind,
@@ -105,13 +100,10 @@ class EnvRunnerGroup:
         self._actors = kind.start_all(spec, settings)
         self.num_runners = self._actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
-        self._serving = list(range(self.num_runners))
-        self._generations = [0] * self.num_runners
-        self._max_episodes = own.max_concurrent_episodes
-        self._queue = WorkQueue(self.num_runners, self._max_episodes, settings.deterministic)
-        self._desks = [Desk(self._max_episodes) for _ in self._serving]
-        self._num_out_of_memory: Counter[int] = Counter()
-        self._num_episodes = 0
+        self._roster = RunnerRoster(self._actors, settings, self.counts)
+        most = own.max_concurrent_episodes
+        self._queue = WorkQueue(self.num_runners, most, settings.deterministic)
+        self._desks = [Desk(most) for _ in range(self.num_runners)]
         self._shipment: Shipment | None = None
 
     def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
@@ -156,15 +148,17 @@ class EnvRunnerGroup:
         Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
         """
         self._shipment = shipment
-        self._follow_machines()
-        asked = {runner: self._deliver(runner, shipment) for runner in self._serving}
-        generations = list(self._generations)
+        for runner in self._roster.follow_machines():
+            self._take_back(runner)
+            self._roster.join(runner)
+        asked = {runner: self._deliver(runner, shipment) for runner in self._roster.serving}
+        generations = {runner: self._roster.generation_of(runner) for runner in asked}
         if any(desk.jobs for desk in self._desks):
             while waiting := missing(self._actors, list(asked.values())):
                 self.play(waiting)
         checked = []
         for runner, answer in asked.items():
-            if generations[runner] != self._generations[runner]:
+            if generations[runner] != self._roster.generation_of(runner):
                 continue  # replaced while it played, and given the adapter then
             try:
                 checked.append(self._check(answer, shipment))
@@ -181,12 +175,12 @@ class EnvRunnerGroup:
 
     def _hand_out(self) -> None:
         """Gives groups to the runners that have room, and asks for the room of the others."""
-        serving = {runner: self._desks[runner] for runner in self._serving}
+        serving = {runner: self._desks[runner] for runner in self._roster.serving}
         for runner, jobs in self._queue.hand_out(serving).items():
             under_way = sum(job.request.num_episodes for job in serving[runner].jobs.values())
-            self._num_episodes = max(self._num_episodes, under_way)
+            self._roster.most_episodes = max(self._roster.most_episodes, under_way)
             self._actors.call(runner, EnvRunnerActor.take, [job.request for job in jobs])
-        for runner in self._serving if self._queue.is_waiting_for_room else ():
+        for runner in self._roster.serving if self._queue.is_waiting_for_room else ():
             desk = self._desks[runner]
             if desk.news and not desk.is_asked_for_room:
                 desk.is_asked_for_room = True
@@ -198,7 +192,7 @@ class EnvRunnerGroup:
         if desk.news:
             return
         num_groups = min(len(desk.jobs), _MAX_GROUPS_TOLD)
-        desk.is_asked_for_room = self._queue.is_waiting_for_room and runner in self._serving
+        desk.is_asked_for_room = self._queue.is_waiting_for_room and runner in self._roster.serving
         desk.news = self._actors.call(
             runner,
             EnvRunnerActor.collect,
@@ -237,45 +231,16 @@ class EnvRunnerGroup:
             raise reason
         for job in jobs:
             job.num_failures += is_engine
-        if runner in self._serving:
+        if runner in self._roster.serving:
             self._replace(runner, reason)
         else:
             self._take_back(runner)
 
     def _take_back(self, runner: int) -> None:
         """Puts what a runner had at the head of the queue; it begins with nothing."""
-        desk, self._desks[runner] = self._desks[runner], Desk(self._max_episodes_of(runner))
+        most = self._roster.max_episodes_of(runner)
+        desk, self._desks[runner] = self._desks[runner], Desk(most)
         self._queue.put_back(list(desk.jobs.values()))
-
-    def _follow_machines(self) -> None:
-        """Asks nothing more of runners on machines that are drained; begins those that have one.
-
-        What a runner has been asked for it still plays, as long as its machine is there.
-        """
-        places = self._actors.find_places()
-        staying = [runner for runner in self._serving if places[runner] != "drained"]
-        for runner in self._serving if staying else ():
-            if places[runner] == "drained":
-                self._generations[runner] += 1
-                self.counts["num_drained_env_runners"] += 1
-                logger.warning("env runner %d gets no more work: its node is drained", runner)
-        self._serving = staying or self._serving
-        for runner in set(range(self.num_runners)).difference(self._serving):
-            if places[runner] == "stays":
-                self._join(runner)
-
-    def _join(self, runner: int) -> None:
-        """Begins a runner anew that has a place again; the run goes on if it does not start."""
-        self._take_back(runner)
-        try:
-            self._actors.restart(runner, self._settings_of(runner))
-        except (PlacementError, WorkerLostError) as error:
-            logger.warning("env runner %d has a place again, and does not start: %s", runner, error)
-            return
-        self._generations[runner] += 1
-        self._serving = sorted([*self._serving, runner])
-        self.counts["num_joined_env_runners"] += 1
-        logger.warning("env runner %d has a place again, and plays with the others", runner)
 
     def _deliver(self, runner: int, shipment: Shipment) -> Ref:
         adapter, sequences = [shipment.adapter], shipment.sequences
@@ -291,17 +256,10 @@ class EnvRunnerGroup:
         Raises: TrainingError or DeliveryError if none may be replaced any more, DeliveryError if
         the new one fails too, PlacementError if there is no room and no other runner.
         """
-        self._count_restart(runner, reason)
-        self._num_out_of_memory[runner] += isinstance(reason, WorkerMemoryError)
+        self._roster.count_failure(runner, reason)
+        is_begun = self._roster.begin_anew(runner)
         self._take_back(runner)
-        try:
-            self._actors.restart(runner, self._settings_of(runner))
-        except WorkerLostError as error:
-            return self._replace(runner, error)
-        except PlacementError as error:
-            self._go_on_without(runner, error)
-            return {}
-        if self._shipment is None:
+        if not is_begun or self._shipment is None:
             return {}
         try:
             return self._check(self._deliver(runner, self._shipment), self._shipment)
@@ -309,38 +267,3 @@ class EnvRunnerGroup:
             raise
         except (DeliveryError, EngineError, WorkerLostError) as error:
             raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
-
-    def _count_restart(self, runner: int, reason: Exception) -> None:
-        limit = self._settings.fault_tolerance.max_num_env_runner_restarts
-        if self.counts["num_env_runner_restarts"] >= limit:
-            kind = DeliveryError if isinstance(reason, DeliveryError) else TrainingError
-            name = "fault_tolerance.max_num_env_runner_restarts"
-            raise kind(f"env runner {runner}: {reason} ({name} {limit} is reached)") from reason
-        self.counts["num_env_runner_restarts"] += 1
-        self._generations[runner] += 1
-        logger.warning("env runner %d is begun anew: %s", runner, reason)
-
-    def _settings_of(self, runner: int) -> Settings:
-        """Returns the settings, with half the concurrent episodes each time that memory was short.
-
-        The first time does not count: it may have been another process that took the memory.
-        """
-        own, most = self._settings.env_runners, self._max_episodes_of(runner)
-        if most == own.max_concurrent_episodes:
-            return self._settings
-        logger.warning("env runner %d plays at most %d episodes at once from now on", runner, most)
-        fewer = own.model_copy(update={"max_concurrent_episodes": most})
-        return self._settings.model_copy(update={"env_runners": fewer})
-
-    def _max_episodes_of(self, runner: int) -> int:
-        """Returns how many episodes a runner plays at once, after its last lack of memory."""
-        halvings, most = self._num_out_of_memory[runner] - 1, self._max_episodes
-        return most if halvings < 1 else max(min(most, self._num_episodes) >> halvings, 1)
-
-    def _go_on_without(self, runner: int, reason: PlacementError) -> None:
-        """Leaves a runner's work to the others. Raises: `reason` if there are none."""
-        if self._serving == [runner]:
-            raise reason
-        self._serving.remove(runner)
-        left = f"{len(self._serving)} of {self.num_runners}"
-        logger.warning("the run goes on with %s env runners: %s", left, reason)

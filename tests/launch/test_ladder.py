@@ -12,7 +12,8 @@ from agentpeft.policies.engines.transformers.engine import EngineSettings, Trans
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.tiny_cache import make_tiny
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 
 
 @pytest.fixture

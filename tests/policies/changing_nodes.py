@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from agentpeft.policies.engines.transformers.start import start_transformers
-from agentpeft.policies.rollout.env_runner import EnvRunner, Player
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 

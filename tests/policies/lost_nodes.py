@@ -14,7 +14,7 @@ from small_model import TWO_RUNNERS
 
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.errors import PlacementError, WorkerMemoryError
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup

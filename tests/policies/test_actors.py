@@ -19,7 +19,7 @@ from agentpeft.policies.delivery.publish import Shipment
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.messages import AdapterAck
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup

@@ -16,7 +16,8 @@ from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.play import reward_for
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.settings.training_rewards import without_training_rewards

@@ -11,7 +11,8 @@ from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
 from agentpeft.policies.errors import DeliveryError, EngineError, TrainingError
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup

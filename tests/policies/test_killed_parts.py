@@ -16,7 +16,7 @@ from small_model import TWO_RUNNERS
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup

@@ -14,9 +14,11 @@ from agentpeft.policies.drivers.trl_environment import make_rows
 from agentpeft.policies.drivers.trl_rollout import TrlRollout
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.env_runner import EnvRunner, GroupRequest, Player
+from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.oracle import play_oracle
+from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import ModelSettings, Settings
 

@@ -12,7 +12,7 @@ from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup

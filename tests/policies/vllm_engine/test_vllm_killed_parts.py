@@ -13,7 +13,7 @@ import ray
 from faulty_parts import EngineAround, runner_with, take
 from process_parts import children_of, processes_of, seconds_until_gone
 
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup

@@ -14,7 +14,7 @@ from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model,
 from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.env_runner import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
