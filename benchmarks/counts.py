@@ -42,8 +42,8 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.version import LORA_A, LORA_B, ack_of, make_version
 from agentpeft.policies.engines.fusing import slot_effect, tensor_of
 from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
-from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.learner import Learner
+from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
@@ -102,7 +102,7 @@ def make_model(vocabulary: int, width: int, num_heads: int) -> Qwen2ForCausalLM:
 
 def count_tokens(batches: Sequence[MicroBatch]) -> int:
     """Returns how many tokens go through the model."""
-    return sum(batch.token_ids.numel() for batch in batches)
+    return sum(batch.rows.token_ids.numel() for batch in batches)
 
 
 def most_bytes_held(compute: Callable[[], object]) -> int:
@@ -149,7 +149,7 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
         yield f"tokens_whole, {name}", count_tokens(whole) / plain, 1.1
         yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
         yield f"positions, {name}", max(b.token_ids.numel() for b in batches) / max_tokens, 1.0
-        packings = [batch.packing for batch in batches if batch.packing is not None]
+        packings = [batch.rows.packing for batch in batches if batch.rows.packing is not None]
         keys = max(sum(block.keys.numel() for block in p.blocks) for p in packings)
         yield f"keys, {name}", keys / max_tokens, 1.0
 

@@ -33,7 +33,6 @@ from agentpeft.launch.run.run_folder import (
     lock_run,
     log_to,
     make_run_dir,
-    output_base,
     read_resumed,
     read_start,
     shown,
@@ -42,7 +41,6 @@ from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.settings.config import Settings
 
 _start = partial(Option, rich_help_panel="Where to start")
 _cluster = partial(Option, rich_help_panel="Where to run")
@@ -126,15 +124,14 @@ def _run_of(summary: dict[str, object]) -> Path:
 
 def _train(start: Start, address: str | None, output: TextIO) -> dict[str, object]:
     """Returns the summary. Raises: Stopped, after it was said how to go on."""
+    from agentpeft.launch.checking.preparation import prepare
     from agentpeft.launch.run.run_loop import run_session
 
     signals, run_dir = StopSignals(), start.run_dir
     try:
         with signals.handle():
             with signals.immediately():
-                settings = _prepare(start.settings, address)
-                if run_dir is None:
-                    _read_chats(settings)
+                settings = prepare(start.settings, address, is_new=run_dir is None)
                 run_dir = run_dir or make_run_dir(settings)
             start = Start(settings, run_dir, start.checkpoint)
             with lock_run(run_dir), log_to(run_dir):
@@ -146,35 +143,8 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
         raise
 
 
-def _prepare(settings: Settings, address: str | None) -> Settings:
-    """Returns the settings with their task files, once a look finds nothing in the way of a run."""
-    from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
-    from agentpeft.launch.data.task_files import with_task_files
-    from agentpeft.policies.callbacks import find_class
-
-    find_class(settings.callbacks)
-    if address is not None and settings.env_runners.num_env_runners == 0:
-        raise SettingsError(
-            f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
-        )
-    output = output_base(Path(settings.output.dir))
-    find_faults(Machine(settings, output=output, address=address))
-    settings = with_task_files(settings)
-    try_environments(settings)
-    return settings
-
-
-def _read_chats(settings: Settings) -> None:
-    """Raises: DataError where a file of chats holds none."""
-    from agentpeft.policies.rollout.chat_rows import read_chats
-
-    for chats in (settings.warm_start.chats, settings.training.chats):
-        if chats is not None:
-            read_chats(chats)
-
-
 def _how_to_go_on(run_dir: Path | None) -> str:
-    from agentpeft.policies.checkpoints import list_checkpoints
+    from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 
     if run_dir is None or not list_checkpoints(run_dir / "checkpoints"):
         return "there was nothing to save yet"

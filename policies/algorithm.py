@@ -4,7 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -16,16 +16,16 @@ from agentpeft.policies.callbacks import (
     find_class,
     make_callbacks,
 )
-from agentpeft.policies.checkpoints import read_checkpoint, write_checkpoint
+from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
 from agentpeft.policies.curriculum import Curriculum
 from agentpeft.policies.errors import PayloadLostError, TrainingError, WorkerLostError
 from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
 from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
-from agentpeft.policies.run_checkpoints import RunCheckpoints
 from agentpeft.policies.session_files import append_to_run
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.training_batches import TrainingBatch, TrainingBatches, check_world
+from agentpeft.policies.warm_start import warm_started
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
@@ -120,7 +120,7 @@ class Algorithm:
     def _start(self) -> None:
         self._curriculum = Curriculum(self.settings)
         self._running.callback(self._curriculum.close)
-        settings = self._warm_start(self.settings)
+        settings = warm_started(self.settings, self.run_dir, self._learner_class)
         self._learners = LearnerGroup(settings, self._learner_class)
         self._running.callback(self._learners.close)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
@@ -296,25 +296,6 @@ class Algorithm:
         on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
         for record in report.records:
             call_back(on_end, self, record)
-
-    def _warm_start(self, settings: Settings) -> Settings:
-        """Returns the settings, with the warm-started adapter as their model if one is asked for.
-
-        It becomes the reference too. The tiny model is pretrained instead, when it is made.
-        """
-        warm_start, folder = settings.warm_start, self.run_dir / "warm_start"
-        if settings.model.name == "tiny" or warm_start.num_steps == 0:
-            return settings
-        if folder.exists():
-            read_checkpoint(folder)
-        else:
-            alone = {"teacher": None, "teacher_model": None}  # it is not asked
-            training = settings.training.model_copy(update=alone)
-            own = settings.model_copy(update={"training": training})
-            with closing(LearnerGroup(own, self._learner_class)) as learners:
-                learners.call_all(LearnerActor.warm_start)
-                write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
-        return settings.with_model(name=str(folder), adapter=None)
 
 
 class _Clock:

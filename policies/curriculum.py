@@ -20,9 +20,9 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.stages import open_stages
 from agentpeft.policies.settings.config import Settings
 
 _CHOICE_STREAM = 3

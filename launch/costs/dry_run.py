@@ -2,7 +2,7 @@
 
 import sys
 
-from agentpeft.launch.run.resources import describe_memory
+from agentpeft.launch.costs.resources import describe_memory
 from agentpeft.policies.settings.config import Settings
 
 

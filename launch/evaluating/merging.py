@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
-from agentpeft.launch.run.resources import read_model_config
+from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
-from agentpeft.policies.checkpoints import latest_checkpoint
+from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG, is_whole_model
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats

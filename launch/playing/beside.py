@@ -10,11 +10,12 @@ from agentpeft.envs import SettingsError, Task, TextEnv
 from agentpeft.launch.playing.episode_view import ShownEpisode, ShownTurn, show_beside, show_text
 from agentpeft.launch.playing.typed_agent import TypedAgent
 from agentpeft.launch.reporting.run_view import clean
-from agentpeft.policies.rollout.environment_calls import (
+from agentpeft.policies.rollout.environments.environment_calls import (
     begin,
     call_environment,
 )
-from agentpeft.policies.rollout.play import play_actions, play_episode, run_without_waiting
+from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scripted_play import play_actions, run_without_waiting
 
 
 class OtherPlayer(Protocol):

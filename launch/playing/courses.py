@@ -22,11 +22,16 @@ from agentpeft.launch.playing.episode_view import (
 from agentpeft.launch.playing.recorded import EpisodeName, RecordedEpisode
 from agentpeft.launch.playing.typed_agent import TypedAgent
 from agentpeft.launch.reporting.run_view import clean, say_text
-from agentpeft.policies.best_checkpoint import read_best
-from agentpeft.policies.checkpoints import latest_checkpoint, read_checkpoint, read_state
+from agentpeft.policies.checkpointing.best_checkpoint import read_best
+from agentpeft.policies.checkpointing.checkpoints import (
+    latest_checkpoint,
+    read_checkpoint,
+    read_state,
+)
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.env_pool import oracle_actions
-from agentpeft.policies.rollout.play import ScriptedAgent, play_episode, run_without_waiting
+from agentpeft.policies.rollout.environments.env_pool import oracle_actions
+from agentpeft.policies.rollout.play import play_episode
+from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
 
 
 def list_names(episodes: Sequence[tuple[EpisodeName, EpisodeRecord]]) -> RenderableType:

@@ -30,8 +30,8 @@ from agentpeft.envs.registration import find_spec
 from agentpeft.launch.playing.episode_view import open_console
 from agentpeft.launch.run.command_line import CommandLine, read_env_kwargs
 from agentpeft.launch.run.run_folder import find_run, read_start, say_no_run
-from agentpeft.policies.checkpoints import CONFIG_FILE
-from agentpeft.policies.rollout.environment_calls import opened
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
+from agentpeft.policies.rollout.environments.environment_calls import opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
 from agentpeft.policies.settings.training_rewards import without_training_rewards
 

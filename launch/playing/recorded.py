@@ -11,7 +11,7 @@ from typing import Self, cast
 from agentpeft.envs import SettingsError, Task
 from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.reporting.run_data import Row, read_sessions
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.checkpoints import (
     checkpoint_path,
     read_checkpoint,
     read_config,
@@ -19,9 +19,9 @@ from agentpeft.policies.checkpoints import (
     settings_of,
 )
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.stages import open_held_out, open_stages
 from agentpeft.policies.rollout.groups import Mode
-from agentpeft.policies.rollout.stages import open_held_out, open_stages
 from agentpeft.policies.settings.config import Settings
 
 _NAME = re.compile(r"(train|eval)-(\d+)(?:-(\d+))?(?:@(\d+))?(?::(\d+))?")

@@ -27,16 +27,11 @@ from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.environments.environment_calls import Env
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.play import (
-    ScriptedAgent,
-    StepResult,
-    play_episode,
-    reward_for,
-    run_without_waiting,
-)
+from agentpeft.policies.rollout.play import StepResult, play_episode, reward_for
 from agentpeft.policies.rollout.player import EngineFactory
+from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
 from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
 

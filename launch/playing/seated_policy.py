@@ -16,11 +16,11 @@ from agentpeft.launch.evaluating.contest import find_contestants
 from agentpeft.launch.evaluating.players import Methods, seated
 from agentpeft.launch.playing.episode_view import ShownEpisode
 from agentpeft.launch.run.run_folder import find_run, read_start
-from agentpeft.policies.checkpoints import CONFIG_FILE
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.messages import Completion, GenerationRequest
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environment_calls import begin
+from agentpeft.policies.rollout.environments.environment_calls import begin
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import Settings

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import METRICS_FILE
 from agentpeft.launch.run.run_folder import say_no_run
-from agentpeft.policies.checkpoints import CONFIG_FILE
+from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.session_files import SESSIONS, list_parts, whole_name
 
 Row: TypeAlias = dict[str, Any]

@@ -14,7 +14,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import naming_file, write_file
 from agentpeft.launch.run.pace import LEFT
 from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
-from agentpeft.policies.checkpoints import WANDB_ID_FILE
+from agentpeft.policies.checkpointing.checkpoints import WANDB_ID_FILE
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"

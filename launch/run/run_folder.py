@@ -15,7 +15,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.envs.system.whole_files import naming_file
 from agentpeft.launch.run.ray_session import is_in_ray_copy
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     MANIFEST_FILE,
     STATE_FILE,

@@ -11,17 +11,15 @@ from typing import Any, TextIO, TypeAlias
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
-from agentpeft.launch.run.pace import Pace, compute_cost, compute_energy
+from agentpeft.launch.run.pace import Pace
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.run.summary import summarize
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.best_checkpoint import read_best
-from agentpeft.policies.checkpoints import checkpoint_path
 
 logger = logging.getLogger(__name__)
 Metrics: TypeAlias = Mapping[str, float]
-PARTS = ("sample", "learn", "broadcast")
 
 
 class RunLoop:
@@ -60,7 +58,8 @@ class RunLoop:
             with self._signals.immediately():
                 after = self._evaluate()
             self._write(after)
-        return self._summary(before, after)
+        total_s = time.monotonic() - self._start_s
+        return summarize(self._run_dir, self._algorithm.iteration, before, after, total_s)
 
     def _before(self) -> Metrics:
         """Returns the evaluation before all learning, which a resumed run has made already."""
@@ -100,36 +99,6 @@ class RunLoop:
         if not self._algorithm.is_saved:
             path = self._algorithm.save_to_path()
             logger.info("saved %s", shown(path))
-
-    def _summary(self, before: Metrics, after: Metrics) -> dict[str, Any]:
-        lines = read_metrics(self._run_dir)
-        seconds = {part: sum(line.get(f"time/{part}_s") or 0.0 for line in lines) for part in PARTS}
-        seconds["total"] = time.monotonic() - self._start_s
-        folder = self._run_dir / "checkpoints"
-        adapter = checkpoint_path(folder, self._algorithm.iteration) / "adapter"
-        return {
-            "before": _evaluated(before),
-            "after": _evaluated(after),
-            "adapter": shown(adapter),
-            "best": _describe_best(folder),
-            "seconds": {part: round(value, 3) for part, value in seconds.items()},
-            "per_success": compute_cost(lines),
-            **compute_energy(lines),
-        }
-
-
-def _evaluated(metrics: Metrics) -> dict[str, float | None]:
-    """Returns the overall figures of an evaluation; a success rate of None was not measured."""
-    found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
-    return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
-
-
-def _describe_best(folder: Path) -> dict[str, Any] | None:
-    best = read_best(folder)
-    if best is None:
-        return None
-    adapter = shown(folder / best.checkpoint / "adapter")
-    return {"adapter": adapter, "success_rate": best.success_rate}
 
 
 def _make_tiny(run: Start) -> None:

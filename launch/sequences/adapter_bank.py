@@ -9,7 +9,7 @@ from pathlib import Path
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.sequences.router import PromptRouter
-from agentpeft.policies.checkpoints import write_config
+from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.settings.config import Settings
 

@@ -13,7 +13,7 @@ from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.run_folder import Start, fill_run_dir, lock_run, log_to, read_resumed
 from agentpeft.launch.run.run_loop import run_session
 from agentpeft.launch.run.stop_signals import StopSignals
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.checkpoints import (
     CONFIG_FILE,
     checkpoint_path,
     list_checkpoints,

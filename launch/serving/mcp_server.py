@@ -34,8 +34,8 @@ from agentpeft.envs.tools.tool_episode import ToolEpisode, find_tools, tool_kwar
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.run.command_line import CommandLine, need_mcp, read_env_kwargs
 from agentpeft.launch.run.standard_streams import reserved_stdout
-from agentpeft.policies.rollout.env_pool import EnvPool
-from agentpeft.policies.rollout.environment_calls import Env
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.environment_calls import Env
 
 NEXT_TASK = "next_task"
 _ABOUT_NEXT = "Begins the next task, and returns what it asks. A task that is not over is given up."

@@ -48,7 +48,7 @@ from agentpeft.launch.serving.openenv_types import (
     Tool,
 )
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.environment_calls import (
+from agentpeft.policies.rollout.environments.environment_calls import (
     CLOSE_S,
     ENVIRONMENT_ERRORS,
     call_environment,

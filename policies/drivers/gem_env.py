@@ -5,7 +5,7 @@ from typing import Any
 import gem
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.rollout.environment_calls import make_environment
+from agentpeft.policies.rollout.environments.environment_calls import make_environment
 from agentpeft.policies.rollout.thoughts import find_action
 
 

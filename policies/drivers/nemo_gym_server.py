@@ -8,7 +8,7 @@ from typing import Any
 from nemo_gym.openai_utils import NeMoGymResponse
 from resources_servers.gymnasium import GymnasiumServer, extract_text
 
-from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.thoughts import find_action
 
 

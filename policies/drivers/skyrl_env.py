@@ -5,7 +5,7 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput, ConversationType
 
-from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.thoughts import find_action
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learning.batches import MicroBatch
+from agentpeft.policies.learning.passes.micro_batches import MicroBatch
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.models.lora import LoraPolicy, Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy

@@ -26,9 +26,10 @@ from agentpeft.policies.learning.critic import (
     Pass,
     compute_critic_metrics,
 )
-from agentpeft.policies.learning.model_runner import ModelRunner
 from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.options import control, orthogonality, replay, teacher
+from agentpeft.policies.learning.passes.model_runner import ModelRunner
+from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (
     GroupMember,
@@ -38,7 +39,6 @@ from agentpeft.policies.learning.samples import (
     make_samples,
 )
 from agentpeft.policies.learning.schedules import ScheduledAdamW
-from agentpeft.policies.learning.sharded_base import ShardedBase
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import choose_device
@@ -116,7 +116,8 @@ class Learner:
         self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
         self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
-        num_retries = sum(each.end_update() for each in (self._runner, self._teacher) if each)
+        num_retries = self._runner.size.end_update()
+        num_retries += self._teacher.end_update() if self._teacher else 0
         by_learner = self.peers.gather(num_retries)
         # Over a sharded base all learners try again where one does
         self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
@@ -172,7 +173,7 @@ class Learner:
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
             "replay": self._replay.state_dict(),
-            "oom": (self._num_oom_retries, *self._runner.state()),
+            "oom": (self._num_oom_retries, *self._runner.size.state()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -183,7 +184,7 @@ class Learner:
         self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
         self._replay.load_state_dict(state.get("replay", ()))
         self._num_oom_retries, *budget = state["oom"]
-        self._runner.load_state(*budget)
+        self._runner.size.load_state(*budget)
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]

@@ -4,8 +4,8 @@
 steps of the learner with the adapter (`Learner.sft_update`), which this module has no part in.
 
 Episodes and their trajectories are those that the learner imitates, but the batches are not made by
-`learning.batches`, whose gradients differ in rounding: cached models, and all that was measured
-with them, would change. Nor is the optimizer the learner's.
+`learning.passes.micro_batches`, whose gradients differ in rounding: cached models, and all that was
+measured with them, would change. Nor is the optimizer the learner's.
 """
 
 import math

@@ -45,6 +45,7 @@ _SOURCES = (
     "rollout/episodes",
     "rollout/oracle",
     "rollout/play",
+    "rollout/scripted_play",
     "rollout/thoughts",
     "rollout/tool_chat",
 )

@@ -21,7 +21,8 @@ from agentpeft.policies.messages import (
     StopReason,
 )
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.env_pool import oracle_actions
+from agentpeft.policies.rollout.environments.env_pool import oracle_actions
+from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM, StagePools
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
     Collected,
@@ -35,7 +36,6 @@ from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
 from agentpeft.policies.rollout.scheduling.lanes import BusyClock, LaneHang, Lanes
 from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
 from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
-from agentpeft.policies.rollout.stages import EVAL_STREAM, TRAIN_STREAM, StagePools
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)

@@ -13,16 +13,15 @@ from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.chat_rows import chat_groups
-from agentpeft.policies.rollout.environment_calls import (
+from agentpeft.policies.rollout.environments.environment_calls import (
     begin,
     opened,
 )
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.play import (
+from agentpeft.policies.rollout.play import StepResult, play_episode
+from agentpeft.policies.rollout.scripted_play import (
     ScriptedAgent,
-    StepResult,
     play_actions,
-    play_episode,
     read_any_reward,
     run_without_waiting,
 )

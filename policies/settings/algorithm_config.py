@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentpeft.policies.checkpoints import write_config
+from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.settings.config import Settings, read_toml, setting_names, unknown_setting
 from agentpeft.policies.settings.config import with_overrides as apply_overrides
 

@@ -1,19 +1,12 @@
 """The learners: what one does in its process, and the group that the driver talks to."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
-from pickle import UnpicklingError
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, TypeVar, TypeVarTuple
 
-import torch
-
-from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.delivery.publish import Shipment, pack
-from agentpeft.policies.errors import CheckpointError, PayloadLostError
+from agentpeft.policies.errors import PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
@@ -23,13 +16,10 @@ from agentpeft.policies.models.lora import Policy, attach_lora
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers import learner_files
 from agentpeft.policies.workers.actors import Actor, ActorSpec, missing
-from agentpeft.policies.workers.brought_files import rename_base
 from agentpeft.policies.workers.ray_actors import node_address, resolve
 
-ADAPTER, STATE = "adapter", "learner.pt"
-"""A checkpoint's folder of the adapter, and its file of the rest of the learner's state."""
-_ZIP = b"PK\3\4"
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -126,42 +116,15 @@ class LearnerActor(Actor):
 
     def to_files(self) -> dict[str, bytes]:
         """Returns a checkpoint's files: those of the adapter, and the learner's state."""
-        buffer = io.BytesIO()
-        torch.save(self.learner.state_dict(), buffer)
-        adapter = {f"{ADAPTER}/{name}": file for name, file in self.adapter_to_files().items()}
-        return {**adapter, STATE: buffer.getvalue()}
+        return learner_files.write_all(self.learner, self.places)
 
     def adapter_to_files(self) -> dict[str, bytes]:
         """Returns the adapter's files in PEFT's format; the model's if all weights are trained."""
-        with TemporaryDirectory() as folder:
-            try:
-                self.learner.policy.save(folder)
-            except CheckpointError as error:  # what has no room is the folder of temporary files
-                raise CheckpointError(str(error).replace(folder, gettempdir())) from error
-            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-        return rename_base(files, {place: path for path, place in self.places.items()})
+        return learner_files.write_adapter(self.learner.policy, self.places)
 
     def restore(self, files: Mapping[str, bytes]) -> None:
         """Goes on from what `to_files` returned. Raises: CheckpointError, SettingsError."""
-        try:
-            if not files[STATE].startswith(_ZIP):  # torch would take it for a pickle
-                raise UnpicklingError("it is no file of torch")
-            state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
-        except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
-            raise CheckpointError(f"the learner's state cannot be read: {error}") from None
-        with TemporaryDirectory() as folder:
-            for name, content in rename_base(files, self.places).items():
-                if name.startswith(f"{ADAPTER}/"):
-                    path = Path(folder) / Path(name).relative_to(ADAPTER)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
-            try:
-                self.learner.policy.load(folder)
-            except (CheckpointError, SettingsError) as error:  # by then this folder is gone
-                text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
-                raise type(error)(text) from error
-        self.learner.load_state_dict(state)
+        learner_files.restore(self.learner, files, self.places)
 
 
 class LearnerGroup:

@@ -17,7 +17,7 @@ from pathlib import Path
 from small_run import CONFIG, read_results
 
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpoints import checkpoint_path
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
 
 _NUM_TRAINED, _GO_ON = 3, "training.num_iterations=4"
 

@@ -15,7 +15,7 @@ GAME, NUM_TASKS = "AgentPEFT/DBBench-v0", 3
 
 def actions_by_prompt():
     """Returns the oracle's actions, as text, for the first tasks' prompts of a text agent."""
-    from agentpeft.policies.rollout.env_pool import EnvPool
+    from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
     pool, actions = EnvPool(GAME, {}, (0,)), {}
     for position in range(NUM_TASKS):
@@ -76,7 +76,7 @@ def play_langgraph():
 
     from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
     from agentpeft.policies.drivers.langgraph_agent import make_graph
-    from agentpeft.policies.rollout.env_pool import EnvPool
+    from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
     calls, _ = oracle_calls(GAME, NUM_TASKS)
     shown = []

@@ -13,7 +13,7 @@ from agentpeft.launch import evaluate, merge
 from agentpeft.launch.evaluating.merging import base_settings, find_adapter
 from agentpeft.launch.sequences.adapter_bank import read_bank, write_bank
 from agentpeft.launch.sequences.router import count_pairs
-from agentpeft.policies.checkpoints import read_config
+from agentpeft.policies.checkpointing.checkpoints import read_config
 from agentpeft.policies.models.load import load_base
 
 pytestmark = pytest.mark.slow

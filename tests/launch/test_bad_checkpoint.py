@@ -8,7 +8,7 @@ import pytest
 from tiny_run import TINY
 
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.checkpoints import (
     list_checkpoints,
     read_checkpoint,
     write_checkpoint,

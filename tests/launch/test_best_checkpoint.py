@@ -13,8 +13,8 @@ from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main as merge
 from agentpeft.launch.train import main
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.best_checkpoint import BestCheckpoint, name_best, read_best
-from agentpeft.policies.checkpoints import list_checkpoints, prune_checkpoints
+from agentpeft.policies.checkpointing.best_checkpoint import BestCheckpoint, name_best, read_best
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints, prune_checkpoints
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 

@@ -8,7 +8,7 @@ from agentpeft.launch.run.fast_dev_run import shorten
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.run.run_folder import CONFIGS, read_start
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpoints import list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.settings.config import Settings
 
 

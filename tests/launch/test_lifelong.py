@@ -27,11 +27,11 @@ from agentpeft.launch.sequences.course import read_folder
 from agentpeft.launch.sequences.lifelong_study import Study, run_study
 from agentpeft.launch.sequences.methods import METHODS
 from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
-from agentpeft.policies.checkpoints import read_config, write_config
+from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import combine_adapters, open_adapter, weights_and_updates
-from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from mcp.client.stdio import stdio_client
 
 from agentpeft.envs import EnvFault
 from agentpeft.launch.serving.mcp_server import NEXT_TASK, ToolSession, main
-from agentpeft.policies.rollout.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
 DB_BENCH = "AgentPEFT/DBBench-v0"
 

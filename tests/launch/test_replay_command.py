@@ -8,7 +8,7 @@ import pytest
 
 from agentpeft.launch.cli import main
 from agentpeft.launch.playing.recorded import EpisodeName, read_episode
-from agentpeft.policies.best_checkpoint import read_best
+from agentpeft.policies.checkpointing.best_checkpoint import read_best
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
-from agentpeft.launch.run.resources import estimate_memory
+from agentpeft.launch.costs.resources import estimate_memory
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head

@@ -39,7 +39,7 @@ from agentpeft.envs import (
 )
 from agentpeft.envs.remote.servers import Servers
 from agentpeft.launch.serve import main
-from agentpeft.policies.rollout.environment_calls import make_environment
+from agentpeft.policies.rollout.environments.environment_calls import make_environment
 from agentpeft.policies.rollout.play import reward_for
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"

@@ -16,7 +16,7 @@ from agentpeft.launch.playing.recorded import EpisodeName, list_episodes, read_e
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.launch.reporting.watch import play_again, take_snapshot
-from agentpeft.policies.checkpoints import list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 from agentpeft.policies.session_files import list_parts
 
 ROOT = Path(__file__).parents[2]

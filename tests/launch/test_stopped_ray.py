@@ -11,7 +11,7 @@ import pytest
 from process_parts import children_of, seconds_until_gone
 from tiny_run import TINY
 
-from agentpeft.policies.checkpoints import list_checkpoints, read_checkpoint
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints, read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

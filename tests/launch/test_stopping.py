@@ -13,7 +13,7 @@ import pytest
 from process_parts import children_of, read_processes, seconds_until_gone
 
 from agentpeft.launch.run.metric_writers import read_metrics
-from agentpeft.policies.checkpoints import list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.slow
 

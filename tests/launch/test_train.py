@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from process_parts import children_of, read_processes, seconds_until_gone
 
+from agentpeft.launch.costs.resources import describe_memory, estimate_memory
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.metric_writers import read_metrics
-from agentpeft.launch.run.resources import describe_memory, estimate_memory
 from agentpeft.launch.run.run_folder import CONFIGS, read_start
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpoints import checkpoint_path, list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, list_checkpoints
 from agentpeft.policies.settings.config import LearnerSettings, Settings
 
 ROOT = Path(__file__).parents[2]

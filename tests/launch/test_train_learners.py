@@ -13,7 +13,7 @@ from safetensors.numpy import load
 
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.policies.checkpoints import checkpoint_path
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
 from agentpeft.policies.workers.learner_group import LearnerGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]

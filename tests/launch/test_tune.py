@@ -10,7 +10,7 @@ from ray import tune
 
 from agentpeft.envs import SettingsError
 from agentpeft.launch.tune import make_trainable
-from agentpeft.policies.checkpoints import read_checkpoint, read_state
+from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, read_state
 from agentpeft.policies.settings.config import Settings
 
 VALUES = {

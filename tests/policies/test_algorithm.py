@@ -9,7 +9,7 @@ from small_model import SMALL
 from word_env import WordEnv
 
 from agentpeft.launch.reporting.run_data import read_sessions
-from agentpeft.policies.checkpoints import latest_checkpoint, list_checkpoints
+from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.errors import CheckpointError, TrainingError
 
 TINY = (

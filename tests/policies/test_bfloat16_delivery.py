@@ -12,7 +12,7 @@ from agentpeft.policies.engines.fusing import merged_state, slot_effect, slot_st
 from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.model_runner import ModelRunner
+from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.load import travels_in_bfloat16
 from agentpeft.policies.models.lora import attach_lora

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.checkpoints import (
     check_logs,
     checkpoint_path,
     cut_logs,

@@ -18,7 +18,8 @@ from learner_parts import (
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.model_runner import CALM_UPDATES, ModelRunner
+from agentpeft.policies.learning.passes.micro_batch_size import CALM_UPDATES
+from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
@@ -234,18 +235,18 @@ def test_micro_batches_grow_again_once_memory_has_sufficed_for_a_while():
 
     learner.policy.model.register_forward_pre_hook(limit, with_kwargs=True)
     learner.update(random_groups())
-    smallest, is_short[0] = runner.max_tokens, False
+    smallest, is_short[0] = runner.size.max_tokens, False
     assert smallest < 128
     sizes = []
     for _ in range(2 * CALM_UPDATES):
         learner.update(random_groups(num_groups=1, size=2))
-        sizes.append(runner.max_tokens)
+        sizes.append(runner.size.max_tokens)
     calm = CALM_UPDATES - 1
     assert sizes == [smallest] * calm + [2 * smallest] * CALM_UPDATES + [4 * smallest]
     state = learner.state_dict()
     other = make_learner(learners={"max_tokens_per_micro_batch": 2 * smallest})
     other.load_state_dict(state)
-    assert other._runner.max_tokens == 2 * smallest
+    assert other._runner.size.max_tokens == 2 * smallest
 
 
 @pytest.mark.parametrize("dynamic_sampling", [True, False])

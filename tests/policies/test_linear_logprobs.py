@@ -10,7 +10,7 @@ from torch import nn
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
-from agentpeft.policies.learning.model_runner import ModelRunner
+from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models import linear_logprobs as module
 from agentpeft.policies.models.float_head import use_float_head

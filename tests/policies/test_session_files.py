@@ -8,7 +8,7 @@ from shutil import copytree
 import pytest
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.checkpoints import check_logs, cut_logs, seal_logs
+from agentpeft.policies.checkpointing.checkpoints import check_logs, cut_logs, seal_logs
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.session_files import append_episodes, list_parts, number_parts

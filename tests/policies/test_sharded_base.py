@@ -25,7 +25,7 @@ from trial_learners import (
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.learning.sharded_base import ShardedBase
+from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 

@@ -15,7 +15,7 @@ from agentpeft.policies.drivers.trl_rollout import TrlRollout
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.oracle import play_oracle
 from agentpeft.policies.rollout.player import Player

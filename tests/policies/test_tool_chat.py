@@ -20,10 +20,10 @@ from agentpeft.launch.playing.replaying import read_answers, texts_of
 from agentpeft.launch.train import main as train
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.play import play_actions
 from agentpeft.policies.rollout.player import Player
-from agentpeft.policies.rollout.stages import open_stages
+from agentpeft.policies.rollout.scripted_play import play_actions
 from agentpeft.policies.rollout.tool_chat import ToolChat, open_chat
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,

@@ -14,8 +14,8 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.publish import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
+from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
 from agentpeft.policies.rollout.groups import Collected, SampleReport
-from agentpeft.policies.rollout.stages import TRAIN_STREAM
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 

@@ -17,10 +17,10 @@ from torch import nn
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
-from agentpeft.policies.learning.model_runner import ModelRunner
+from agentpeft.policies.learning.passes.model_runner import ModelRunner
+from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
-from agentpeft.policies.learning.sharded_base import ShardedBase
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora import open_adapter
@@ -50,7 +50,7 @@ class ModelTeacher:
 
     def end_update(self) -> int:
         """Returns how often memory ran out in this update."""
-        return self._runner.end_update()
+        return self._runner.size.end_update()
 
 
 def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teacher | None:

@@ -17,7 +17,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environment_calls import ENVIRONMENT_ERRORS, call_environment
+from agentpeft.policies.rollout.environments.environment_calls import (
+    ENVIRONMENT_ERRORS,
+    call_environment,
+)
 
 T = TypeVar("T")
 

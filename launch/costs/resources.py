@@ -12,7 +12,7 @@ from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.engines.vllm.settings import divide_gpus
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.sharded_base import find_layers
+from agentpeft.policies.learning.passes.sharded_base import find_layers
 from agentpeft.policies.models.linear_logprobs import slice_size
 from agentpeft.policies.models.load import choose_dtype, choose_serving
 from agentpeft.policies.models.tiny import make_tiny_config

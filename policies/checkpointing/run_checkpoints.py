@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.policies.best_checkpoint import BEST, forget_best, name_best, read_best
-from agentpeft.policies.checkpoints import (
+from agentpeft.policies.checkpointing.best_checkpoint import BEST, forget_best, name_best, read_best
+from agentpeft.policies.checkpointing.checkpoints import (
     STATE_FILE,
     WANDB_ID_FILE,
     check_logs,
@@ -26,9 +26,9 @@ from agentpeft.policies.checkpoints import (
     settings_of,
     write_checkpoint,
 )
+from agentpeft.policies.checkpointing.run_history import STATS_FILE, RunHistory
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks
-from agentpeft.policies.run_history import STATS_FILE, RunHistory
 from agentpeft.policies.settings.config import Settings
 
 _FIXED = ("model", "tiny", "lora")

@@ -18,7 +18,11 @@ from agentpeft.envs import (
     UnknownTaskError,
 )
 from agentpeft.envs.tasks.taskset import SingleSkillSource
-from agentpeft.policies.rollout.environment_calls import Env, close_environments, make_environment
+from agentpeft.policies.rollout.environments.environment_calls import (
+    Env,
+    close_environments,
+    make_environment,
+)
 
 
 class EnvPool:

@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import Any
 
 from agentpeft.envs import SettingsError, Task, TaskSource
-from agentpeft.policies.rollout.env_pool import EnvPool
-from agentpeft.policies.rollout.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.training_rewards import without_training_rewards

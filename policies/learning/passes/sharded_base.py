@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -30,13 +31,29 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather  # no other 
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from agentpeft.envs import SettingsError
+from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.errors import TrainingError, is_out_of_memory
 from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.samples import GroupMember
+from agentpeft.policies.messages import Trajectory
 from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 
 _T = TypeVar("_T")
+REHEARSED = GroupMember(
+    0,
+    0,
+    Trajectory(
+        prompt_ids=np.zeros(1, np.int64),
+        token_ids=np.zeros(1, np.int64),
+        loss_mask=np.ones(1, np.bool_),
+        sampling_logprobs=np.zeros(1, np.float32),
+        turn_ends=(1,),
+        turn_rewards=(0.0,),
+        outcome=Outcome.FAILURE,
+    ),
+)
+"""What a rehearsal runs: nobody's episode."""
 
 
 class ShardedBase:

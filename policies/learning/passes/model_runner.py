@@ -6,28 +6,26 @@ Only models that change their logits have them made, (U, V); others: `linear_log
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agentpeft.envs import Outcome
-from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.critic import Critic, Pass
+from agentpeft.policies.learning.loss_inputs import WeightedSample, make_loss_inputs
 from agentpeft.policies.learning.objective import (
     Objective,
     Outputs,
     PolicyOutputs,
     Totals,
-    WeightedSample,
-    make_loss_inputs,
 )
+from agentpeft.policies.learning.passes.micro_batch_size import MicroBatchSize
+from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.sharded_base import REHEARSED, ShardedBase
 from agentpeft.policies.learning.samples import GroupMember, Scores
-from agentpeft.policies.learning.sharded_base import ShardedBase
-from agentpeft.policies.messages import Floats, Trajectory
+from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
@@ -36,32 +34,12 @@ from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
 
-_MIN_MICRO_BATCH_TOKENS = 32
-CALM_UPDATES = 20
-"""After so many updates in a row without a shortage of memory, micro-batches double again."""
-_T = TypeVar("_T")
-_REHEARSED = GroupMember(
-    0,
-    0,
-    Trajectory(
-        prompt_ids=np.zeros(1, np.int64),
-        token_ids=np.zeros(1, np.int64),
-        loss_mask=np.ones(1, np.bool_),
-        sampling_logprobs=np.zeros(1, np.float32),
-        turn_ends=(1,),
-        turn_rewards=(0.0,),
-        outcome=Outcome.FAILURE,
-    ),
-)
-"""What a rehearsal runs: nobody's episode."""
-
 
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
-    It halves `max_tokens`, the size of a micro-batch, whenever memory runs out. A shortage may
-    pass: after `CALM_UPDATES` updates without one it doubles `max_tokens`, up to the setting.
-    Over a sharded base all learners do so together.
+    Where memory runs out it begins again with smaller micro-batches (`size`), over a sharded base
+    together with all other learners.
     """
 
     def __init__(
@@ -77,8 +55,7 @@ class ModelRunner:
         """
         self._sharded_base = sharded_base
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
-        self._limit = self.max_tokens = settings.learners.max_tokens_per_micro_batch
-        self._num_oom_retries = self._num_calm_updates = 0
+        self.size = MicroBatchSize(settings.learners.max_tokens_per_micro_batch)
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         self._device = next(policy.model.parameters()).device
@@ -105,31 +82,12 @@ class ModelRunner:
                 logprobs |= dict.fromkeys(numbers, no_tokens)
             if each.has_values:
                 values |= dict.fromkeys(numbers, no_tokens)
-            self._within_memory(partial(self._score, members, each, logprobs, values))
+            self.size.within_memory(partial(self._score, members, each, logprobs, values))
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
     def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
         """Leaves the gradients of the samples' loss in `parameters`; returns its totals."""
-        return self._within_memory(lambda: self._accumulate(samples, objective))
-
-    def end_update(self) -> int:
-        """Returns how often memory ran out in this update; grows micro-batches after calm ones."""
-        taken, self._num_oom_retries = self._num_oom_retries, 0
-        is_calm = taken == 0 and self.max_tokens < self._limit
-        self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
-        if self._num_calm_updates == CALM_UPDATES:
-            self._num_calm_updates = 0
-            self.max_tokens = min(2 * self.max_tokens, self._limit)
-        return taken
-
-    def state(self) -> tuple[int, int]:
-        """Returns the present `max_tokens`, and the number of updates since memory last ran out."""
-        return self.max_tokens, self._num_calm_updates
-
-    def load_state(self, max_tokens: int, num_calm_updates: int = 0) -> None:
-        """Continues from `state`, within this run's setting."""
-        self.max_tokens = min(max_tokens, self._limit)
-        self._num_calm_updates = num_calm_updates
+        return self.size.within_memory(lambda: self._accumulate(samples, objective))
 
     @torch.no_grad()
     def _score(
@@ -186,7 +144,7 @@ class ModelRunner:
 
     def _rehearse(self, forward_pass: Pass) -> None:
         """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
-        (batch,) = self._micro_batches([_REHEARSED])
+        (batch,) = self._micro_batches([REHEARSED])
         outputs = self._outputs(batch, forward_pass)
         if torch.is_grad_enabled():
             of_policy = [] if outputs.policy is None else [outputs.policy.logprobs]
@@ -214,18 +172,7 @@ class ModelRunner:
         return Outputs(policy, values)
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
-        return make_micro_batches(members, self.max_tokens, self._layout, self._device)
-
-    def _within_memory(self, compute: Callable[[], _T]) -> _T:
-        """Returns the result; tries again with smaller micro-batches while memory runs out."""
-        while True:
-            try:
-                return compute()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or self.max_tokens < 2 * _MIN_MICRO_BATCH_TOKENS:
-                    raise
-            self.max_tokens //= 2
-            self._num_oom_retries += 1
+        return make_micro_batches(members, self.size.max_tokens, self._layout, self._device)
 
 
 def compute_logits(
@@ -245,11 +192,11 @@ def compute_logits(
         return (states[-1][None] if has_logits else states[-1][None, :0],)
 
     extra: dict[str, Any] = {}
-    if batch.packing is not None:
-        extra = {"position_ids": batch.position_ids, "packing": batch.packing}
+    if batch.rows.packing is not None:
+        extra = {"position_ids": batch.rows.position_ids, "packing": batch.rows.packing}
     handle = head.register_forward_pre_hook(keep)
     try:
-        logits = model(input_ids=batch.token_ids, use_cache=False, **extra).logits[0]
+        logits = model(input_ids=batch.rows.token_ids, use_cache=False, **extra).logits[0]
     finally:
         handle.remove()
     return logits.float(), states[0]

@@ -1,0 +1,32 @@
+"""A look at all that a run needs, before anything starts."""
+
+from pathlib import Path
+
+from agentpeft.envs import SettingsError
+from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
+from agentpeft.launch.data.task_files import with_task_files
+from agentpeft.launch.run.run_folder import output_base
+from agentpeft.policies.callbacks import find_class
+from agentpeft.policies.rollout.chat_rows import read_chats
+from agentpeft.policies.settings.config import Settings
+
+
+def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Settings:
+    """Returns the settings with their task files, once a look finds nothing in the way of a run.
+
+    `address`: the Ray cluster to join. `is_new`: the run is not resumed, so that its files of chats
+    are read too. Raises: SettingsError, DataError.
+    """
+    find_class(settings.callbacks)
+    if address is not None and settings.env_runners.num_env_runners == 0:
+        raise SettingsError(
+            f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"
+        )
+    output = output_base(Path(settings.output.dir))
+    find_faults(Machine(settings, output=output, address=address))
+    settings = with_task_files(settings)
+    try_environments(settings)
+    for chats in (settings.warm_start.chats, settings.training.chats) if is_new else ():
+        if chats is not None:
+            read_chats(chats)
+    return settings

@@ -1,0 +1,82 @@
+"""What a loss reads of a micro-batch's samples: their arrays, one sample after the other."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.messages import Floats
+
+
+@dataclass(frozen=True)
+class WeightedSample:
+    """A sample of a minibatch, and what each of its tokens and turns weighs in the losses."""
+
+    sample: Sample
+    token_weight: float
+    turn_weight: float
+
+
+@dataclass(frozen=True)
+class CriticInputs:
+    """`CriticTargets` of a micro-batch, with each token's weight in the value loss; (N,) each."""
+
+    old_values: Tensor
+    targets: Tensor
+    turn_starts: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
+
+    `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
+    the micro-batch, which has whole samples only. None is as in `Sample`.
+    """
+
+    sampling_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequences: Tensor
+    old_logprobs: Tensor | None
+    reference_logprobs: Tensor | None
+    critic: CriticInputs | None
+
+
+def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -> LossInputs:
+    """Returns the samples' numbers, one sample after the other."""
+    samples = [each.sample for each in weighted]
+    trajectories = [sample.member.trajectory for sample in samples]
+    lengths = [sample.member.num_sampled_tokens for sample in samples]
+
+    def join(arrays: Iterable[Floats]) -> Tensor:
+        return torch.from_numpy(np.concatenate(list(arrays))).to(device)
+
+    def spread(weights: Iterable[float]) -> Tensor:
+        return join([np.repeat(list(weights), lengths).astype(np.float32)])
+
+    old = [s.old.logprobs for s in samples if s.old.logprobs is not None]
+    reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
+    targets = [s.critic for s in samples if s.critic is not None]
+    critic = None
+    if targets:
+        turn_starts = join(t.turn_starts for t in targets)
+        critic = CriticInputs(
+            old_values=join(t.old_values for t in targets),
+            targets=join(t.targets for t in targets),
+            turn_starts=turn_starts,
+            weights=turn_starts * spread(each.turn_weight for each in weighted),
+        )
+    return LossInputs(
+        sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
+        advantages=join(s.advantages for s in samples),
+        weights=spread(each.token_weight for each in weighted),
+        sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
+        old_logprobs=join(old) if old else None,
+        reference_logprobs=join(reference) if reference else None,
+        critic=critic,
+    )
