@@ -29,7 +29,8 @@ python3 -c "import socket; socket.socket(1).bind('/srv/p/socket')"
             "1\n2\n3\n4\n5\n6\n7\n8\n9\n",
         ),
         (
-            "for i in {1..50}; do (echo $i >/srv/p/6) & read -r n </srv/p/6; "
+            # A writer that is still there would let the next reader in, and leave it nothing
+            "for i in {1..50}; do (echo $i >/srv/p/6) & read -r n </srv/p/6; wait; "
             "[ $n = $i ] || echo $n; done",
             "",
         ),
