@@ -148,7 +148,7 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
         yield f"tokens, {name}", count_tokens(batches) / (prompts + answers), 1.1
         yield f"tokens_whole, {name}", count_tokens(whole) / plain, 1.1
         yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
-        yield f"positions, {name}", max(b.token_ids.numel() for b in batches) / max_tokens, 1.0
+        yield f"positions, {name}", max(b.rows.token_ids.numel() for b in batches) / max_tokens, 1.0
         packings = [batch.rows.packing for batch in batches if batch.rows.packing is not None]
         keys = max(sum(block.keys.numel() for block in p.blocks) for p in packings)
         yield f"keys, {name}", keys / max_tokens, 1.0

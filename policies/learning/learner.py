@@ -3,7 +3,7 @@
 The stages of an update, each in a module of its own:
 
     EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh ──▶ WeightedSample
-      ── batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss, gradients
+      ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
 
 The learner scores trajectories for the first stage, cuts samples into minibatches, and takes one
 optimizer step for each minibatch. How a minibatch is cut into micro-batches changes nothing.

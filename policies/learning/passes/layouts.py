@@ -31,7 +31,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedTrajectory:
     """Member number `number` of those that are laid out is row `row` of its unit."""
 
     number: int
@@ -45,7 +45,7 @@ class Unit:
 
     prompt: Ids
     rows: list[Ids]
-    places: list[Place]
+    places: list[PlacedTrajectory]
 
     @property
     def num_tokens(self) -> int:
@@ -73,7 +73,7 @@ def shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -
             if unit is None or unit.num_tokens + len(row) > max_tokens:
                 unit = Unit(prompt, [], [])
                 units.append(unit)
-            unit.places.extend(Place(*one, len(unit.rows)) for one in same)
+            unit.places.extend(PlacedTrajectory(*one, len(unit.rows)) for one in same)
             unit.rows.append(row)
     return units
 
@@ -84,7 +84,7 @@ def whole_sequences(numbered: Sequence[tuple[int, GroupMember]]) -> list[Unit]:
     for number, member in numbered:
         row = np.concatenate([member.trajectory.prompt_ids, _fed_ids(member.trajectory)])
         unit = units.setdefault(row.tobytes(), Unit(row[:0], [row], []))
-        unit.places.append(Place(number, member.trajectory, 0))
+        unit.places.append(PlacedTrajectory(number, member.trajectory, 0))
     return list(units.values())
 
 
