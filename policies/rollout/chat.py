@@ -89,7 +89,8 @@ class ChatFormat:
         system = system or self.system_prompt
         if not self._is_chat:
             lines = [*filter(None, [system]), prompt, ""]
-            return np.array(self.tokenizer("\n".join(lines))["input_ids"], np.int64)
+            encoded = self.tokenizer("\n".join(lines), verbose=False)
+            return np.array(encoded["input_ids"], np.int64)
         return self._encode(self._render([to_message("user", prompt)], asks=True, system=system))
 
     def extend(self, ids: Ids, *observations: str) -> Ids:
@@ -149,8 +150,9 @@ class ChatFormat:
         return observation
 
     def _encode(self, text: str) -> Ids:
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return np.array(ids, np.int64)
+        # Not verbose: how long a context may be is the engine's affair, which ends such an episode
+        encoded = self.tokenizer(text, add_special_tokens=False, verbose=False)
+        return np.array(encoded["input_ids"] if text else [], np.int64)
 
     def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
         system = system or self.system_prompt

@@ -112,3 +112,13 @@ def test_a_row_s_own_system_message_stands_in_place_of_the_settings():
     chat = ChatFormat(make_tokenizer(CHATML), ModelSettings(system_prompt="Mine."))
     own, other = (chat.decode(chat.begin("Go.", system)) for system in (None, "Theirs."))
     assert "Mine." in own and "Theirs." in other and "Mine." not in other
+
+
+@pytest.mark.parametrize("uses_template", [True, False])
+def test_nothing_is_said_of_a_text_longer_than_the_tokenizers_limit(uses_template):
+    tokenizer = make_tokenizer(CHATML)
+    tokenizer.model_max_length = 4
+    chat = ChatFormat(tokenizer, ModelSettings(use_chat_template=uses_template))
+    ids = chat.begin("one two three four five six seven")
+    assert len(ids) > 4
+    assert not tokenizer.deprecation_warnings  # which transformers has said once
