@@ -40,7 +40,7 @@ test: $(DEV) $(VLLM) ## Runs what each commit must pass, in about ten minutes (P
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
-	.ci/with_servers $(PYTEST) -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
 
 test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
 	.ci/with_servers $(PYTEST) -m long $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ SINGLE = DBBenchGenerator()
 COMBINED = DBBenchGenerator(skill_mode="all", num_skills=3)
 
 
-@pytest.fixture(params=["sqlite", "mysql", "docker"])
+@pytest.fixture(params=["sqlite", "mysql", pytest.param("docker", marks=pytest.mark.long)])
 def env(request):
     spec = request.param
     if spec == "mysql":

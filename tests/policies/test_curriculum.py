@@ -399,6 +399,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(build, name):
         assert sum(row["sample/num_resampled_groups"] for row in rows) > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_actors_take_the_tasks_that_one_process_takes_and_resume_to_the_bit(build):
