@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.garbage import present_objects_set_apart
 from agentpeft.policies.messages import EpisodeGroup
 from agentpeft.policies.settings.config import Settings
 
@@ -105,13 +106,14 @@ def measure_run_time(settings: Settings) -> RunTime:
     )
     with closing(_Trial(settings)) as trial:
         trial.iterate(small_size)  # warms up
-        small, large = trial.iterate(small_size), trial.iterate(large_size)
-        measured_s = small.total_s + large.total_s
-        if large.total_s * training.num_groups / large_size <= _WHOLE_S:
-            large_size = training.num_groups
-            small, large = large, trial.iterate(large_size)
-            measured_s += large.total_s
-        step_s = 0.0 if settings.is_tiny else trial.time_warm_start()
+        with present_objects_set_apart():  # as in a run
+            small, large = trial.iterate(small_size), trial.iterate(large_size)
+            measured_s = small.total_s + large.total_s
+            if large.total_s * training.num_groups / large_size <= _WHOLE_S:
+                large_size = training.num_groups
+                small, large = large, trial.iterate(large_size)
+                measured_s += large.total_s
+            step_s = 0.0 if settings.is_tiny else trial.time_warm_start()
     runners = max(settings.env_runners.num_env_runners, 1)
     num_evaluated = evaluation.num_tasks * evaluation.samples_per_task
     between = (training.num_iterations - 1) // evaluation.interval if evaluation.interval else 0

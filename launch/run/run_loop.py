@@ -1,6 +1,5 @@
 """The course of a run: evaluate, iterate, save, evaluate again."""
 
-import gc
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.launch.run.summary import summarize
 from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.garbage import present_objects_set_apart
 
 logger = logging.getLogger(__name__)
 Metrics: TypeAlias = Mapping[str, float]
@@ -146,7 +146,5 @@ def run_session(
             writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
             algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
             loop = RunLoop(algorithm, run, writers, signals)
-        gc.collect()
-        gc.freeze()  # hundreds of thousands of the libraries' objects take 0.2 s to go through
-        stack.callback(gc.unfreeze)
+        stack.enter_context(present_objects_set_apart())
         return loop.run()
