@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.garbage import present_objects_set_apart
+from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.policies.messages import EpisodeGroup
 from agentpeft.policies.settings.config import Settings
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
+from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
@@ -16,7 +17,6 @@ from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.launch.run.summary import summarize
 from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.garbage import present_objects_set_apart
 
 logger = logging.getLogger(__name__)
 Metrics: TypeAlias = Mapping[str, float]

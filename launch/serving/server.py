@@ -1,7 +1,6 @@
 """Runs the application until a signal, and closes what sessions have left."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from agentpeft.envs.registration import name_of
+from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.envs.tools.tool_episode import tool_kwargs
 from agentpeft.launch.playing.beside import OtherPlayer
 from agentpeft.launch.serving.application import make_application
@@ -87,17 +87,16 @@ def run(
     url = f"{'https' if options.tls else 'http'}://{place}"
     server = _Server(_configure(options, application), lambda: tell(url, [s.name for s in served]))
     logging.getLogger("uvicorn.error").addFilter(_is_mistake)
-    gc.collect()
-    gc.freeze()  # the libraries' objects stay: no collection has to look at them again
     try:
         listener.listen(_BACKLOG)  # fails where another process came first since it was bound
     except OSError as error:
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     with _outliving_signals(server):
         try:
-            server.run(sockets=[listener])
+            # To its end alone, or libraries tell at theirs of what nobody has collected
+            with present_objects_set_apart():
+                server.run(sockets=[listener])
         finally:
-            gc.unfreeze()  # or libraries tell at the end of what nobody has collected
             for one in served:
                 one.close_all()
             if any(one.working for one in served):  # Python would wait for their threads

@@ -150,9 +150,11 @@ class ChatFormat:
         return observation
 
     def _encode(self, text: str) -> Ids:
+        if not text:
+            return np.empty(0, np.int64)
         # Not verbose: how long a context may be is the engine's affair, which ends such an episode
         encoded = self.tokenizer(text, add_special_tokens=False, verbose=False)
-        return np.array(encoded["input_ids"] if text else [], np.int64)
+        return np.array(encoded["input_ids"], np.int64)
 
     def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
         system = system or self.system_prompt

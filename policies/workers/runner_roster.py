@@ -26,10 +26,9 @@ class RunnerRoster:
 
     def __init__(self, actors: Actors, settings: Settings, counts: Counter[str]) -> None:
         self._actors, self._settings, self._counts = actors, settings, counts
-        self.num_runners = actors.num_actors
-        self.serving: Sequence[int] = list(range(self.num_runners))
+        self.serving: Sequence[int] = list(range(actors.num_actors))
         self.most_episodes = 0
-        self._generations = [0] * self.num_runners
+        self._generations = [0] * actors.num_actors
         self._num_out_of_memory: Counter[int] = Counter()
 
     def generation_of(self, runner: int) -> int:
@@ -71,7 +70,7 @@ class RunnerRoster:
                 if self.serving == [runner]:
                     raise
                 self.serving = [other for other in self.serving if other != runner]
-                left = f"{len(self.serving)} of {self.num_runners}"
+                left = f"{len(self.serving)} of {self._actors.num_actors}"
                 logger.warning("the run goes on with %s env runners: %s", left, error)
                 return False
             else:
@@ -91,7 +90,7 @@ class RunnerRoster:
                 self._counts["num_drained_env_runners"] += 1
                 logger.warning("env runner %d gets no more work: its node is drained", runner)
         self.serving = staying or self.serving
-        idle = set(range(self.num_runners)).difference(self.serving)
+        idle = set(range(self._actors.num_actors)).difference(self.serving)
         return [runner for runner in sorted(idle) if places[runner] == "stays"]
 
     def join(self, runner: int) -> None:

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentpeft.envs import SettingsError, Task, TaskSource
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
-from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.training_rewards import without_training_rewards
+
+if TYPE_CHECKING:  # it imports transformers, for which looking at a stage need not wait
+    from agentpeft.policies.rollout.groups import GroupRequest
 
 TRAIN_STREAM, EVAL_STREAM = 0, 1
 """Training's tasks and samples: other ones than evaluation's and the warm start's (2)."""
@@ -48,11 +50,11 @@ class StagePools:
         """Raises: SettingsError."""
         self._stages, self._held_out = open_stages(settings), open_held_out(settings)
 
-    def of(self, request: GroupRequest) -> EnvPool:
+    def of(self, request: "GroupRequest") -> EnvPool:
         """Returns the environments in which a group is played."""
         return self._stages[request.stage] if request.mode == "train" else self._held_out
 
-    def close_unused(self, in_play: Sequence[GroupRequest]) -> None:
+    def close_unused(self, in_play: "Sequence[GroupRequest]") -> None:
         """Closes the environments of stages of training other than those in play, if any is.
 
         Or a stage that is over would keep its sandboxes.
