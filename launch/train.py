@@ -99,7 +99,8 @@ def train(  # noqa: PLR0913 (options, by keyword only)
 def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path | None) -> Start:
     configs, settings = split_settings(words)
     if resume is not None:
-        if len(settings) < len(words or []) or resume_from is not None:
+        names_config = len(settings) < len(words or [])
+        if names_config or resume_from is not None:
             raise SettingsError("--resume goes on with the run's own config: give no other")
         return read_resumed(resume, settings)
     if resume_from is not None:

@@ -1,7 +1,6 @@
 """`Algorithm`: samples, learns and broadcasts in a loop; evaluates, saves and restores."""
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from agentpeft.policies.curriculum import Curriculum
 from agentpeft.policies.errors import PayloadLostError, TrainingError, WorkerLostError
 from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
 from agentpeft.policies.held_out import warn_unless_held_out
+from agentpeft.policies.iteration_clock import IterationClock
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.session_files import append_to_run
 from agentpeft.policies.settings.config import Settings
@@ -95,7 +95,7 @@ class Algorithm:
         """
         if self.iteration == 0:
             self._checkpoints.mark_beginning()
-        clock, is_sft = _Clock(), self.settings.training.algorithm == "sft"
+        clock, is_sft = IterationClock(), self.settings.training.algorithm == "sft"
         with self._stopping_on_error():
             metrics = None
             while metrics is None:
@@ -151,7 +151,7 @@ class Algorithm:
         self.iteration = self._num_episodes = 0
         self._checkpoints.go_back_to_beginning()
 
-    def _imitate(self, clock: "_Clock") -> dict[str, float]:
+    def _imitate(self, clock: IterationClock) -> dict[str, float]:
         positions = self._curriculum.next_positions(self.settings.training.num_groups)
         with clock.part("learn"):
             metrics, hashes = self._learners.call_all(
@@ -162,7 +162,7 @@ class Algorithm:
             metrics |= self._broadcast()
         return metrics
 
-    def _reinforce(self, clock: "_Clock") -> dict[str, float]:
+    def _reinforce(self, clock: IterationClock) -> dict[str, float]:
         with clock.part("sample"):
             self._batches.begin(self._version)
         metrics, batch = self._learn(clock)
@@ -175,7 +175,7 @@ class Algorithm:
         metrics["time/env_s"] = report.env_s
         return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
 
-    def _learn(self, clock: "_Clock") -> tuple[dict[str, float], TrainingBatch]:
+    def _learn(self, clock: IterationClock) -> tuple[dict[str, float], TrainingBatch]:
         """Learns from a batch; returns the update's metrics, and the batch.
 
         Groups that are lost with their node before they reach the learners are drawn again.
@@ -296,22 +296,3 @@ class Algorithm:
         on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
         for record in report.records:
             call_back(on_end, self, record)
-
-
-class _Clock:
-    """Seconds of an iteration by part; the rest is orchestration."""
-
-    def __init__(self) -> None:
-        self._start_s = time.perf_counter()
-        self._parts_s: dict[str, float] = {}
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        start_s = time.perf_counter()
-        yield
-        self._parts_s[name] = self._parts_s.get(name, 0.0) + time.perf_counter() - start_s
-
-    def metrics(self) -> dict[str, float]:
-        total_s = time.perf_counter() - self._start_s
-        parts = {**self._parts_s, "orchestration": total_s - sum(self._parts_s.values())}
-        return {f"time/{name}_s": s for name, s in {**parts, "total": total_s}.items()}

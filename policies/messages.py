@@ -32,8 +32,10 @@ class GenerationRequest:
 
     `session` names the episode: its earlier turns' keys and values may be kept for it. `prefix`
     names a prompt that others share (a group's first turn); None where there is none. `prompt_ids`
-    is the whole context, of shape (T,). The sampled ids depend on `seed` alone, not on what else
-    is in the batch. `temperature` 0 is greedy. `adapter_version` None is the one loaded last.
+    is the whole context, of shape (T,). The sampled ids follow from context, adapter, temperature
+    and `seed`, but for rounding: how numbers are summed depends on what else is in the batch, which
+    settings that are `deterministic` fix. `temperature` 0 is greedy. `adapter_version` None is the
+    one loaded last.
     """
 
     session: str

@@ -5,6 +5,14 @@ those that are finished, whoever played them and whenever they were asked for: t
 adapter first, then by position. So a group that takes long delays no batch but is in a later one,
 as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
 was asked for.
+
+A group that never gets into a batch (dropped, as its environment kept failing; stale, as it became
+too old in play or after it) is replaced: the curriculum draws another, unless more than
+`fault_tolerance.max_failed_group_share` of the batch were dropped. Of more than this share of all
+that was played the run ends; in between a batch is short.
+
+A checkpoint holds no episodes, but which groups were asked for and not learnt from, finished or
+not. A run that goes on from it plays these first, anew, with the adapter that is restored.
 """
 
 import logging
@@ -111,9 +119,8 @@ class TrainingBatches:
             self._finished += self._samples.fetch(is_waiting=False)
             self._sort_out(version)
             num_free = self._num_wanted - len(self._batch)
-            if not self._lag and self._samples.num_under_way:
-                num_free = 0  # all of them are waited for
-            elif num_free <= len(self._finished) or not self._samples.num_under_way:
+            is_full = self._lag > 0 and num_free <= len(self._finished)  # else: waits for all
+            if is_full or not self._samples.num_under_way:
                 self._finished.sort(key=lambda each: (each.version, each.request.group_id))
                 self._batch += self._finished[:num_free]
                 del self._finished[:num_free]

@@ -1,5 +1,7 @@
-"""A look at all that a run needs, before anything starts."""
+"""What comes before a run: a look at all that it needs, and making the built-in model."""
 
+import logging
+import time
 from pathlib import Path
 
 from agentpeft.envs import SettingsError
@@ -9,6 +11,8 @@ from agentpeft.launch.run.run_folder import output_base
 from agentpeft.policies.callbacks import find_class
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
 
 
 def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Settings:
@@ -30,3 +34,24 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
         if chats is not None:
             read_chats(chats)
     return settings
+
+
+def prepare_tiny(settings: Settings) -> None:
+    """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
+    if settings.model.name != "tiny":
+        return
+    from agentpeft.policies.models.tiny_cache import load_tiny
+
+    start_s = time.monotonic()
+    line = ""
+
+    def say(step: int, loss: float, success: float) -> None:
+        nonlocal line
+        seconds = time.monotonic() - start_s
+        line = f"step {step}, loss {loss:.3f}, {success:.0%} of the episodes right, {seconds:.0f} s"
+        if step % 50 == 0:
+            logger.info("warm start: %s", line)
+
+    load_tiny(settings, say)
+    if line:
+        logger.info("warm start: done at %s", line)

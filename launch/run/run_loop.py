@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentpeft.envs.system.garbage import present_objects_set_apart
+from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.reporting.alarms import AlarmLog
 from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
@@ -101,27 +102,6 @@ class RunLoop:
             logger.info("saved %s", shown(path))
 
 
-def _make_tiny(run: Start) -> None:
-    """Makes the built-in model in the cache, where the actors then find it; says how it goes."""
-    if run.settings.model.name != "tiny":
-        return
-    from agentpeft.policies.models.tiny_cache import load_tiny
-
-    start_s = time.monotonic()
-    line = ""
-
-    def say(step: int, loss: float, success: float) -> None:
-        nonlocal line
-        seconds = time.monotonic() - start_s
-        line = f"step {step}, loss {loss:.3f}, {success:.0%} of the episodes right, {seconds:.0f} s"
-        if step % 50 == 0:
-            logger.info("warm start: %s", line)
-
-    load_tiny(run.settings, say)
-    if line:
-        logger.info("warm start: done at %s", line)
-
-
 def run_session(
     run: Start,
     run_dir: Path,
@@ -142,7 +122,7 @@ def run_session(
                 stack.enter_context(ray_session(address, run_dir))
                 signals.take_back()  # Ray has set a handler of its own
                 writers.append(RayGauges(run.settings.experiment))
-            _make_tiny(run)
+            prepare_tiny(run.settings)
             writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
             algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
             loop = RunLoop(algorithm, run, writers, signals)

@@ -6,7 +6,8 @@ It has three steps, each in another process:
 2. `unpack`, each runner's: serves what arrived, checks it, and lets the engine answer the probe.
 3. `check`, the driver's: compares each answer with receipt and probe.
 
-The receipt proves what arrived: whoever loads the weights hashes them anew, once. The probe, every
+The receipt proves what arrived: whoever loads the weights (the runner, or vLLM's process, from what
+it has read) computes their SHA-256 anew, once (`delivery.version`). The probe, every
 `probe_interval` versions, proves what is served: learner and engine must give fixed token sequences
 the same log-probabilities, the engine must be nearer to the adapter than to the base, and its
 weights must hold the learner's change. Between two probes the receipt alone speaks.
@@ -33,6 +34,10 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids, Ref
 if TYPE_CHECKING:  # no process needs both
     from agentpeft.policies.learning.learner import Learner
     from agentpeft.policies.rollout.env_runner import EnvRunner
+
+
+_HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
+"""Of the probe's metrics; of the others a lower one is better."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def unpack(
         ack, proof = ack_of(adapter), None  # what does not fit may have been damaged on its way
         if ack.sha256 == adapter.sha256:
             raise
-    if ack.sha256 != adapter.sha256:
+    if ack.sha256 != adapter.sha256:  # said here, where the weights are; `check` would say it too
         sent = f"{ack.sha256:.12}, sent was {adapter.sha256:.12}"
         raise DeliveryError(f"adapter {adapter.version} arrived damaged ({sent})")
     return DeliveryAnswer(ack, proof)
@@ -105,9 +110,6 @@ def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:
     if problem is not None:
         raise DeliveryError(f"it acknowledges adapter {receipt.version}, but {problem}")
     return metrics
-
-
-_HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
 
 
 def worst_of(checked: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -6,10 +6,15 @@ The stages of an update, each in a module of its own:
       ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
 
 The learner scores trajectories for the first stage, cuts samples into minibatches, and takes one
-optimizer step for each minibatch. How a minibatch is cut into micro-batches changes nothing.
+optimizer step for each minibatch. A token's weight in the loss is settled over the whole minibatch,
+so how this is cut into micro-batches changes nothing.
+
+Of several learners (`peers`) each has all groups, and makes the same samples and minibatches. It
+scores and computes a share of them; gradients are summed, all take the same step, and at an
+update's end all must have the same weights to the bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +31,7 @@ from agentpeft.policies.learning.critic import (
     Pass,
     compute_critic_metrics,
 )
-from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.objective import Objective
 from agentpeft.policies.learning.options import control, orthogonality, replay, teacher
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
@@ -40,6 +45,7 @@ from agentpeft.policies.learning.samples import (
 )
 from agentpeft.policies.learning.schedules import ScheduledAdamW
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
+from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import choose_device
 from agentpeft.policies.models.lora import Policy
@@ -86,15 +92,17 @@ class Learner:
         self._orthogonality = orthogonality.Orthogonality(policy, settings.lora)
         self._replay = replay.Replay(training.num_replay_tasks)
         self._num_updates = self._num_oom_retries = 0
-        self._num_skipped = self._num_skipped_in_a_row = 0
+        self._num_without_step = 0  # updates
+        self._num_nonfinite = 0  # steps in a row
         self._warm_start: Learner | None = None
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Learns from the groups once and returns the metrics, by their names.
 
-        Under `dynamic_sampling` groups of equal returns are dropped. A minibatch whose advantages
-        are all 0, or whose loss or gradient is not finite, makes no step. An update without any
-        step is counted (`num_skipped_updates`); its version is a new one all the same.
+        Under `dynamic_sampling` groups of equal returns are dropped; else their advantages are 0,
+        and they are not computed. A minibatch whose advantages are all 0, or whose loss or gradient
+        is not finite, makes no step. An update without any step is counted
+        (`num_skipped_updates`); its version is a new one all the same.
 
         Raises: TrainingError after too many non-finite steps in a row.
         """
@@ -104,12 +112,17 @@ class Learner:
         kept = [group for group in self._replay.mix_in(groups) if not self._is_dropped(group)]
         if self.settings.training.shuffle_rewards:
             kept = control.shuffle_rewards(kept, (self.settings.seed, self.version))
-        samples = self._make_samples(groups, kept) if kept else []
+        mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
+        baseline = mean if self.baseline is None else self.baseline
+        samples = self._make_samples(kept, baseline) if kept else []
+        momentum = self.settings.training.baseline_momentum
+        self.baseline = momentum * baseline + (1 - momentum) * mean
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):
                 norms += self._step(minibatch, totals)
-        self._num_skipped += not norms
+        if not norms:
+            self._num_without_step += 1
         self._num_updates += 1
         self.version += 1
         fresh = [s for s in samples if not self._replay.is_replayed(s.member.trajectory)]
@@ -129,10 +142,10 @@ class Learner:
             **teacher.compute_teacher_metrics(samples),
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
-            "train/baseline": self.baseline or 0.0,
+            "train/baseline": self.baseline,
             "train/num_dropped_groups": len(groups) - len(kept),
-            "train/num_skipped_updates": self._num_skipped,
-            "train/num_nonfinite_steps": self._num_skipped_in_a_row,
+            "train/num_skipped_updates": self._num_without_step,
+            "train/num_nonfinite_steps": self._num_nonfinite,
             "train/num_oom_retries": self._num_oom_retries,
         }
 
@@ -147,7 +160,7 @@ class Learner:
         return metrics
 
     def adapter(self, *, in_bfloat16: bool = False) -> AdapterVersion:
-        """Returns the weights as they are now, or rounded to bfloat16, as version `version`."""
+        """Returns a version: the weights as they are, or rounded to bfloat16, and their hash."""
         weights = self.policy.adapter_bits() if in_bfloat16 else self.policy.adapter_weights()
         return make_version(self.version, self.settings.experiment, weights, self.policy.scaling)
 
@@ -171,7 +184,7 @@ class Learner:
             "optimizer": self._optimizer.state_dict(),
             "version": self.version,
             "baseline": self.baseline,
-            "counts": (self._num_updates, self._num_skipped, self._num_skipped_in_a_row),
+            "counts": (self._num_updates, self._num_without_step, self._num_nonfinite),
             "replay": self._replay.state_dict(),
             "oom": (self._num_oom_retries, *self._runner.size.state()),
         }
@@ -181,7 +194,7 @@ class Learner:
         self._critic.load_state_dict(state.get("critic", {}))
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
-        self._num_updates, self._num_skipped, self._num_skipped_in_a_row = state["counts"]
+        self._num_updates, self._num_without_step, self._num_nonfinite = state["counts"]
         self._replay.load_state_dict(state.get("replay", ()))
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
@@ -190,35 +203,40 @@ class Learner:
         returns = [t.episode_return for t in group.trajectories]
         return self.settings.training.dynamic_sampling and min(returns) == max(returns)
 
-    def _make_samples(
-        self, groups: Sequence[EpisodeGroup], kept: Sequence[EpisodeGroup]
-    ) -> list[Sample]:
-        """Returns the samples of the groups that are kept, and moves the baseline."""
-        training, members = self.settings.training, list_members(kept)
-        mean = float(np.mean([t.episode_return for g in groups for t in g.trajectories]))
-        self.baseline = mean if self.baseline is None else self.baseline
-        make = partial(make_samples, spec=self._spec, training=training, baseline=self.baseline)
-        reference = [Scores()] * len(members)
+    def _make_samples(self, groups: Sequence[EpisodeGroup], baseline: float) -> list[Sample]:
+        """Returns the groups' samples, once the model has scored them as far as it is needed."""
+        training, members = self.settings.training, list_members(groups)
+        make = partial(make_samples, members, spec=self._spec, training=training, baseline=baseline)
+        nothing = [Scores()] * len(members)
+        reference = nothing
         if training.kl_coeff > 0:
             with self.policy.reference():
                 reference = self._score(members, [POLICY_PASS])
-        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        needs_all = kl_in_rewards or self._teacher is not None
-        reuses_samples = self._spec.num_epochs * training.num_minibatches > 1
-        passes = [p for p in self._critic.passes if p.has_values or needs_all or reuses_samples]
-        old, scored = [Scores()] * len(members), members
-        if passes and not (needs_all or any(each.has_values for each in passes)):
-            drafts = make(members, old, reference)  # only the loss reads the scores
-            scored = [sample.member for sample in drafts if self._objective.can_learn(sample)]
-        places = {(member.group, member.index): n for n, member in enumerate(members)}
-        for member, scores in zip(scored, self._score(scored, passes), strict=True):
-            old[places[member.group, member.index]] = scores
-        samples = make(members, old, reference)
+        old = self._score_before(members, lambda: make(nothing, reference))
+        samples = make(old, reference)
         if self._teacher is not None:
             samples = teacher.teach(samples, self._teacher, self.peers, training.teacher_coeff)
-        momentum = training.baseline_momentum
-        self.baseline = momentum * self.baseline + (1 - momentum) * mean
         return samples
+
+    def _score_before(
+        self, members: Sequence[GroupMember], make_drafts: Callable[[], list[Sample]]
+    ) -> list[Scores]:
+        """Returns each member's scores by the weights before the update, empty if not needed.
+
+        KL in the rewards and a teacher need the log-probabilities of all members, a critic needs
+        their values. Only the ratio of an update that takes several steps does with less: with the
+        samples that the loss can learn from, as `make_drafts` tells without scores.
+        """
+        training = self.settings.training
+        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
+        for_advantages = kl_in_rewards or self._teacher is not None
+        for_ratio = self._spec.num_epochs * training.num_minibatches > 1
+        passes = [p for p in self._critic.passes if p.has_values or for_advantages or for_ratio]
+        if not passes or for_advantages or any(each.has_values for each in passes):
+            return self._score(members, passes)
+        learnt = {draft.member.place for draft in make_drafts() if self._objective.can_learn(draft)}
+        scored = iter(self._score([m for m in members if m.place in learnt], passes))
+        return [next(scored) if member.place in learnt else Scores() for member in members]
 
     def _score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
         """Returns each member's scores by the present weights, each learner scoring its share."""
@@ -253,16 +271,16 @@ class Learner:
             self._skip(whole.loss, norm)
             return []
         self._optimizer.step()
-        self._num_skipped_in_a_row = 0
+        self._num_nonfinite = 0
         totals.add(whole)
         return [norm]
 
     def _skip(self, loss: float, norm: float) -> None:
-        self._num_skipped_in_a_row += 1
+        self._num_nonfinite += 1
         limit = self.settings.fault_tolerance.max_skipped_updates
-        if self._num_skipped_in_a_row > limit:
+        if self._num_nonfinite > limit:
             raise TrainingError(
-                f"{self._num_skipped_in_a_row} steps in a row had no finite gradient (loss {loss}, "
+                f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
                 f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
             )
 

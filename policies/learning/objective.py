@@ -1,8 +1,7 @@
-"""The loss of a micro-batch, and the sums that the metrics are made of."""
+"""The loss of a micro-batch."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,38 +11,11 @@ from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.loss_inputs import CriticInputs, LossInputs, WeightedSample
 from agentpeft.policies.learning.options.sequences import is_trusted, spread_ratio
 from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.settings.config import Settings
 
 _OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
-
-
-@dataclass
-class Totals:
-    """Sums over a part of an update, which the metrics are made of.
-
-    `loss`: of the weighted tokens and turns. `sums`: by name, a sum over tokens or turns and how
-    many these were.
-    """
-
-    loss: float = 0.0
-    mismatch_max: float = 0.0
-    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
-
-    def add(self, other: "Totals") -> None:
-        """Takes in the totals of another part of the same update."""
-        self.loss += other.loss
-        self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
-        for name, (value, count) in other.sums.items():
-            value_so_far, count_so_far = self.sums.get(name, (0.0, 0))
-            self.sums[name] = value_so_far + value, count_so_far + count
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the means over what was computed; NaN if that is nothing."""
-        if not self.sums:
-            return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
-        means = {f"train/{name}": value / count for name, (value, count) in self.sums.items()}
-        return {**means, "train/mismatch_max": self.mismatch_max}
 
 
 @dataclass(frozen=True)
@@ -76,7 +48,8 @@ class Objective:
         self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
         may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
         default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
-        self._importance_cap = settings.training.importance_cap or default
+        asked = settings.training.importance_cap
+        self._importance_cap = default if asked is None else asked
 
     def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:
         """Settles the weights over the minibatch; drops samples that cannot have a gradient."""

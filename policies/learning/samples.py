@@ -10,11 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from agentpeft.policies.learning.advantages import compute_gae, whiten
+from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.losses import compute_kl
 from agentpeft.policies.learning.options.overlong import overlong_penalty
-from agentpeft.policies.messages import EpisodeGroup, Floats, Ids, Trajectory
+from agentpeft.policies.learning.turn_advantages import (
+    CriticTargets,
+    advantages_by_turn,
+    turn_of_tokens,
+)
+from agentpeft.policies.messages import EpisodeGroup, Floats, Trajectory
 from agentpeft.policies.settings.config import TrainingSettings
 
 
@@ -25,6 +30,11 @@ class GroupMember:
     group: int
     index: int
     trajectory: Trajectory
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What tells it from the update's others."""
+        return self.group, self.index
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -38,19 +48,6 @@ class Scores:
 
     logprobs: Floats | None = None
     values: Floats | None = None
-
-
-@dataclass(frozen=True)
-class CriticTargets:
-    """What the critic learns from, (N,) each; every token carries the numbers of its turn.
-
-    `targets`: advantage plus old value of the turn. `turn_starts`: 1 for the first token of each
-    turn, where the turn's value is predicted, else 0; a loss counts these tokens only.
-    """
-
-    old_values: Floats
-    targets: Floats
-    turn_starts: Floats
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,10 @@ def make_samples(
         for member, scores in zip(members, zip(old, reference, strict=True), strict=True)
     ]
     values = [scores.values for scores in old if scores.values is not None]
-    critic: list[CriticTargets | None] = [None] * len(members)
+    critic: Sequence[CriticTargets | None] = [None] * len(members)
     if values:
-        advantages, critic = _advantages_by_turn(members, rewards, values, spec, training)
+        trajectories = [member.trajectory for member in members]
+        advantages, critic = advantages_by_turn(trajectories, rewards, values, spec, training)
     else:
         advantages = _advantages_by_episode(members, rewards, spec, baseline)
     samples = map(Sample, members, advantages, old, reference, critic)
@@ -122,7 +120,7 @@ def _turn_rewards(
         return rewards
     logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)
     kl = compute_kl(*logprobs, training.kl_estimator).numpy()
-    turn_kl = np.bincount(_turn_of_tokens(trajectory), kl, minlength=len(rewards))
+    turn_kl = np.bincount(turn_of_tokens(trajectory), kl, minlength=len(rewards))
     return rewards - training.kl_coeff * turn_kl.astype(np.float32)
 
 
@@ -139,35 +137,3 @@ def _advantages_by_episode(
         np.full(member.num_sampled_tokens, advantage, np.float32)
         for member, advantage in zip(members, advantages, strict=True)
     ]
-
-
-def _advantages_by_turn(
-    members: Sequence[GroupMember],
-    rewards: Sequence[Floats],
-    values: Sequence[Floats],
-    spec: AlgorithmSpec,
-    training: TrainingSettings,
-) -> tuple[list[Floats], list[CriticTargets | None]]:
-    by_gae: list[Floats] = []
-    turns: list[Ids] = []
-    critic: list[CriticTargets | None] = []
-    for member, turn_rewards, old_values in zip(members, rewards, values, strict=True):
-        turn = _turn_of_tokens(member.trajectory)
-        is_start = np.diff(turn, prepend=-1) > 0
-        turn_values = old_values[is_start]
-        gae = compute_gae(turn_rewards, turn_values, training.gamma, training.lambda_)
-        targets = (gae + turn_values)[turn]
-        critic.append(CriticTargets(old_values, targets, is_start.astype(np.float32)))
-        by_gae.append(gae)
-        turns.append(turn)
-    flat = np.concatenate(by_gae)
-    if spec.whitens_advantages:
-        flat = whiten(flat)
-    parts = np.split(flat, np.cumsum([len(gae) for gae in by_gae])[:-1])
-    return [part[turn] for part, turn in zip(parts, turns, strict=True)], critic
-
-
-def _turn_of_tokens(trajectory: Trajectory) -> Ids:
-    """Returns the number of each sampled token's turn, (N,)."""
-    sampled = np.flatnonzero(trajectory.loss_mask)
-    return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")

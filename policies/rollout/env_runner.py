@@ -1,4 +1,16 @@
-"""`EnvRunner`: plays groups of episodes of one task, many at once; tokens in, tokens out."""
+"""`EnvRunner`: plays groups of episodes of one task, many at once; tokens in, tokens out.
+
+    take ─▶ GroupRequest ─▶ OpenGroup, a Seat for each episode ─▶ an EpisodeBuilder in each seat
+                 turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
+    collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
+
+Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run
+in other threads (`Lanes`), so that a slow step holds up its own episode only.
+
+What keeps a group from the learner: it is *stale* (a new adapter made it too old while it was
+played) or *dropped* (its environment failed again and again). Of a group that is neither, a *slow*
+episode (it was not over after `episode_timeout_s`) is left out alone.
+"""
 
 import asyncio
 import logging
@@ -43,7 +55,7 @@ _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
 _MAX_LANES = 64
 
 
-class _SlowEngineError(Exception):
+class _SlowEpisodeError(Exception):
     """An episode's time was over before its next turn was sampled."""
 
 
@@ -52,11 +64,10 @@ class _StaleGroupError(Exception):
 
 
 class EnvRunner:
-    """Environments, an engine and an event loop in one process.
+    """Environments and an engine in one process.
 
-    What is sampled depends on the settings' seed, the group, the sample and the turn alone.
-    EnvFaults end here: the episode is played again in a fresh environment, and a group that keeps
-    failing is left out and counted.
+    Each token follows from a seed: the settings' seed, whether it is training, the group, the
+    sample in it, the turn (from 0), and, if an episode is played again after a fault, the attempt.
     """
 
     def __init__(
@@ -108,18 +119,23 @@ class EnvRunner:
         return self._proving_loop.run(prove(self._engine, sequences, self._own.episode_timeout_s))
 
     def take(self, requests: Sequence[GroupRequest]) -> None:
-        """Begins to play groups, as soon as there is room; see `TakenGroups.take`."""
+        """Begins to play groups, each episode as soon as there is room for it."""
         self._taken.take(requests)
 
-    def collect(self, max_groups: int, has_more: bool) -> Collected:
-        """Waits for groups that are finished; see `TakenGroups.collect`.
+    def wake(self) -> None:
+        """Has the `collect` under way return at once, with what there is."""
+        self._taken.wake()
+
+    def collect(self, max_groups: int, until_room: bool) -> Collected:
+        """Waits for groups that are finished; with `until_room` for room for an episode, too.
 
         Raises: EngineError, or what a broken environment raises.
         """
-        finished, num_ended = self._taken.collect(max_groups, has_more)
+        finished, num_ended = self._taken.collect(max_groups, until_room)
         groups, reports = [], []
         for group in finished:
-            group.is_dropped |= not group.episodes and not group.is_stale
+            if not group.episodes and not group.is_stale:
+                group.is_dropped = True
             groups.append(None if group.is_given_up else group.to_group(self._version_of(group)))
             reports.append(self._report(group))
         return Collected(num_ended, tuple(each.request for each in finished), groups, reports)
@@ -133,7 +149,7 @@ class EnvRunner:
         self.take(requests)
         played: dict[GroupRequest, tuple[EpisodeGroup | None, SampleReport]] = {}
         while len(played) < len(requests):
-            got = self.collect(len(requests), has_more=False)
+            got = self.collect(len(requests), until_room=False)
             pairs = zip(got.groups, got.reports, strict=True)
             played.update(zip(got.requests, pairs, strict=True))
         ordered = [played[request] for request in requests]
@@ -168,10 +184,8 @@ class EnvRunner:
             is_training, began = group.request.mode == "train", group.version
             if is_training and began is not None and began < oldest and not group.is_stale:
                 group.is_stale = True
-                names = [
-                    Seat(group, number).session for number in range(group.request.num_episodes)
-                ]
-                self._engine.update_sessions(closed=names)
+                seats = [Seat(group, sample) for sample in range(group.request.num_episodes)]
+                self._engine.update_sessions(closed=[seat.session for seat in seats])
 
     def _version_of(self, group: OpenGroup) -> int:
         return self._version if group.version is None else group.version
@@ -200,7 +214,11 @@ class EnvRunner:
             self._engine.update_sessions(closed=closed)
 
     async def _play_or_drop(self, seat: Seat) -> None:
-        """Plays an episode, again where the world fails, and in the end without its group."""
+        """Plays an episode, again in a fresh environment after each EnvFault.
+
+        After too many its group is dropped: episodes not begun are skipped, the run goes on. An
+        EnvironmentBugError, which none may raise, ends the run instead.
+        """
         for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
             if attempt:
                 seat.group.counts["retries"] += 1
@@ -229,11 +247,10 @@ class EnvRunner:
         return f"{place}, episode {seat.session}: {fault}"
 
     async def _play_episode(self, seat: Seat, attempt: int) -> EpisodeBuilder | None:
-        """Plays one episode; None if the engine was too slow for it, or its group is given up.
+        """Plays one episode; None if it is slow, or its group is stale.
 
-        Another attempt samples other actions: the same ones might make the world fail again.
-        The agent is not to blame for slow service: nothing is learnt from such an episode, which
-        leaves its group and is counted. Raises: EnvFault, and then its environment is gone.
+        Another attempt samples other actions: the same ones might make the environment fail again.
+        Raises: EnvFault, and then the environment is gone; a step over its time limit is one.
         """
         request, task = seat.group.request, seat.group.task
         pool = self._pools.of(request)
@@ -246,11 +263,11 @@ class EnvRunner:
         try:
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._lanes.call))
-        except _SlowEngineError:
+        except _SlowEpisodeError:
             pool.give_back(env)
             seat.group.counts["slow"] += 1
             limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
-            seat.group.last_fault = f"episode {seat.session}: the engine took longer than {limit}"
+            seat.group.last_fault = f"episode {seat.session} was not over after {limit}"
             return None
         except _StaleGroupError:
             pool.give_back(env)
@@ -286,13 +303,13 @@ class EnvRunner:
     ) -> Completion:
         """Samples an episode's next turn.
 
-        Raises: _SlowEngineError where its time is over, _StaleGroupError where its group is.
+        Raises: _SlowEpisodeError where its time is over, _StaleGroupError where its group is stale.
         """
         try:
             async with asyncio.timeout_at(deadline_s), self._gate.turn():
                 return await self._generate(seat, attempt, episode)
         except TimeoutError:
-            raise _SlowEngineError from None
+            raise _SlowEpisodeError from None
 
     async def _generate(self, seat: Seat, attempt: int, episode: EpisodeBuilder) -> Completion:
         if seat.group.is_stale:
@@ -307,7 +324,8 @@ class EnvRunner:
             raise
         finally:
             self._engine_clock.end()
-        seat.group.counts["cut"] += completion.stop_reason is StopReason.MAX_NEW_TOKENS
+        if completion.stop_reason is StopReason.MAX_NEW_TOKENS:
+            seat.group.counts["cut"] += 1
         if completion.adapter_version != request.adapter_version:
             raise EngineError(
                 f"the engine served adapter version {completion.adapter_version}, not "

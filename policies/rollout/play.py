@@ -3,6 +3,10 @@
 `play_episode` is the one loop that steps an environment, whoever the agent is: an engine under an
 env runner, or a list of actions (`scripted_play`), as an oracle's. It imports neither torch nor a
 tokenizer: what an agent knows of tokens is its own.
+
+An environment says that the world is to blame by an `EnvFault`; a step that takes too long and a
+value that no environment may return count as one. Whatever else it raises is its author's to mend:
+`call_environment` makes it an `EnvironmentBugError`.
 """
 
 import math

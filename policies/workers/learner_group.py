@@ -128,12 +128,12 @@ class LearnerActor(Actor):
 
 
 class LearnerGroup:
-    """The learners. They hold the same weights, so what one can answer the first is asked.
-
-    `meanwhile` is called again and again with what is waited for; it may return once that is there.
-    """
+    """The learners. They hold the same weights, so what one can answer the first is asked."""
 
     meanwhile: Callable[[Sequence[Ref]], None] | None = None
+    """How sampling overlaps learning: while this group waits for a result, it calls this again and
+    again. `EnvRunnerGroup.play` hands groups out to runners, and returns once the result is there.
+    """
 
     def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
         """Raises: PlacementError, and what loading the model raises."""
@@ -182,10 +182,10 @@ class LearnerGroup:
 
     def adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
-        adapter, *expected = self._actors.call(0, LearnerActor.pack, num_returns=3)
-        others = range(1, self._actors.num_actors if self._is_sharded else 1)
+        adapter, receipt, probe = self._actors.call(0, LearnerActor.pack, num_returns=3)
+        others = range(1, self._actors.num_actors) if self._is_sharded else ()
         beside = [self._actors.call(rank, LearnerActor.attend_pack) for rank in others]
-        receipt, probe, *_ = self._fetch([*expected, *beside])
+        receipt, probe = self._fetch([receipt, probe, *beside])[:2]
         return Shipment(adapter, receipt, probe)
 
     def call(self, method: Callable[[Any, *Ts], T], *args: *Ts) -> T:

@@ -1,4 +1,12 @@
-"""The env runners: what one does in its process, and the group that replaces those that fail."""
+"""The env runners: what one does in its process, and the group that replaces those that fail.
+
+    driver                                           env runner (an actor)
+    EnvRunnerGroup.ask ─▶ WorkQueue ── take ───────▶ plays groups
+           play ◀── news, references to groups ───── collect
+           load_adapter ── deliver ────────────────▶ serves the adapter, answers what it serves
+
+A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -50,13 +58,18 @@ class EnvRunnerActor(Actor):
         """Begins to play groups; `collect` returns them, and raises what goes wrong."""
         self._runner.take(requests)
 
-    def collect(self, max_groups: int, has_more: bool) -> list[Any]:
+    def wake(self) -> None:
+        """Has the `collect` under way return at once."""
+        self._runner.wake()
+
+    def collect(self, max_groups: int, until_room: bool) -> list[Any]:
         """Waits for groups that are finished; see `EnvRunner.collect`.
 
         Returns the news without the groups, then these: `max_groups`, the last ones None where
-        fewer are finished. Raises: EngineError, and what a broken environment raises.
+        fewer are finished. So each is an object of its own for Ray, and the driver fetches the news
+        alone. Raises: EngineError, and what a broken environment raises.
         """
-        got = self._runner.collect(max_groups, has_more)
+        got = self._runner.collect(max_groups, until_room)
         rest = [None] * (max_groups - len(got.groups))
         return [replace(got, groups=[]), *got.groups, *rest]
 
@@ -70,10 +83,11 @@ class EnvRunnerGroup:
 
     A runner that dies, whose engine fails, or that cannot prove what it serves is replaced and
     given the present adapter; the groups that it had go back to the head of the queue. The run ends
-    if engines fail twice over the same group, if the new runner fails its delivery, or at the limit
-    of restarts. If there is no room for a new runner, as its node is gone, the others go on.
-    Samples follow from seed and position, so they are what they would have been, whoever plays them
-    (with `max_adapter_lag` 0, and unless an episode is too slow).
+    if engines fail twice over the same group, if the new runner fails its delivery, or after
+    `fault_tolerance.max_num_env_runner_restarts`. If there is no room for a new runner, as its node
+    is gone, the others go on. Samples follow from seed and position, so they are what they would
+    have been, whoever plays them (with `max_adapter_lag` 0, unless an episode is too slow; to the
+    bit if the settings are `deterministic`, else but for rounding).
 
     All is done in the caller's thread: `play` waits for news of the runners and hands groups out.
     Whoever waits for something else meanwhile calls it again and again.
@@ -174,17 +188,19 @@ class EnvRunnerGroup:
         self._actors.close()
 
     def _hand_out(self) -> None:
-        """Gives groups to the runners that have room, and asks for the room of the others."""
+        """Gives groups to the runners that have room; the others are to tell when they have."""
         serving = {runner: self._desks[runner] for runner in self._roster.serving}
         for runner, jobs in self._queue.hand_out(serving).items():
             under_way = sum(job.request.num_episodes for job in serving[runner].jobs.values())
             self._roster.most_episodes = max(self._roster.most_episodes, under_way)
             self._actors.call(runner, EnvRunnerActor.take, [job.request for job in jobs])
-        for runner in self._roster.serving if self._queue.is_waiting_for_room else ():
+        if not self._queue.wants_room:
+            return
+        for runner in self._roster.serving:  # whose `collect` does not return for room alone
             desk = self._desks[runner]
-            if desk.news and not desk.is_asked_for_room:
-                desk.is_asked_for_room = True
-                self._actors.call(runner, EnvRunnerActor.take, ())
+            if desk.news and not desk.is_until_room:
+                desk.is_until_room = True
+                self._actors.call(runner, EnvRunnerActor.wake)
 
     def _ask_for_news(self, runner: int) -> None:
         """Has a runner tell of the next groups that it finishes, unless it is asked already."""
@@ -192,12 +208,12 @@ class EnvRunnerGroup:
         if desk.news:
             return
         num_groups = min(len(desk.jobs), _MAX_GROUPS_TOLD)
-        desk.is_asked_for_room = self._queue.is_waiting_for_room and runner in self._roster.serving
+        desk.is_until_room = self._queue.wants_room and runner in self._roster.serving
         desk.news = self._actors.call(
             runner,
             EnvRunnerActor.collect,
             num_groups,
-            desk.is_asked_for_room,
+            desk.is_until_room,
             num_returns=1 + num_groups,
             is_beside=True,
         )
@@ -208,13 +224,13 @@ class EnvRunnerGroup:
         (first, *groups), desk.news = desk.news, ()
         try:
             (got,) = self._actors.fetch([first])
-        except (EngineError, WorkerLostError, PayloadLostError) as error:
+        except (EngineError, WorkerLostError) as error:
             self._lose(runner, error)
             return
         for request, report, group in zip(got.requests, got.reports, groups, strict=False):
             job = desk.jobs.pop((request.mode, request.group_id))
-            is_given_up = not report.adapter_versions
-            job.receiver.receive(Played(request, runner, None if is_given_up else group, report))
+            whole = group if report.adapter_versions else None  # else stale, or dropped
+            job.receiver.receive(Played(request, runner, whole, report))
         desk.num_ended = got.num_ended
 
     def _lose(self, runner: int, reason: Exception) -> None:
@@ -229,8 +245,8 @@ class EnvRunnerGroup:
             self.counts["num_redrawn_groups"] += len(jobs)
         if is_engine and any(job.num_failures for job in jobs):
             raise reason
-        for job in jobs:
-            job.num_failures += is_engine
+        for job in jobs if is_engine else ():
+            job.num_failures += 1
         if runner in self._roster.serving:
             self._replace(runner, reason)
         else:

@@ -60,7 +60,7 @@ class Desk:
 
     `capacity` is how many episodes it plays at once; `num_handed` were handed to it since it began,
     `num_ended` of them are over. `news` is what a `collect` under way returns, the groups after the
-    first; `is_asked_for_room`: whether room alone makes it return.
+    first; `is_until_room`: it returns as soon as there is room, too.
     """
 
     capacity: int
@@ -68,7 +68,7 @@ class Desk:
     num_ended: int = 0
     jobs: dict[Key, Job] = field(default_factory=dict)
     news: Sequence[Ref] = ()
-    is_asked_for_room: bool = False
+    is_until_room: bool = False
 
     @property
     def room(self) -> int:
@@ -85,8 +85,8 @@ class WorkQueue:
         self._waiting: deque[Sequence[Job]] = deque()
 
     @property
-    def is_waiting_for_room(self) -> bool:
-        """Whether there are jobs for a runner that has room."""
+    def wants_room(self) -> bool:
+        """Whether there are jobs for the next runner that has room."""
         return bool(self._waiting) and not self._is_deterministic
 
     def add(self, jobs: Sequence[Job], *, is_first: bool = False) -> None:

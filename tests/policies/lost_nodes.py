@@ -152,10 +152,10 @@ def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
             limits.append(settings.env_runners.max_concurrent_episodes)
             return super().make_runner(settings)
 
-        def collect(self, max_groups, has_more):
+        def collect(self, max_groups, until_room):
             if len(limits) <= 4:
                 raise WorkerMemoryError("Ray's memory monitor has ended one of the env runners")
-            return super().collect(max_groups, has_more)
+            return super().collect(max_groups, until_room)
 
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=0")

@@ -123,8 +123,8 @@ def sleeping_kinds(simulation, runner_hosting=IN_THREADS, learner_hosting=IN_THR
             self.engine = SleepingEngine(chat, simulation, 1 + settings.max_adapter_lag)
             return EnvRunner(settings, player=Player(chat, self.engine))
 
-        def collect(self, max_groups, has_more):
-            news, *groups = super().collect(max_groups, has_more)
+        def collect(self, max_groups, until_room):
+            news, *groups = super().collect(max_groups, until_room)
             self.num_calls += 1
             self.news_bytes += len(pickle.dumps(news))
             whole = [group for group in groups if group is not None]

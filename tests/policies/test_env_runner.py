@@ -409,7 +409,7 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, i
     runner.load_adapter(make_version(newest, "run", {}, 1.0))
     played = {}
     while len(played) < 2:
-        got = runner.collect(2, has_more=False)
+        got = runner.collect(2, until_room=False)
         played.update(zip([request.mode for request in got.requests], got.reports, strict=True))
     assert engines[0].asked[:2] == [0, 0] and engines[0].asked[-1] == newest
     assert engines[0].asked == sorted(engines[0].asked)

@@ -60,17 +60,17 @@ def test_an_episode_that_ends_makes_place_for_the_next_one(table):
     table.end((0, 1))
     table.await_play((0, 0), (1, 0), (1, 1))
     table.end((1, 0), (1, 1))
-    groups, num_ended = table.taken.collect(4, has_more=False)
+    groups, num_ended = table.taken.collect(4, until_room=False)
     assert (ids(groups), num_ended) == ([1], 3)
     table.end((0, 0))
-    assert ids(table.taken.collect(4, has_more=False)[0]) == [0]
+    assert ids(table.taken.collect(4, until_room=False)[0]) == [0]
 
 
 def test_room_is_told_of_where_more_work_waits(table):
     table.taken.take([GroupRequest(0, 3)])
     table.await_play((0, 0), (0, 1), (0, 2))
     table.end((0, 2))
-    assert table.taken.collect(4, has_more=True) == ([], 1)
+    assert table.taken.collect(4, until_room=True) == ([], 1)
     table.taken.take([GroupRequest(1, 2)])
     table.await_play((0, 0), (0, 1), (1, 0))
 
@@ -79,17 +79,17 @@ def test_no_more_groups_are_returned_than_asked_for(table):
     table.taken.take([GroupRequest(position, 1) for position in range(3)])
     table.await_play((0, 0), (1, 0), (2, 0))
     table.end((2, 0), (1, 0), (0, 0))
-    first, _ = table.taken.collect(1, has_more=False)
+    first, _ = table.taken.collect(1, until_room=False)
     rest = []
     while len(rest) < 2:
-        rest += table.taken.collect(2, has_more=False)[0]
+        rest += table.taken.collect(2, until_room=False)[0]
     assert sorted(ids(first + rest)) == [0, 1, 2]
 
 
-def test_taking_nothing_wakes_who_waits(table):
+def test_who_waits_can_be_woken(table):
     table.taken.take([GroupRequest(0, 1)])
-    threading.Timer(0.05, table.taken.take, [()]).start()
-    assert table.taken.collect(1, has_more=False) == ([], 0)
+    threading.Timer(0.05, table.taken.wake).start()
+    assert table.taken.collect(1, until_room=False) == ([], 0)
 
 
 def test_a_failure_ends_the_others_and_is_raised_once(table):
@@ -103,11 +103,11 @@ def test_a_failure_ends_the_others_and_is_raised_once(table):
     with closing(taken):
         taken.take([GroupRequest(0, 2), GroupRequest(1, 1)])
         with pytest.raises(ZeroDivisionError, match="of a later group"):
-            taken.collect(1, has_more=True)
+            taken.collect(1, until_room=True)
         assert not taken.under_way
         taken.take([GroupRequest(2, 1)])
         with pytest.raises(ZeroDivisionError):
-            taken.collect(1, has_more=False)
+            taken.collect(1, until_room=False)
 
 
 def test_what_cannot_be_opened_is_raised_too(table):
@@ -115,7 +115,7 @@ def test_what_cannot_be_opened_is_raised_too(table):
     with closing(taken):
         taken.take([GroupRequest(0, 1)])
         with pytest.raises(ZeroDivisionError):
-            taken.collect(1, has_more=False)
+            taken.collect(1, until_room=False)
 
 
 def test_a_gate_waits_for_turns_under_way_and_holds_the_next_ones():

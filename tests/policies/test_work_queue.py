@@ -27,7 +27,7 @@ def test_groups_go_to_the_runner_with_most_room_and_the_rest_waits():
     }
     # room: 8, 16 → 8, 12 → 8, 8 → 4, 8 → 4, 4 → 0, 4 → 0, 0
     assert [positions(desk) for desk in desks] == [[2, 4], [0, 1, 3, 5]]
-    assert [desk.room for desk in desks] == [0, 0] and queue.is_waiting_for_room
+    assert [desk.room for desk in desks] == [0, 0] and queue.wants_room
     desks[0].num_ended = 1  # an episode is over, its group is not
     assert list(queue.hand_out(dict(enumerate(desks)))) == [0]
     assert positions(desks[0]) == [2, 4, 6] and desks[0].room == -3
@@ -54,7 +54,7 @@ def test_a_deterministic_run_has_one_block_for_each_runner_whoever_plays_it():
     desks[0].jobs.clear()
     queue.hand_out({0: desks[0]})
     assert positions(desks[0]) == [1, 3]
-    assert not queue.is_waiting_for_room
+    assert not queue.wants_room
 
 
 def test_a_block_that_comes_back_stays_a_block():

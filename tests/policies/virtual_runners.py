@@ -75,11 +75,14 @@ class VirtualRunner:
             self.waiting.extend((group, sample) for sample in range(request.num_episodes))
             self.num_taken += request.num_episodes
         self._play()
-        self._tell(is_nudged=not requests)
+        self._tell()
 
-    def collect(self, max_groups, has_more, promises):
+    def wake(self):
+        self._tell(is_woken=True)
+
+    def collect(self, max_groups, until_room, promises):
         self.num_calls += 1
-        self.asked = max_groups, has_more, promises
+        self.asked = max_groups, until_room, promises
         self._tell()
 
     def deliver(self, adapter):
@@ -125,13 +128,13 @@ class VirtualRunner:
         self.under_way.remove(group)
         self.finished.append(group)
 
-    def _tell(self, is_nudged=False):
+    def _tell(self, is_woken=False):
         if self.asked is None:
             return
-        max_groups, has_more, promises = self.asked
+        max_groups, until_room, promises = self.asked
         capacity = self.settings.env_runners.max_concurrent_episodes
-        has_room = has_more and self.num_taken - self.num_ended < capacity
-        if not (self.finished or has_room or is_nudged):
+        has_room = until_room and self.num_taken - self.num_ended < capacity
+        if not (self.finished or has_room or is_woken):
             return
         self.asked = None
         told = [self.finished.popleft() for _ in range(min(max_groups, len(self.finished)))]
@@ -205,8 +208,8 @@ class VirtualRunners(_VirtualActors):
         promises, runner = [Promise() for _ in range(num_returns)], self.runners[index]
         if method.__name__ == "collect":
             runner.collect(*args, promises)
-        elif method.__name__ == "take":
-            promises[0].set(runner.take(*args))
+        elif method.__name__ in ("take", "wake"):
+            promises[0].set(getattr(runner, method.__name__)(*args))
         else:
             (adapter,), _ = args
             promises[0].set(runner.deliver(adapter.value))

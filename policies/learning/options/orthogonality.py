@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_WEIGHTS, LORA_A
-from agentpeft.policies.learning.objective import Totals
+from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.models.lora import Policy, read_weights
 from agentpeft.policies.settings.config import LoraSettings
 

@@ -2,7 +2,7 @@
 
 A group's prompt and equal answers of it are computed once (`layouts`), and logits only at positions
 that predict a sampled token. All of it is exact: losses and gradients are those of running every
-sequence alone, but for the order of summation.
+sequence alone, but for the order of summation. (Dropout of LoRA, if any, falls otherwise.)
 """
 
 from collections.abc import Sequence

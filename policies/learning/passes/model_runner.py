@@ -6,11 +6,9 @@ Only models that change their logits have them made, (U, V); others: `linear_log
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.critic import Critic, Pass
@@ -19,12 +17,13 @@ from agentpeft.policies.learning.objective import (
     Objective,
     Outputs,
     PolicyOutputs,
-    Totals,
 )
+from agentpeft.policies.learning.passes.logits import compute_logits
 from agentpeft.policies.learning.passes.micro_batch_size import MicroBatchSize
 from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.passes.sharded_base import REHEARSED, ShardedBase
 from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
@@ -38,8 +37,9 @@ from agentpeft.policies.settings.config import Settings
 class ModelRunner:
     """Runs a policy's model, and its critic, forwards and backwards.
 
-    Where memory runs out it begins again with smaller micro-batches (`size`), over a sharded base
-    together with all other learners.
+    Where memory runs out a pass begins again, from no gradients, with micro-batches of half the
+    tokens (`size`; below 64 tokens the error is raised), over a sharded base together with all
+    other learners. They grow again after calm updates.
     """
 
     def __init__(
@@ -173,30 +173,3 @@ class ModelRunner:
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
         return make_micro_batches(members, self.size.max_tokens, self._layout, self._device)
-
-
-def compute_logits(
-    model: nn.Module, head: nn.Module, batch: MicroBatch, has_logits: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Returns the logits (U, V), float32, of the needed positions, and their states (U, H).
-
-    The states are what `head`, the output layer, reads. Without `has_logits` that layer computes
-    nothing, and the logits are (0, V). A packed batch runs under `packed_attention`. What the model
-    does after the output layer (soft caps, scales) still happens.
-    """
-    states: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        del module
-        states.append(args[0].flatten(0, 1).index_select(0, batch.needed))
-        return (states[-1][None] if has_logits else states[-1][None, :0],)
-
-    extra: dict[str, Any] = {}
-    if batch.rows.packing is not None:
-        extra = {"position_ids": batch.rows.position_ids, "packing": batch.rows.packing}
-    handle = head.register_forward_pre_hook(keep)
-    try:
-        logits = model(input_ids=batch.rows.token_ids, use_cache=False, **extra).logits[0]
-    finally:
-        handle.remove()
-    return logits.float(), states[0]

@@ -38,7 +38,7 @@ class TakenGroups:
         self._num_taken = self._num_ended = 0  # episodes
         self._failure: BaseException | None = None
         self._is_failing = False
-        self._is_nudged = False
+        self._is_woken = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
@@ -49,33 +49,33 @@ class TakenGroups:
         return self._under_way
 
     def take(self, requests: Sequence[GroupRequest]) -> None:
-        """Begins to play groups, in order, each episode once there is room for it.
-
-        Without `requests`, a `collect` that waits returns at once.
-        """
+        """Begins to play groups, in order, each episode once there is room for it."""
         with self._news:
             self._num_taken += sum(request.num_episodes for request in requests)
-            if not requests:
-                self._is_nudged = True
-                self._news.notify_all()
         self._loop.call_soon_threadsafe(self._start, self._begin(tuple(requests)))
 
-    def collect(self, max_groups: int, has_more: bool) -> tuple[list[OpenGroup], int]:
+    def wake(self) -> None:
+        """Has the `collect` that waits, or the next one, return at once."""
+        with self._news:
+            self._is_woken = True
+            self._news.notify_all()
+
+    def collect(self, max_groups: int, until_room: bool) -> tuple[list[OpenGroup], int]:
         """Waits for finished groups; returns them, and how many episodes are over so far.
 
-        There are `max_groups` at most. With `has_more`, room for another episode is worth returning
-        for too. Raises: what playing raised.
+        There are `max_groups` at most. With `until_room` it returns without any as soon as there is
+        room for another episode. Raises: what playing raised.
         """
         with self._news:
             self._news.wait_for(
                 lambda: (
                     self._failure
                     or self._finished
-                    or self._is_nudged
-                    or (has_more and self._has_room)
+                    or self._is_woken
+                    or (until_room and self._has_room)
                 )
             )
-            self._is_nudged = False
+            self._is_woken = False
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 self._is_failing = False
