@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -18,6 +19,9 @@ from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import owned_children
+
+if TYPE_CHECKING:  # it imports vllm, which reads the environment
+    from agentpeft.policies.engines.vllm.process import VllmProcess
 
 VARIABLES = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -46,7 +50,15 @@ def _read_generation_config(folder: Path) -> GenerationConfig | None:
 
 
 def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSettings) -> Engine:
-    """Returns an engine over a saved model; its process ends with this one, however that ends.
+    """Returns an engine over a saved model, with a process of its own. Raises: SettingsError."""
+    process = start_process(folder, settings)
+    from agentpeft.policies.engines.vllm.engine import VllmEngine  # vllm reads the environment
+
+    return VllmEngine(process, stop_token_ids, settings)
+
+
+def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
+    """Returns vLLM over a saved model; its process ends with this one, however that ends.
 
     On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
     """
@@ -58,9 +70,9 @@ def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSett
     claim = CoreClaim(0 if settings.gpu_share else num_cores)
     try:
         with owned_children(variables, claim.cores):
-            from agentpeft.policies.engines.vllm.engine import VllmEngine
+            from agentpeft.policies.engines.vllm.process import VllmProcess
 
-            return VllmEngine(folder, stop_token_ids, settings, claim)
+            return VllmProcess(folder, settings, claim)
     except BaseException:
         claim.close()
         raise

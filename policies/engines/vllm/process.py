@@ -1,0 +1,220 @@
+"""`VllmProcess`: vLLM's `AsyncLLM` and the event loop that asks it (the only door to vllm).
+
+vLLM's own part runs in one process beside this one, on CPUs too: a second one for its worker would
+share memory with it by polling, on cores that the model needs. That process ends with this one.
+Over several GPUs it has a process for each besides, which ends with it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from vllm import SamplingParams, TokensPrompt
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.engines.vllm.cores import CoreClaim
+from agentpeft.policies.engines.vllm.settings import VllmSettings
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+
+T = TypeVar("T")
+Slot: TypeAlias = LoRARequest
+"""An adapter that vLLM holds, under a name that was never used before."""
+_CLOSE_S = 5.0
+
+
+class VllmProcess:
+    """vLLM over one base, for the engines of one run or of several (`VllmEngine`).
+
+    Its methods but `close` run in its event loop: hand them to `submit`. `fault` says why it serves
+    no more. `num_engines`: how many engines it has.
+    """
+
+    def __init__(self, folder: Path, settings: VllmSettings, claim: CoreClaim) -> None:
+        """Starts vLLM on a saved model. `claim` is closed with it.
+
+        Raises: SettingsError where it does not start.
+        """
+        self.settings, self._claim = settings, claim
+        self.fault: str | None = None
+        self.num_engines = 0
+        self._num_loaded = self._num_asked = 0
+        self._slots: set[int] = set()
+        self._filling = asyncio.Lock()
+        is_on_gpu = settings.gpu_share > 0
+        if current_platform.is_cpu() == is_on_gpu:
+            build, where = ("CPUs", "a GPU") if is_on_gpu else ("GPUs", "none")
+            raise SettingsError(
+                f"the vllm that is installed is built for {build}, and "
+                f"env_runners.num_gpus_per_env_runner asks for {where}"
+            )
+        try:
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings.engine_args(folder)))
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise SettingsError(
+                f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "
+                "env_runners.kv_cache_gib or take fewer env runners)"
+            ) from None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Has the event loop run one of the methods below."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def sample(
+        self,
+        request: GenerationRequest,
+        max_tokens: int,
+        stops: Sequence[int],
+        slot: Slot | None,
+        salt: str,
+    ) -> tuple[Ids, Floats]:
+        """Returns sampled ids and their log-probabilities; `salt` names prompts to be shared.
+
+        Raises: EngineError.
+        """
+        params = SamplingParams(
+            temperature=request.temperature,
+            seed=int(np.random.SeedSequence(request.seed).generate_state(1)[0]),
+            max_tokens=max_tokens,
+            stop_token_ids=list(stops),
+            ignore_eos=True,  # what stops is said above
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        (sampled,) = (await self._ask(request.prompt_ids, params, salt, slot)).outputs
+        ids = np.array(sampled.token_ids, np.int64)
+        logprobs = np.array(sampled.logprobs.logprobs, np.float32)
+        if len(logprobs) != len(ids) or not np.isfinite(logprobs).all():
+            raise EngineError("the model's log-probabilities are not finite")
+        return ids, logprobs
+
+    async def score(self, sequences: Sequence[Ids], slot: Slot | None) -> list[Floats]:
+        """Returns the log-probabilities of each sequence's tokens but the first.
+
+        Raises: EngineError.
+        """
+        if self.settings.serving == "native" and not self.settings.gpu_share:
+            # vLLM's LoRA kernels for CPUs fail at prompts' logits of several requests together
+            return [await self._score(ids, slot) for ids in sequences]
+        return list(await asyncio.gather(*(self._score(ids, slot) for ids in sequences)))
+
+    async def _score(self, ids: Ids, slot: Slot | None) -> Floats:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        # Keys and values under a name of their own are nobody's older ones
+        output = await self._ask(ids, params, f"score-{self._num_asked}", slot)
+        return np.array(output.prompt_logprobs.logprobs[: len(ids) - 1], np.float32)
+
+    async def _ask(
+        self, ids: Ids, params: SamplingParams, salt: str, slot: Slot | None
+    ) -> RequestOutput:
+        self._num_asked += 1
+        prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
+        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=slot)
+        try:
+            (output,) = [output async for output in outputs]
+        except (EngineDeadError, EngineGenerateError, ValueError) as error:
+            raise EngineError(f"vLLM failed: {type(error).__name__}: {error}") from None
+        return output
+
+    async def receive(self, folder: Path, is_fused: bool) -> dict[str, Any]:
+        """Has vLLM's workers read an adapter; returns what they answer. Raises: EngineError."""
+        return _agreed(
+            await self._call(
+                lambda: self._llm.collective_rpc("receive_adapter", args=(str(folder), is_fused))
+            )
+        )
+
+    async def fill_slot(self, name: str, folder: Path, emptied: Sequence[Slot]) -> Slot:
+        """Empties slots, and fills one under a name and an id that were never used.
+
+        Raises: EngineError, and where vLLM holds other adapters than it was given.
+        """
+        async with self._filling:  # or one engine's adapter would be in the way of another's check
+            await self._empty(emptied)
+            self._num_loaded += 1
+            new = LoRARequest(f"{name}-{self._num_loaded}", self._num_loaded, str(folder))
+            self._slots.add(new.lora_int_id)
+            try:
+                await self._call(partial(self._llm.add_lora, new))
+                if (found := set(await self._call(self._llm.list_loras))) != self._slots:
+                    raise EngineError(f"vLLM serves the adapters {found}, not {self._slots}")
+            except BaseException:
+                await self._empty([new])
+                raise
+            return new
+
+    async def empty_slots(self, slots: Sequence[Slot]) -> None:
+        """Has vLLM forget adapters. Raises: EngineError."""
+        async with self._filling:
+            await self._empty(slots)
+
+    async def _empty(self, slots: Sequence[Slot]) -> None:
+        for old in slots:
+            self._slots.discard(old.lora_int_id)
+            await self._call(partial(self._llm.remove_lora, old.lora_int_id))
+
+    async def forget_prompts(self) -> bool:
+        """Drops all keys and values; False where requests are under way. Raises: EngineError."""
+        return bool(await self._call(self._llm.reset_prefix_cache))
+
+    def close(self) -> None:
+        """Ends vLLM's process; requests under way fail. Idempotent."""
+        if self.fault:
+            return
+        self.fault = "the engine is closed"
+        self.submit(self._stop()).result()
+        self._llm.shutdown(timeout=_CLOSE_S)
+        del self._llm  # at the interpreter's end it would look for modules that are gone
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._claim.close()
+
+    async def _call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await function()
+        except EngineDeadError as error:
+            raise EngineError(f"vLLM's process is gone: {error}") from None
+
+    async def _stop(self) -> None:
+        """Ends what runs in the loop, this apart."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def _agreed(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what all workers answer. Raises: EngineError on an error, or where they differ."""
+    for answer in answers:
+        if "error" in answer:
+            raise EngineError(str(answer["error"]))
+    receipts = [{n: v for n, v in answer.items() if n != "served_effect"} for answer in answers]
+    if any(receipt != receipts[0] for receipt in receipts):
+        raise EngineError(f"vLLM's workers have received different adapters: {receipts}")
+    return answers[0]
