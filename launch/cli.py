@@ -34,6 +34,7 @@ COMMANDS = {
     "report": "Writes a run, or several, as one HTML page.",
     "export": "Writes a run's episodes as a data set in TRL's formats.",
     "doctor": "Says what works on this machine, and what to do about the rest.",
+    "engines": "Serves engines that several runs share: one base, all adapters.",
     "serve": "Serves environments to others over HTTP and WebSocket (OpenEnv).",
     "mcp": "Plays an environment's tasks for agents that call tools over MCP.",
     "training-tool": "Serves training as a tool to agents, over MCP on standard input.",

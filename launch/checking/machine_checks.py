@@ -77,8 +77,9 @@ Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 def check_packages(machine: Machine) -> Iterator[Finding]:
     """Versions that the config needs, and wheels that do not go together."""
     has, settings = machine.packages, machine.settings
+    own = settings.env_runners
     asked = {
-        "vllm": settings.env_runners.engine == "vllm",
+        "vllm": own.engine == "vllm" and own.shared_engines is None,
         "quantize": settings.model.load_in_4bit,
         "wandb": settings.output.wandb != "off",
     }

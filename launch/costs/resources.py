@@ -81,6 +81,8 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     served = num_base * (runner_dtype.itemsize if settings.model.load_in_4bit else size) / _MIB
     num_copies = (2 if is_copied else 1) - (1 if _is_base_shared(settings, *devices) else 0)
     weights = num_copies * served / num_parts
+    if settings.env_runners.shared_engines is not None:  # both are the engines'
+        weights = mib["kv_cache"] = 0.0
     # Its cache is copied into a larger one where episodes join that need more room
     mib["env_runner"] = weights + mib["adapter"] + (1 if is_vllm else 2) * mib["kv_cache"]
     return mib

@@ -35,6 +35,10 @@ def make_player(
     `base` None is the settings' model; `make_engine` None is the settings' engine.
     """
     own = settings.env_runners
+    if base is None and own.shared_engines is not None:
+        from agentpeft.policies.engines.shared.group import start_shared
+
+        return Player(*start_shared(settings))
     if base is None and own.engine == "vllm":
         from agentpeft.policies.engines.vllm.start import start_vllm
 

@@ -320,6 +320,10 @@ class EnvRunnerSettings(Section):
     """`transformers` and [`vllm`](vllm.md) sample from the model; `scripted` plays the
     oracle.
     """
+    shared_engines: str | None = Field(default=None, min_length=1)
+    """Name of [engines that other runs use too](vllm.md#engines-that-runs-share): each runner plays
+    with one of them, in LoRA slots of its own. None: each has an engine of its own.
+    """
     serving: Literal["auto", "native", "fused"] = "auto"
     """How an adapter is served: `native` in LoRA layers, `fused` into the weights. Auto is
     `native` over a base in bfloat16, else `fused`
@@ -355,6 +359,8 @@ class EnvRunnerSettings(Section):
         """Yields what cannot work or has no effect in `run`."""
         if self.engine != "vllm" and self.kv_cache_gib is not None:
             yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
+        if self.shared_engines is not None:
+            yield from self._conflicts_of_sharing(run)
         if self.engine == "scripted" and self.serving != "auto":
             yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
         num_gpus = self.num_gpus_per_env_runner
@@ -385,6 +391,20 @@ class EnvRunnerSettings(Section):
             yield (
                 "env_runners.temperature 0 always samples the same episode: RL needs > 0 "
                 "(evaluation is greedy by itself)"
+            )
+
+    def _conflicts_of_sharing(self, run: "Settings") -> Iterator[str]:
+        name = f"env_runners.shared_engines {self.shared_engines!r}"
+        if self.engine != "vllm":
+            yield f"{name}: the engines are vLLM's, set env_runners.engine = 'vllm'"
+        if self.serving == "fused" or not run.lora.use_lora:
+            yield f"{name}: they serve adapters in slots, neither fused nor all weights"
+        if self.num_env_runners == 0:
+            yield f"{name}: they are in a Ray cluster, and env_runners.num_env_runners is 0"
+        if self.num_gpus_per_env_runner > 0 or self.kv_cache_gib is not None:
+            yield (
+                f"{name}: GPUs and memory for keys and values are the engines', so leave "
+                "env_runners.num_gpus_per_env_runner and env_runners.kv_cache_gib out"
             )
 
 

@@ -326,16 +326,21 @@ class RayActors:
         )
 
     def _start_actor(self, index: int) -> Any:
-        variables = dict.fromkeys(_THREAD_VARIABLES, str(self._spec.num_threads))
+        variables = process_variables(self._spec.num_threads)
         options: dict[str, Any] = {
             "num_cpus": self._spec.num_cpus,
             "num_gpus": self._spec.num_gpus,
-            "runtime_env": {"env_vars": variables | _SILENT},  # read when torch is imported
+            "runtime_env": {"env_vars": variables},
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
         actor = ray.remote(concurrency_groups={_HEALTH: 1, _BESIDE: 1})(self._spec.kind)  # type: ignore[call-overload]
         return self._ask("starting an actor", lambda: actor.options(**options).remote())
+
+
+def process_variables(num_threads: int) -> dict[str, str]:
+    """Returns what an actor's process has in its environment, where torch and others read it."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(num_threads)) | _SILENT
 
 
 def node_address() -> str:

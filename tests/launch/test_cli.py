@@ -52,6 +52,7 @@ def test_every_command_has_its_own_help_that_needs_no_torch(name):
         (["report", "nowhere"], "error: no run in 'nowhere'"),
         (["doctor", "--what"], "error: no such option: --what; see agentpeft doctor --help\n"),
         (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),
+        (["engines", "arithmetic_add"], "error: runs share engines in a cluster: name one"),
         (["trian"], "error: no such command 'trian'. Did you mean 'train'?"),
     ],
 )

@@ -111,9 +111,6 @@ class VllmProcess:
 
         Raises: EngineError.
         """
-        if self.settings.serving == "native" and not self.settings.gpu_share:
-            # vLLM's LoRA kernels for CPUs fail at prompts' logits of several requests together
-            return [await self._score(ids, slot) for ids in sequences]
         return list(await asyncio.gather(*(self._score(ids, slot) for ids in sequences)))
 
     async def _score(self, ids: Ids, slot: Slot | None) -> Floats:

@@ -39,14 +39,14 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     """
     check_vllm()
     folder, tokenizer = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
-    stops = stop_tokens_of(_read_generation_config(folder))
-    chat = open_chat(tokenizer, settings, stops)
+    chat = open_chat(tokenizer, settings, read_stop_tokens(folder))
     return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
 
 
-def _read_generation_config(folder: Path) -> GenerationConfig | None:
-    has_one = (folder / GENERATION_CONFIG_NAME).is_file()
-    return GenerationConfig.from_pretrained(folder) if has_one else None
+def read_stop_tokens(folder: Path) -> tuple[int, ...]:
+    """Returns the stop tokens that a saved model's generation config names."""
+    has_config = (folder / GENERATION_CONFIG_NAME).is_file()
+    return stop_tokens_of(GenerationConfig.from_pretrained(folder) if has_config else None)
 
 
 def start_engine(folder: Path, stop_token_ids: Iterable[int], settings: VllmSettings) -> Engine:

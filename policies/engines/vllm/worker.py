@@ -48,10 +48,24 @@ class AdapterReceiver:
             adapter = read_adapter(Path(folder))
             base = CheckpointFiles(Path(self.model_config.model), self.model_config.dtype, "cpu")
             check_fits(base.shapes(), adapter)
+            self._leave_logits(adapter)
             effect = self._fuse(base, adapter) if is_fused else self._find_effect(adapter)
         except EngineError as error:
             return {"error": str(error)}
         return {**vars(ack_of(adapter)), "served_effect": effect.share}
+
+    def _leave_logits(self, adapter: AdapterVersion) -> None:
+        """Takes LoRA off the output layer, which no adapter changes.
+
+        vLLM has it there for some models (Llama). Its kernel takes the rows of all logits for those
+        of sampled tokens: a prompt's logits beside another request end vLLM on a CPU.
+        """
+        model = self.model_runner.get_model()
+        if any("lm_head" in name for name in adapter.weights):
+            return
+        for name, module in list(model.named_modules()):
+            if type(module).__name__ == "LogitsProcessorWithLoRA":
+                model.set_submodule(name, module.base_layer)
 
     def _find_effect(self, adapter: AdapterVersion) -> ServedEffect:
         dtype = self.model_config.dtype

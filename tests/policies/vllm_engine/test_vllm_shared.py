@@ -5,7 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vllm_parts import BOTH, STOP, full_logprobs, make_adapter, make_model, request_of
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from vllm_parts import (
+    BOTH,
+    CONTEXT,
+    STOP,
+    VOCAB,
+    full_logprobs,
+    make_adapter,
+    make_model,
+    prompt_of,
+    request_of,
+)
 
 from agentpeft.policies.engines.vllm.start import start_process
 from agentpeft.policies.errors import EngineError
@@ -89,6 +101,38 @@ def test_a_runs_adapter_is_loaded_while_the_others_requests_are_under_way(engine
 
     assert difference(adapter_of(0, 1), request, asyncio.run(load_meanwhile())) < 1e-4
     first.update_sessions(closed=["long"])
+
+
+def test_a_llama_is_scored_while_others_play(vllm, tmp_path):
+    """vLLM has LoRA on its output layer, whose kernel for CPUs takes no prompt beside others."""
+    from agentpeft.policies.engines.vllm.engine import VllmEngine
+
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    limits = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**sizes, **heads, **limits)).save_pretrained(tmp_path)
+    process = start_process(tmp_path, replace(BOTH["native"], num_adapters=2))
+    own = replace(BOTH["native"], num_adapters=1)
+    first, second = [VllmEngine(process, [STOP], own, owns_process=False) for _ in range(2)]
+    for run, engine in enumerate((first, second)):
+        engine.load_adapter(adapter_of(run, 1))
+    prompts = [prompt_of(length) for length in (10, 20, 30)]
+    requests = [request_of(f"s{n}", seed=(n,), max_new_tokens=100) for n in range(4)]
+
+    async def score_meanwhile():
+        alone = await second.score(prompts)
+        first.update_sessions(opened=[request.session for request in requests])
+        playing = asyncio.ensure_future(asyncio.gather(*map(first.generate, requests)))
+        await asyncio.sleep(0.01)
+        beside = await second.score(prompts)
+        assert not playing.done()
+        await playing
+        return alone, beside
+
+    for alone, beside in zip(*asyncio.run(score_meanwhile()), strict=True):
+        assert np.abs(alone - beside).max() < 1e-5
+    process.close()
 
 
 def test_an_engine_that_is_closed_leaves_its_slots_to_the_next(engines, process):

@@ -1,0 +1,1 @@
+"""Engines that several runs share: one base, and the adapters of all."""

@@ -1,0 +1,212 @@
+"""`EngineHost`: one vLLM, and an engine over it for each env runner that asks for one.
+
+The runners are of several runs. They share the base's weights and the memory for keys and values;
+each has LoRA slots of its own (`VllmEngine`). Who is not heard of for `LEASE_S` seconds, as after
+`kill -9`, loses its slots once another needs them.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.engines.vllm.settings import VllmSettings
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+)
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.owned_process import end_with
+
+if TYPE_CHECKING:  # it imports vllm
+    from agentpeft.policies.engines.vllm.engine import VllmEngine
+    from agentpeft.policies.engines.vllm.process import VllmProcess
+
+LEASE_S = 20.0
+BEAT_S = 4.0
+"""How often a runner tells that it is there."""
+
+
+class NoSlotError(EngineError):
+    """All slots are taken; some may be free later."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a runner needs: of which base, up to which rank, how many adapter versions at once.
+
+    `run` is for messages. `max_context_tokens` None is the model's own limit.
+    """
+
+    run: str
+    base: str
+    dtype: str
+    rank: int
+    num_versions: int
+    max_context_tokens: int | None
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostState:
+    """How many LoRA slots are free, and how many runners each run has here."""
+
+    num_free: int
+    runs: dict[str, int]
+
+
+@dataclass(eq=False)
+class _Tenant:
+    run: str
+    engine: "VllmEngine"
+    heard_s: float
+
+
+class EngineHost:
+    """Serves runners by name: each calls `attach` first, and `keep` now and then.
+
+    All methods are for Ray's event loop. Raises: EngineError where a runner is not known, as after
+    this process was begun anew.
+    """
+
+    def __init__(self, settings: Settings, num_slots: int) -> None:
+        """`num_slots`: how many adapter versions are served at once, of all runs together."""
+        self._settings, self._num_slots = settings, num_slots
+        self._starting = asyncio.Lock()
+        self._process: VllmProcess | None = None
+        self._tenants: dict[str, _Tenant] = {}
+
+    async def start(self) -> HostState:
+        """Starts vLLM, unless it runs. Raises: SettingsError."""
+        await self._started()
+        return await self.look()
+
+    async def look(self) -> HostState:
+        """Returns what is free, and who is here."""
+        runs = Counter(tenant.run for tenant in self._tenants.values())
+        return HostState(self._num_free, dict(runs))
+
+    async def attach(self, name: str, wish: Wish) -> None:
+        """Gives a runner an engine. Raises: SettingsError on what does not fit, NoSlotError."""
+        from agentpeft.policies.engines.vllm.engine import VllmEngine
+
+        process = await self._started()
+        own = _fit(wish, process.settings, self._base)
+        await self._make_room(wish.num_versions)
+        engine = VllmEngine(process, wish.stop_token_ids, own, owns_process=False)
+        self._tenants[name] = _Tenant(wish.run, engine, time.monotonic())
+
+    async def keep(self, name: str) -> None:
+        """Notes that a runner is there."""
+        self._find(name)
+
+    async def detach(self, name: str) -> None:
+        """Frees a runner's slots."""
+        if tenant := self._tenants.pop(name, None):
+            await asyncio.to_thread(tenant.engine.close)
+
+    async def close_sessions(self, name: str, sessions: Sequence[str]) -> None:
+        """Forgets a runner's sessions; what they asked for is cancelled."""
+        if name in self._tenants:
+            self._find(name).update_sessions(closed=sessions)
+
+    async def generate(self, name: str, request: GenerationRequest) -> Completion:
+        """As `Engine.generate`; opens the session."""
+        engine = self._find(name)
+        engine.update_sessions(opened=[request.session])
+        return await engine.generate(request)
+
+    async def load_adapter(self, name: str, adapter: AdapterVersion) -> tuple[AdapterAck, float]:
+        """As `Engine.load_adapter`; returns the served effect too."""
+        engine = self._find(name)
+        return await asyncio.to_thread(engine.load_adapter, adapter), engine.served_effect
+
+    async def score(self, name: str, sequences: Sequence[Ids]) -> list[Floats]:
+        """As `Engine.score`."""
+        return await self._find(name).score(sequences)
+
+    def close(self) -> None:
+        """Ends vLLM; idempotent."""
+        if self._process is not None:
+            self._process.close()
+
+    @property
+    def _num_free(self) -> int:
+        taken = sum(tenant.engine.num_versions for tenant in self._tenants.values())
+        return self._num_slots - taken
+
+    def _find(self, name: str) -> "VllmEngine":
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            raise EngineError("the shared engine was begun anew, and has no adapters of this run")
+        tenant.heard_s = time.monotonic()
+        return tenant.engine
+
+    async def _make_room(self, num_slots: int) -> None:
+        """Takes the slots of those that are silent, if they are needed. Raises: NoSlotError."""
+        earliest_s = time.monotonic() - LEASE_S
+        for name, tenant in list(self._tenants.items()):
+            if self._num_free < num_slots and tenant.heard_s < earliest_s:
+                await self.detach(name)
+        if self._num_free < num_slots:
+            raise NoSlotError(
+                f"a runner needs {num_slots} slots for adapters, and of {self._num_slots} "
+                f"{self._num_free} are free (runners: {(await self.look()).runs})"
+            )
+
+    async def _started(self) -> "VllmProcess":
+        async with self._starting:
+            if self._process is None:
+                end_with(os.getppid())  # Ray's process on this machine
+                self._process = await asyncio.to_thread(self._start)
+            return self._process
+
+    def _start(self) -> "VllmProcess":
+        from agentpeft.policies.engines.vllm.settings import read_vllm_settings
+        from agentpeft.policies.engines.vllm.start import check_vllm, start_process
+        from agentpeft.policies.models.load import find_served_base
+
+        check_vllm()
+        settings = self._settings
+        folder, _ = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
+        self._base = base_name(folder.name, settings)
+        own = read_vllm_settings(settings, folder)
+        return start_process(folder, replace(own, num_adapters=self._num_slots))
+
+
+def base_name(folder: str, settings: Settings) -> str:
+    """Returns what tells a base from others, on all machines: its folder's name, and 4 bits.
+
+    The hub names a folder by its revision, the built-in model's names all that it was made with.
+    """
+    return f"{settings.model.name} in 4 bits" if settings.model.load_in_4bit else folder
+
+
+def _fit(wish: Wish, settings: VllmSettings, base: str) -> VllmSettings:
+    """Returns the settings of a runner's engine. Raises: SettingsError."""
+    limit = wish.max_context_tokens or settings.max_context_tokens
+    faults = {
+        f"its base is {wish.base}, and the engines' is {base}": wish.base != base,
+        f"model.dtype is {wish.dtype}, and theirs {settings.dtype}": (
+            wish.dtype not in ("auto", settings.dtype)
+        ),
+        f"lora.rank is {wish.rank}, and they have slots for rank {settings.max_rank}": (
+            wish.rank > settings.max_rank
+        ),
+        f"env_runners.max_context_tokens is {limit}, and theirs {settings.max_context_tokens}": (
+            limit > settings.max_context_tokens
+        ),
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise SettingsError(f"the run {wish.run!r} cannot share engines: {fault}")
+    return replace(settings, num_adapters=wish.num_versions, max_context_tokens=limit)
