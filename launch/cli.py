@@ -46,6 +46,7 @@ _MODULES = {
     "diff": "reporting.diff",
     "replay": "playing.replay",
     "play": "playing.play",
+    "engines": "serving.shared_engines",
     "mcp": "serving.mcp_server",
     "training-tool": "agent_tool.tool_server",
 }

@@ -1,6 +1,6 @@
 """Actors as Ray runs them: placed, called within limits of time, watched, replaced and ended.
 
-The only door to Ray of this room. Ray's errors become ours here.
+Here Ray's errors become ours. Engines that runs share are actors apart: `engines.shared.group`.
 """
 
 import logging

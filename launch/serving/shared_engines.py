@@ -13,13 +13,9 @@ output is one JSON line, once the engines serve; then it says on standard error 
 Ctrl-C or SIGTERM ends the engines.
 """
 
-import agentpeft.launch  # noqa: F401 (takes this folder off the path, before all others)
-
-# isort: split
 import json
 import logging
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +30,7 @@ from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 if TYPE_CHECKING:  # it imports torch
     from agentpeft.policies.engines.shared.group import SharedEngines
 
-logger = logging.getLogger("agentpeft.launch.engines")  # also where this file is the program
+logger = logging.getLogger(__name__)
 main = CommandLine()
 _LOOK_S = 2.0
 
@@ -90,7 +86,3 @@ def _watch(shared: "SharedEngines", slots: int) -> None:
             logger.info(line)
         before = now
         time.sleep(_LOOK_S)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
