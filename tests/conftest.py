@@ -28,6 +28,7 @@ LONGEST = (
     "test_vllm_engine",
     "test_vllm_endpoint",
     "test_vllm_killed_parts",
+    "test_vllm_shared_runs",
     "test_lifelong",
     "test_trainers",
     "test_stopping",

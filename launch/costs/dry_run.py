@@ -2,6 +2,7 @@
 
 import sys
 
+from agentpeft.envs import SettingsError
 from agentpeft.launch.costs.resources import describe_memory
 from agentpeft.policies.settings.config import Settings
 
@@ -10,8 +11,10 @@ def show_dry_run(settings: Settings, measure: bool) -> None:
     """Prints the settings as TOML, with the memory they need in its comments.
 
     With `measure` also the time, for which task files, and the built-in model, are made where they
-    are missing. Raises: what `measure_run_time` raises.
+    are missing. Raises: SettingsError, and what `measure_run_time` raises.
     """
+    if measure and settings.env_runners.shared_engines is not None:
+        raise SettingsError("--measure: how fast engines are that others use too is not known")
     print(settings.to_toml())
     for line in describe_memory(settings):
         print(f"# {line}")

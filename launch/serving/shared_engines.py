@@ -48,6 +48,8 @@ def engines(
     ] = None,
 ) -> int:
     """Starts the engines, and serves until it is stopped."""
+    from agentpeft.launch.checking.preparation import prepare_tiny
+    from agentpeft.launch.data.task_files import with_task_files
     from agentpeft.launch.run.ray_session import ray_session
     from agentpeft.policies.engines.shared.group import SharedEngines
 
@@ -58,12 +60,15 @@ def engines(
         )
     configs, overrides = split_settings(words)
     settings = read_start(configs, [*overrides, "env_runners.engine=vllm"]).settings
+    settings = with_task_files(settings)
     if not settings.lora.use_lora:
         raise SettingsError("lora.use_lora is false: only adapters are served side by side")
     signals = StopSignals()
     try:
         with signals.handle(), ray_session(address, Path(settings.output.dir)):
             signals.take_back()
+            with signals.immediately():
+                prepare_tiny(settings)
             with signals.immediately(), SharedEngines(settings, name, slots) as shared:
                 told = {"name": name, "engines": len(shared.look()), "slots": slots}
                 print(json.dumps(told), flush=True)
@@ -80,7 +85,7 @@ def _watch(shared: "SharedEngines", slots: int) -> None:
         now = [
             f"engine {number}: {slots - state.num_free} of {slots} slots taken "
             f"({', '.join(f'{run}: {count}' for run, count in state.runs.items()) or 'no runs'})"
-            for number, state in enumerate(shared.look())
+            for number, state in shared.look().items()
         ]
         for line in [line for line in now if line not in before]:
             logger.info(line)

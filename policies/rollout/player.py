@@ -35,11 +35,11 @@ def make_player(
     `base` None is the settings' model; `make_engine` None is the settings' engine.
     """
     own = settings.env_runners
-    if base is None and own.shared_engines is not None:
-        from agentpeft.policies.engines.shared.group import start_shared
+    if base is None and make_engine is None and own.engine == "vllm":
+        if own.shared_engines is not None:
+            from agentpeft.policies.engines.shared.group import start_shared
 
-        return Player(*start_shared(settings))
-    if base is None and own.engine == "vllm":
+            return Player(*start_shared(settings))
         from agentpeft.policies.engines.vllm.start import start_vllm
 
         return Player(*start_vllm(settings))

@@ -15,6 +15,7 @@ from agentpeft.launch.run.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
+DRY, SHARED = ["train", "arithmetic_add", "--dry-run"], "env_runners.shared_engines=sweep"
 RUN = "import sys\n{before}\nfrom agentpeft.launch.cli import main\nsys.exit(main({words!r}))"
 
 
@@ -52,6 +53,7 @@ def test_every_command_has_its_own_help_that_needs_no_torch(name):
         (["report", "nowhere"], "error: no run in 'nowhere'"),
         (["doctor", "--what"], "error: no such option: --what; see agentpeft doctor --help\n"),
         (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),
+        ([*DRY, "env_runners.engine=vllm", SHARED, "--measure"], "error: --measure: how fast"),
         (["engines", "arithmetic_add"], "error: runs share engines in a cluster: name one"),
         (["trian"], "error: no such command 'trian'. Did you mean 'train'?"),
     ],

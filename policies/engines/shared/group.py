@@ -4,6 +4,7 @@
 one: an engine like any other, whose calls go to the host.
 """
 
+import asyncio
 import logging
 import math
 import random
@@ -15,8 +16,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util import list_named_actors
+from transformers import AutoConfig
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.protocol import Engine
@@ -38,7 +41,7 @@ from agentpeft.policies.messages import (
     GenerationRequest,
     Ids,
 )
-from agentpeft.policies.models.load import find_served_base
+from agentpeft.policies.models.load import choose_dtype, find_base
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
@@ -101,15 +104,9 @@ class SharedEngines:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def look(self) -> list[HostState]:
-        """Returns each engine's state, of those that answer soon."""
-        states = []
-        for host in self._hosts:
-            try:
-                states += _ask([host.look.remote()], _CLOSE_S)
-            except EngineError as error:
-                logger.warning("%s", error)
-        return states
+    def look(self) -> dict[int, HostState]:
+        """Returns the engines' states by their numbers, of those that answer soon."""
+        return _look_at(self._hosts)
 
     def close(self) -> None:
         """Ends the engines; idempotent."""
@@ -134,24 +131,28 @@ def find_hosts(name: str) -> list[Any]:
 def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
     """Returns how the settings' model reads and writes, and an engine that other runs use too.
 
-    Raises: SettingsError where there is no such engine, or the run does not fit it.
+    Raises: SettingsError where there is no such engine, or the run does not fit it; PlacementError
+    where all slots are taken, EngineError where no engine answers.
     """
     from agentpeft.policies.engines.vllm.start import read_stop_tokens
 
-    name = settings.env_runners.shared_engines
-    folder, tokenizer = find_served_base(settings)
+    own = settings.env_runners
+    folder, tokenizer = find_base(settings)
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    limit = int(shape.max_position_embeddings)
+    dtype = choose_dtype(settings.model, torch.device("cpu"))
     chat = open_chat(tokenizer, settings, read_stop_tokens(folder))
     wish = Wish(
         run=settings.experiment,
-        base=base_name(folder.name, settings),
-        dtype=settings.model.dtype,
+        base=base_name(folder, settings),
+        dtype=str(dtype).removeprefix("torch."),
         rank=settings.lora.as_saved().rank,
         num_versions=1 + settings.max_adapter_lag,
-        max_context_tokens=settings.env_runners.max_context_tokens,
+        max_context_tokens=min(own.max_context_tokens or limit, limit),
         stop_token_ids=tuple(chat.stop_token_ids),
     )
     start_s = settings.fault_tolerance.env_runner_restore_timeout_s
-    return chat, RemoteEngine(str(name), wish, start_s, settings.env_runners.episode_timeout_s)
+    return chat, RemoteEngine(str(own.shared_engines), wish, start_s, own.episode_timeout_s)
 
 
 class RemoteEngine:
@@ -161,7 +162,7 @@ class RemoteEngine:
         """Takes the engine with most free slots; waits for slots of runners that are gone.
 
         `start_s`: how long an engine may take to be there, as where Ray begins it anew; `answer_s`:
-        to load an adapter. Raises: SettingsError, EngineError.
+        to load an adapter. Raises: SettingsError, PlacementError, EngineError.
         """
         self._name = f"{wish.run}-{uuid.uuid4().hex}"
         self.num_versions, self.served_effect = wish.num_versions, math.nan
@@ -170,6 +171,7 @@ class RemoteEngine:
         self._sessions: dict[str, str] = {}
         """Open ones, by their names here: their names there, which are never used again."""
         self._num_opened = 0
+        self._closing: list[Any] = []
         self._is_closed = threading.Event()
         threading.Thread(target=self._beat, name="shared engine", daemon=True).start()
 
@@ -180,7 +182,7 @@ class RemoteEngine:
         """
         ended = [self._sessions.pop(name) for name in closed if name in self._sessions]
         if ended:
-            self._host.close_sessions.remote(self._name, ended)
+            self._close_there(ended)
         for name in opened:
             self._num_opened += 1
             self._sessions.setdefault(name, f"{name}#{self._num_opened}")
@@ -190,18 +192,23 @@ class RemoteEngine:
         there = self._sessions.get(request.session)
         if there is None:
             raise EngineError(f"session {request.session!r} is not open")
-        asked = replace(request, session=there)
+        asked = self._host.generate.remote(self._name, replace(request, session=there))
         try:
-            completion: Completion = await self._host.generate.remote(self._name, asked)
+            completion: Completion = await asked
+        except asyncio.CancelledError:  # the host may hear of the session's end first
+            asked.future().add_done_callback(lambda _: self._close_there([there]))
+            raise
         except RayError as error:
             raise _translate(error) from None
-        if self._sessions.get(request.session) != there:  # the host may have heard of that first
-            self._host.close_sessions.remote(self._name, [there])
+        if self._sessions.get(request.session) != there:
+            self._close_there([there])
             raise EngineError(f"session {request.session!r} was closed")
         return completion
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves an adapter in the place of this run's oldest one. Raises: EngineError."""
+        closing, self._closing = self._closing, []
+        _ask(closing, self._answer_s)  # or the oldest one may have a request under way there
         asked = self._host.load_adapter.remote(self._name, adapter)
         ((ack, self.served_effect),) = _ask([asked], self._answer_s)
         received: AdapterAck = ack
@@ -234,26 +241,51 @@ class RemoteEngine:
                     f"{setting}: there are none in this cluster (agentpeft engines --name {name} "
                     "starts them)"
                 )
+            states = _look_at(hosts)
+            full: NoSlotError | None = None
+            silent = EngineError(f"{setting}: none of {len(hosts)} answers")
+            random.shuffle(order := list(states))
+            for number in sorted(order, key=lambda each: -states[each].num_free):
+                try:
+                    _ask([hosts[number].attach.remote(self._name, wish)], self._start_s)
+                except NoSlotError as error:
+                    full = error
+                except EngineError as error:  # it is begun anew
+                    silent = error
+                else:
+                    return hosts[number]
             waited_s = time.monotonic() - begun_s
-            try:
-                states = _ask([host.look.remote() for host in hosts], self._start_s)
-                random.shuffle(order := list(range(len(hosts))))
-                best = max(order, key=lambda number: states[number].num_free)
-                _ask([hosts[best].attach.remote(self._name, wish)], self._start_s)
-            except NoSlotError as error:
-                if waited_s > LEASE_S + 2 * BEAT_S:
-                    more = "start them with more --slots, or begin fewer runs at once"
-                    raise SettingsError(f"{setting}: {error}; {more}") from None
-            except EngineError:  # one is being begun anew
-                if waited_s > self._start_s:
-                    raise
-            else:
-                return hosts[best]
+            if full is not None and waited_s > LEASE_S + 2 * BEAT_S:
+                more = "start them with more --slots, or begin fewer runs at once"
+                raise PlacementError(f"{setting}: {full}; {more}")
+            if full is None and waited_s > self._start_s:
+                raise silent
             time.sleep(_PAUSE_S)
+
+    def _close_there(self, sessions: Sequence[str]) -> None:
+        before, under_way = self._closing, list[Any]()
+        if before:
+            _, under_way = ray.wait(before, num_returns=len(before), timeout=0)
+        closing = self._host.close_sessions.remote(self._name, list(sessions))
+        self._closing = [*under_way, closing]
 
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_S):
-            self._host.keep.remote(self._name)
+            try:
+                _ask([self._host.keep.remote(self._name)], BEAT_S)
+            except EngineError as error:  # whoever asks next hears of it
+                logger.debug("%s", error)
+
+
+def _look_at(hosts: Sequence[Any]) -> dict[int, HostState]:
+    """Returns the states by number, of those that answer soon."""
+    states = {}
+    for number, host in enumerate(hosts):
+        try:
+            (states[number],) = _ask([host.look.remote()], _CLOSE_S)
+        except EngineError as error:
+            logger.warning("shared engine %d: %s", number, error)
+    return states
 
 
 def _ask(refs: Sequence[Any], timeout_s: float) -> list[Any]:

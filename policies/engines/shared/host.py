@@ -6,12 +6,16 @@ each has LoRA slots of its own (`VllmEngine`). Who is not heard of for `LEASE_S`
 """
 
 import asyncio
+import hashlib
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.vllm.settings import VllmSettings
@@ -44,7 +48,7 @@ class NoSlotError(EngineError):
 class Wish:
     """What a runner needs: of which base, up to which rank, how many adapter versions at once.
 
-    `run` is for messages. `max_context_tokens` None is the model's own limit.
+    `run` is for messages.
     """
 
     run: str
@@ -52,7 +56,7 @@ class Wish:
     dtype: str
     rank: int
     num_versions: int
-    max_context_tokens: int | None
+    max_context_tokens: int
     stop_token_ids: tuple[int, ...]
 
 
@@ -75,7 +79,8 @@ class EngineHost:
     """Serves runners by name: each calls `attach` first, and `keep` now and then.
 
     All methods are for Ray's event loop. Raises: EngineError where a runner is not known, as after
-    this process was begun anew.
+    this process was begun anew. It ends itself once vLLM's own process has ended, for Ray to begin
+    it anew.
     """
 
     def __init__(self, settings: Settings, num_slots: int) -> None:
@@ -128,7 +133,11 @@ class EngineHost:
     async def load_adapter(self, name: str, adapter: AdapterVersion) -> tuple[AdapterAck, float]:
         """As `Engine.load_adapter`; returns the served effect too."""
         engine = self._find(name)
-        return await asyncio.to_thread(engine.load_adapter, adapter), engine.served_effect
+        try:
+            ack = await asyncio.to_thread(engine.load_adapter, adapter)
+        except (OSError, SafetensorError) as error:  # it is written into a temporary folder
+            raise EngineError(f"{adapter.name} cannot be loaded: {error}") from None
+        return ack, engine.served_effect
 
     async def score(self, name: str, sequences: Sequence[Ids]) -> list[Floats]:
         """As `Engine.score`."""
@@ -145,6 +154,7 @@ class EngineHost:
         return self._num_slots - taken
 
     def _find(self, name: str) -> "VllmEngine":
+        self._end_with_vllm()
         tenant = self._tenants.get(name)
         if tenant is None:
             raise EngineError("the shared engine was begun anew, and has no adapters of this run")
@@ -163,7 +173,12 @@ class EngineHost:
                 f"{self._num_free} are free (runners: {(await self.look()).runs})"
             )
 
+    def _end_with_vllm(self) -> None:
+        if self._process is not None and self._process.is_dead:
+            os._exit(1)
+
     async def _started(self) -> "VllmProcess":
+        self._end_with_vllm()
         async with self._starting:
             if self._process is None:
                 end_with(os.getppid())  # Ray's process on this machine
@@ -173,36 +188,42 @@ class EngineHost:
     def _start(self) -> "VllmProcess":
         from agentpeft.policies.engines.vllm.settings import read_vllm_settings
         from agentpeft.policies.engines.vllm.start import check_vllm, start_process
-        from agentpeft.policies.models.load import find_served_base
+        from agentpeft.policies.models.load import find_base, find_served_base
 
         check_vllm()
         settings = self._settings
+        self._base = base_name(find_base(settings)[0], settings)
         folder, _ = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
-        self._base = base_name(folder.name, settings)
         own = read_vllm_settings(settings, folder)
         return start_process(folder, replace(own, num_adapters=self._num_slots))
 
 
-def base_name(folder: str, settings: Settings) -> str:
-    """Returns what tells a base from others, on all machines: its folder's name, and 4 bits.
+def base_name(folder: Path, settings: Settings) -> str:
+    """Returns what tells a base from others, on all machines.
 
-    The hub names a folder by its revision, the built-in model's names all that it was made with.
+    It is its folder's name (the hub's is the revision), a hash of its config and of how many bytes
+    its weights have, and whether it is in 4 bits.
     """
-    return f"{settings.model.name} in 4 bits" if settings.model.load_in_4bit else folder
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    sizes = [(file.name, file.stat().st_size) for file in files]
+    known = (folder / "config.json").read_bytes() + repr(sizes).encode()
+    bits = " in 4 bits" if settings.model.load_in_4bit else ""
+    return f"{folder.name} ({hashlib.sha256(known).hexdigest()[:8]}){bits}"
 
 
 def _fit(wish: Wish, settings: VllmSettings, base: str) -> VllmSettings:
     """Returns the settings of a runner's engine. Raises: SettingsError."""
-    limit = wish.max_context_tokens or settings.max_context_tokens
+    limit = wish.max_context_tokens
     faults = {
         f"its base is {wish.base}, and the engines' is {base}": wish.base != base,
-        f"model.dtype is {wish.dtype}, and theirs {settings.dtype}": (
-            wish.dtype not in ("auto", settings.dtype)
+        f"model.dtype is {wish.dtype} (as auto is without GPUs), and theirs {settings.dtype}": (
+            wish.dtype != settings.dtype
         ),
         f"lora.rank is {wish.rank}, and they have slots for rank {settings.max_rank}": (
             wish.rank > settings.max_rank
         ),
-        f"env_runners.max_context_tokens is {limit}, and theirs {settings.max_context_tokens}": (
+        f"its conversations have up to {limit} tokens (env_runners.max_context_tokens, or the "
+        f"model's limit), and theirs {settings.max_context_tokens}": (
             limit > settings.max_context_tokens
         ),
     }

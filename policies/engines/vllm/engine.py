@@ -43,7 +43,6 @@ class VllmEngine:
     ) -> None:
         """`settings.num_adapters` are this engine's own; a process it owns ends with it."""
         self._process, self._owns_process = process, owns_process
-        process.num_engines += 1
         self._settings, self._stops = settings, sorted(stop_token_ids)
         self.num_versions, self.served_effect = settings.num_adapters, math.nan
         self._served: dict[int, Slot | None] = {} if settings.needs_adapter else {0: None}
@@ -112,7 +111,6 @@ class VllmEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        self._process.num_engines -= 1
         if self._owns_process:
             self._process.close()
         elif not self._process.fault:
@@ -168,7 +166,7 @@ class VllmEngine:
             answer = await self._process.receive(folder, is_fused)
             slot = None if is_fused else await self._fill_slot(adapter.name, folder)
         # Of several versions, or engines, names tell the keys and values apart
-        is_alone = not self._served and self._process.num_engines == 1
+        is_alone = not self._served and self._owns_process
         if is_alone and not await self._process.forget_prompts():
             raise EngineError(f"{adapter.name}: vLLM kept keys and values of older weights")
         self.served_effect = answer.pop("served_effect")
@@ -183,5 +181,8 @@ class VllmEngine:
         emptied = [slot for slot in self._slots if slot not in kept]
         self._slots = kept
         new = await self._process.fill_slot(name, folder, emptied)
+        if self._is_closed:  # meanwhile, with the slots that it had then
+            await self._process.empty_slots([new])
+            raise EngineError("the engine is closed")
         self._slots = [*kept, new]
         return new

@@ -39,7 +39,7 @@ class VllmProcess:
     """vLLM over one base, for the engines of one run or of several (`VllmEngine`).
 
     Its methods but `close` run in its event loop: hand them to `submit`. `fault` says why it serves
-    no more. `num_engines`: how many engines it has.
+    no more.
     """
 
     def __init__(self, folder: Path, settings: VllmSettings, claim: CoreClaim) -> None:
@@ -49,7 +49,6 @@ class VllmProcess:
         """
         self.settings, self._claim = settings, claim
         self.fault: str | None = None
-        self.num_engines = 0
         self._num_loaded = self._num_asked = 0
         self._slots: set[int] = set()
         self._filling = asyncio.Lock()
@@ -71,6 +70,11 @@ class VllmProcess:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether vLLM's own process has ended, or can serve nothing more."""
+        return self.fault is None and self._llm.errored
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Has the event loop run one of the methods below."""

@@ -38,6 +38,8 @@ class AdapterReceiver:
     reload_weights: Callable[..., None]
     device: torch.device
     _fused_names: frozenset[str] = frozenset()
+    _changes_head: bool | None = None
+    """Whether adapters change the output layer; None before the first."""
 
     def receive_adapter(self, folder: str, is_fused: bool) -> Answer:
         """Returns a receipt of what the folder holds once it is checked, and fused if asked to.
@@ -48,21 +50,28 @@ class AdapterReceiver:
             adapter = read_adapter(Path(folder))
             base = CheckpointFiles(Path(self.model_config.model), self.model_config.dtype, "cpu")
             check_fits(base.shapes(), adapter)
-            self._leave_logits(adapter)
+            if not is_fused:
+                self._settle_head(adapter)
             effect = self._fuse(base, adapter) if is_fused else self._find_effect(adapter)
         except EngineError as error:
             return {"error": str(error)}
         return {**vars(ack_of(adapter)), "served_effect": effect.share}
 
-    def _leave_logits(self, adapter: AdapterVersion) -> None:
-        """Takes LoRA off the output layer, which no adapter changes.
+    def _settle_head(self, adapter: AdapterVersion) -> None:
+        """Takes LoRA off the output layer, unless the first adapter changes that layer.
 
         vLLM has it there for some models (Llama). Its kernel takes the rows of all logits for those
         of sampled tokens: a prompt's logits beside another request end vLLM on a CPU.
+        Raises: EngineError where a later adapter changes the layer after all.
         """
-        model = self.model_runner.get_model()
-        if any("lm_head" in name for name in adapter.weights):
+        changes_head = any("lm_head" in name for name in adapter.weights)
+        if self._changes_head is None:
+            self._changes_head = changes_head
+        elif changes_head and not self._changes_head:
+            raise EngineError(f"{adapter.name} changes the output layer, and earlier ones did not")
+        if self._changes_head:
             return
+        model = self.model_runner.get_model()
         for name, module in list(model.named_modules()):
             if type(module).__name__ == "LogitsProcessorWithLoRA":
                 model.set_submodule(name, module.base_layer)

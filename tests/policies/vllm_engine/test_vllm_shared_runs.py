@@ -1,11 +1,16 @@
 """Runs that share an engine through Ray: whose adapters it serves, and what a dead one leads to."""
 
 import asyncio
+import os
+import signal
 import tomllib
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import ray
+from process_parts import children_of
 from vllm_parts import prompt_of
 
 from agentpeft.envs import SettingsError
@@ -61,23 +66,38 @@ def run_of(folder, name, *overrides):
     return Algorithm(settings, folder / name)
 
 
+def kill_host():
+    ray.kill(find_hosts("sweep")[0], no_restart=False)
+
+
+def kill_vllm():
+    """Kills the process in which vLLM has the weights."""
+    (host,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.read_bytes().startswith(b"ray::EngineHost")
+    ]
+    for pid in children_of(host):
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_two_runs_learn_with_one_engine_and_go_on_after_it_dies(engines, tmp_path):
     with run_of(tmp_path, "one") as one, run_of(tmp_path, "two", "max_adapter_lag=1") as two:
-        (state,) = engines.look()
+        state = engines.look()[0]
         assert (state.num_free, state.runs) == (1, {"one": 1, "two": 1})
         for _ in range(2):
             for run in (one, two):
                 metrics = run.train()
                 assert metrics["delivery/probe_max"] < 1e-4 < metrics["delivery/engine_effect"]
                 assert metrics["fault/num_env_runner_restarts"] == 0
-        ray.kill(find_hosts("sweep")[0], no_restart=False)
-        for run in (one, two):
-            metrics = run.train()
-            assert metrics["delivery/probe_max"] < 1e-4 < metrics["delivery/engine_effect"]
-            assert metrics["fault/num_env_runner_restarts"] == 1
-        (state,) = engines.look()
-        assert state.runs == {"one": 1, "two": 1}
-    (state,) = engines.look()
+        for number, kill in enumerate((kill_host, kill_vllm), 1):
+            kill()
+            for run in (one, two):
+                metrics = run.train()
+                assert metrics["delivery/probe_max"] < 1e-4 < metrics["delivery/engine_effect"]
+                assert metrics["fault/num_env_runner_restarts"] >= number
+            assert engines.look()[0].runs == {"one": 1, "two": 1}
+    state = engines.look()[0]
     assert (state.num_free, state.runs) == (4, {})
 
 
@@ -86,9 +106,8 @@ def test_two_runs_learn_with_one_engine_and_go_on_after_it_dies(engines, tmp_pat
     [
         ("env_runners.shared_engines=others", "none in this cluster"),
         ("lora.rank=16", "lora.rank is 16, and they have slots for rank 2"),
-        ("env_runners.max_context_tokens=100000", "max_context_tokens is 100000, and theirs 1024"),
         ("tiny.num_layers=2", "its base is tiny-"),
-        ("model.dtype=bfloat16", "model.dtype is bfloat16, and theirs float32"),
+        ("model.dtype=bfloat16", "model.dtype is bfloat16 .* and theirs float32"),
     ],
 )
 def test_a_run_that_does_not_fit_is_told_why(engines, override, says):
@@ -106,13 +125,15 @@ def test_slots_of_who_is_silent_go_to_others(vllm, cache, monkeypatch):
     folder, _ = find_served_base(settings)
 
     def wish_of(run, num_versions):
-        base = base_name(folder.name, settings)
-        return Wish(run, base, "auto", 2, num_versions, None, (0,))
+        base = base_name(folder, settings)
+        return Wish(run, base, "float32", 2, num_versions, 1024, (0,))
 
     monkeypatch.setattr(hosts, "end_with", lambda parent: None)  # the tests' own process
     host = EngineHost(settings, num_slots=3)
 
     async def scenario():
+        with pytest.raises(SettingsError, match=r"up to 1025 tokens .* and theirs 1024"):
+            await host.attach("first", replace(wish_of("a", 2), max_context_tokens=1025))
         await host.attach("first", wish_of("a", 2))
         with pytest.raises(NoSlotError, match=r"needs 2 slots .* of 3 1 are free .*'a': 1"):
             await host.attach("second", wish_of("b", 2))
