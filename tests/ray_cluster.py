@@ -39,8 +39,8 @@ def make_python(folder: Path) -> Path:
 def ray_head(python: Path, changes: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
     """Yields the environment that `ray job submit` needs for a head that runs on `python`.
 
-    `changes` are of the head's own; it has no authentication otherwise. Its folder has a short
-    name, since Ray's sockets lie in it.
+    `HEAD_ADDRESS` in it is for those who join. `changes` are of the head's own; it has no
+    authentication otherwise. Its folder has a short name, since Ray's sockets lie in it.
     """
     port, dashboard, agent, client = free_ports(4)
     temp_dir = tempfile.mkdtemp(prefix="ray-")
@@ -54,7 +54,8 @@ def ray_head(python: Path, changes: Mapping[str, str] | None = None) -> Iterator
     head = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     try:
         _wait_for(f"http://127.0.0.1:{dashboard}/api/version", head)
-        yield env | {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
+        own = {"HEAD_ADDRESS": f"127.0.0.1:{port}"}
+        yield env | own | {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
     finally:
         head.terminate()
         with suppress(subprocess.TimeoutExpired):
