@@ -72,9 +72,8 @@ def test_two_runs_of_a_sweep_play_with_one_engine(vllm, tmp_path):
             errors = [run.communicate()[1] for run in runs]
             assert [run.returncode for run in runs] == [0, 0], errors
             late = train(env, tmp_path, "max_adapter_lag=2")
-            assert (
-                "a runner needs 3 slots for adapters, and of 2 2 are free" in late.communicate()[1]
-            )
+            said = late.communicate()[1]
+            assert "a runner needs 3 slots for adapters, and of 2 2 are free" in said
             assert late.returncode == 1
         assert served.wait(60) == 143
         gone = train(env, tmp_path)
