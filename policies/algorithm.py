@@ -200,6 +200,8 @@ class Algorithm:
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
 
+        Greedily, unless `evaluation.samples_per_task` is above 1. The best checkpoint is the one of
+        the highest success rate, of equal ones the first.
         `num_seen_tasks` counts the tasks whose content training has learnt from; see `held_out`.
         """
         evaluation = self.settings.evaluation

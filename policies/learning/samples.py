@@ -90,8 +90,8 @@ def make_samples(
 
     `members` are whole groups, one after the other; `old` and `reference` are the scores of each by
     the weights before the update and by the reference. Where `old` has a critic's values, each turn
-    has its own advantage, by GAE; else an episode's tokens share what the algorithm's estimator
-    makes of its return.
+    has its own advantage, by GAE from the values at its first token, which all of its tokens share;
+    else all tokens of an episode share what the algorithm's estimator makes of its return.
     """
     rewards = [
         _turn_rewards(member, *scores, training)

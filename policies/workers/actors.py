@@ -161,9 +161,11 @@ def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:
 
 
 def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
-    """Returns running actors, inline if there are no env runner processes.
+    """Returns running actors; with `num_env_runners` 0 a single one, an object in this process.
 
-    Raises: PlacementError, and what making an actor raises.
+    Its calls are over when they return, so nothing overlaps (a lag, or several learners, needs
+    Ray); a runner whose engine fails is begun anew in place. Raises: PlacementError, and what
+    making an actor raises.
     """
     if settings.env_runners.num_env_runners == 0:
         from agentpeft.policies.workers.inline_actors import InlineActors
