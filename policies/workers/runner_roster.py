@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import (
     DeliveryError,
     PlacementError,
@@ -59,13 +60,16 @@ class RunnerRoster:
     def begin_anew(self, runner: int) -> bool:
         """Replaces a runner; returns False if there is no room for it, and the others go on.
 
-        Raises: PlacementError if there are no others; as `count_failure` if new ones keep failing.
+        Raises: PlacementError if there are no others; as `count_failure` if new ones keep failing;
+        TrainingError where what the settings name is no longer there.
         """
         while True:
             try:
                 self._actors.restart(runner, self._settings_of(runner))
             except WorkerLostError as error:
                 self.count_failure(runner, error)
+            except SettingsError as error:
+                raise TrainingError(f"env runner {runner} cannot begin anew: {error}") from error
             except PlacementError as error:
                 if self.serving == [runner]:
                     raise

@@ -15,10 +15,11 @@ from hosted_actors import IN_THREADS
 from sleeping_runners import Simulation, sleeping_kinds
 from small_model import SMALL, TWO_RUNNERS
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.callbacks import Callbacks
 from agentpeft.policies.engines.transformers.start import start_transformers
-from agentpeft.policies.errors import EngineError
+from agentpeft.policies.errors import EngineError, TrainingError
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
@@ -107,6 +108,25 @@ def test_runners_of_unequal_speed_learn_what_one_process_does(tmp_path, fails):
     assert metrics["fault/num_env_runner_restarts"] == fails
     numbers = [name for name, _ in played]
     assert numbers.count(1) > numbers.count(0) > 0
+
+
+def test_a_runner_whose_settings_fit_no_more_ends_the_run_as_a_failure(tmp_path):
+    """As where the engines that it shared are gone: its run had begun, so nobody mistyped it."""
+
+    class Homeless(EnvRunnerActor):
+        num_made = 0
+
+        def make_runner(self, settings):
+            Homeless.num_made += 1
+            if Homeless.num_made > 1:
+                raise SettingsError("there are no such engines")
+            make = lambda *args: LateEngine(start_transformers(*args), 0.0, fails=True)  # noqa: E731
+            return EnvRunner(settings, make_engine=make)
+
+    few = "env_runners.max_concurrent_episodes=3"
+    message = "env runner 0 cannot begin anew: there are no such engines"
+    with pytest.raises(TrainingError, match=message):
+        train(tmp_path, few, "env_runners.num_env_runners=0", kinds=(Homeless, LearnerActor))
 
 
 # Batches of what is finished
