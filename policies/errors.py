@@ -5,6 +5,10 @@ class EngineError(RuntimeError):
     """An engine cannot serve what it was asked for: never a reason to fall back to the base."""
 
 
+class EngineLostError(EngineError):
+    """An engine that runs share has ended: no fault of the groups that were played with it."""
+
+
 class DeliveryError(RuntimeError):
     """A runner did not acknowledge the adapter that was sent."""
 

@@ -17,6 +17,7 @@ from agentpeft.policies.delivery.publish import DeliveryAnswer, Shipment, check,
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
+    EngineLostError,
     PayloadLostError,
     WorkerLostError,
 )
@@ -119,6 +120,8 @@ class EnvRunnerGroup:
         self._queue = WorkQueue(self.num_runners, most, settings.deterministic)
         self._desks = [Desk(most) for _ in range(self.num_runners)]
         self._shipment: Shipment | None = None
+        self._proofs: dict[int, dict[str, float]] = {}
+        """Of the present delivery, by runner, where one was begun anew meanwhile."""
 
     def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
         """Begins to play groups, before all others that wait."""
@@ -161,7 +164,7 @@ class EnvRunnerGroup:
 
         Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
         """
-        self._shipment = shipment
+        self._shipment, self._proofs = shipment, {}
         for runner in self._roster.follow_machines():
             self._take_back(runner)
             self._roster.join(runner)
@@ -173,7 +176,8 @@ class EnvRunnerGroup:
         checked = []
         for runner, answer in asked.items():
             if generations[runner] != self._roster.generation_of(runner):
-                continue  # replaced while it played, and given the adapter then
+                checked.append(self._proofs.get(runner, {}))  # given the adapter then
+                continue
             try:
                 checked.append(self._check(answer, shipment))
             except PayloadLostError:  # the learner's adapter, with the learner
@@ -236,11 +240,11 @@ class EnvRunnerGroup:
     def _lose(self, runner: int, reason: Exception) -> None:
         """Replaces a runner that has failed, and has what it had played again.
 
-        One engine failure is forgiven; the deaths of processes have no limit but the run's own, of
-        restarts. Raises: `reason` where engines fail again over a group.
+        One engine failure is forgiven; deaths of processes and of shared engines have no limit but
+        the run's own, of restarts. Raises: `reason` where engines fail again over a group.
         """
         jobs = list(self._desks[runner].jobs.values())
-        is_engine = isinstance(reason, EngineError)
+        is_engine = isinstance(reason, EngineError) and not isinstance(reason, EngineLostError)
         if isinstance(reason, PayloadLostError):
             self.counts["num_redrawn_groups"] += len(jobs)
         if is_engine and any(job.num_failures for job in jobs):
@@ -278,8 +282,10 @@ class EnvRunnerGroup:
         if not is_begun or self._shipment is None:
             return {}
         try:
-            return self._check(self._deliver(runner, self._shipment), self._shipment)
+            proof = self._check(self._deliver(runner, self._shipment), self._shipment)
         except PayloadLostError:
             raise
         except (DeliveryError, EngineError, WorkerLostError) as error:
             raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
+        self._proofs[runner] = proof
+        return proof

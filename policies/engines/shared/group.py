@@ -32,7 +32,7 @@ from agentpeft.policies.engines.shared.host import (
     Wish,
     base_name,
 )
-from agentpeft.policies.errors import EngineError, PlacementError
+from agentpeft.policies.errors import EngineError, EngineLostError, PlacementError
 from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
@@ -302,4 +302,4 @@ def _translate(error: RayError) -> Exception:
     if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
         cause: Exception = error.cause
         return cause
-    return EngineError(f"the shared engine is gone: {' '.join(str(error).split()):.300}")
+    return EngineLostError(f"the shared engine is gone: {' '.join(str(error).split()):.300}")

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.vllm.settings import VllmSettings
-from agentpeft.policies.errors import EngineError
+from agentpeft.policies.errors import EngineError, EngineLostError
 from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
@@ -128,7 +128,10 @@ class EngineHost:
         """As `Engine.generate`; opens the session."""
         engine = self._find(name)
         engine.update_sessions(opened=[request.session])
-        return await engine.generate(request)
+        try:
+            return await engine.generate(request)
+        except EngineError as error:
+            raise self._blame(error) from None
 
     async def load_adapter(self, name: str, adapter: AdapterVersion) -> tuple[AdapterAck, float]:
         """As `Engine.load_adapter`; returns the served effect too."""
@@ -137,11 +140,16 @@ class EngineHost:
             ack = await asyncio.to_thread(engine.load_adapter, adapter)
         except (OSError, SafetensorError) as error:  # it is written into a temporary folder
             raise EngineError(f"{adapter.name} cannot be loaded: {error}") from None
+        except EngineError as error:
+            raise self._blame(error) from None
         return ack, engine.served_effect
 
     async def score(self, name: str, sequences: Sequence[Ids]) -> list[Floats]:
         """As `Engine.score`."""
-        return await self._find(name).score(sequences)
+        try:
+            return await self._find(name).score(sequences)
+        except EngineError as error:
+            raise self._blame(error) from None
 
     def close(self) -> None:
         """Ends vLLM; idempotent."""
@@ -157,7 +165,7 @@ class EngineHost:
         self._end_with_vllm()
         tenant = self._tenants.get(name)
         if tenant is None:
-            raise EngineError("the shared engine was begun anew, and has no adapters of this run")
+            raise EngineLostError("the shared engine was begun anew, without this run's adapters")
         tenant.heard_s = time.monotonic()
         return tenant.engine
 
@@ -172,6 +180,11 @@ class EngineHost:
                 f"a runner needs {num_slots} slots for adapters, and of {self._num_slots} "
                 f"{self._num_free} are free (runners: {(await self.look()).runs})"
             )
+
+    def _blame(self, error: EngineError) -> EngineError:
+        """Returns what to raise: whose requests were under way when vLLM ended is no matter."""
+        is_dead = self._process is not None and self._process.is_dead
+        return EngineLostError(str(error)) if is_dead else error
 
     def _end_with_vllm(self) -> None:
         if self._process is not None and self._process.is_dead:

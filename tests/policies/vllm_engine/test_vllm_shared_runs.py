@@ -140,7 +140,7 @@ def test_slots_of_who_is_silent_go_to_others(vllm, cache, monkeypatch):
         monkeypatch.setattr(hosts, "LEASE_S", 0.0)
         await host.attach("second", wish_of("b", 2))
         assert (await host.look()).runs == {"b": 1}
-        with pytest.raises(EngineError, match="was begun anew"):
+        with pytest.raises(EngineError, match="was begun anew, without"):
             await host.score("first", [prompt_of(5)])
         await host.detach("second")
         await host.detach("second")
