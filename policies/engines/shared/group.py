@@ -32,6 +32,7 @@ from agentpeft.policies.engines.shared.host import (
     Wish,
     base_name,
 )
+from agentpeft.policies.engines.vllm.settings import limit_context
 from agentpeft.policies.errors import EngineError, EngineLostError, PlacementError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -139,7 +140,6 @@ def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
     own = settings.env_runners
     folder, tokenizer = find_base(settings)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-    limit = int(shape.max_position_embeddings)
     dtype = choose_dtype(settings.model, torch.device("cpu"))
     chat = open_chat(tokenizer, settings, read_stop_tokens(folder))
     wish = Wish(
@@ -148,7 +148,7 @@ def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
         dtype=str(dtype).removeprefix("torch."),
         rank=settings.lora.as_saved().rank,
         num_versions=1 + settings.max_adapter_lag,
-        max_context_tokens=min(own.max_context_tokens or limit, limit),
+        max_context_tokens=limit_context(settings, shape.max_position_embeddings),
         stop_token_ids=tuple(chat.stop_token_ids),
     )
     start_s = settings.fault_tolerance.env_runner_restore_timeout_s

@@ -10,7 +10,8 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,10 +91,9 @@ class EngineHost:
         self._process: VllmProcess | None = None
         self._tenants: dict[str, _Tenant] = {}
 
-    async def start(self) -> HostState:
+    async def start(self) -> None:
         """Starts vLLM, unless it runs. Raises: SettingsError."""
         await self._started()
-        return await self.look()
 
     async def look(self) -> HostState:
         """Returns what is free, and who is here."""
@@ -128,28 +128,23 @@ class EngineHost:
         """As `Engine.generate`; opens the session."""
         engine = self._find(name)
         engine.update_sessions(opened=[request.session])
-        try:
+        with self._blaming_vllm():
             return await engine.generate(request)
-        except EngineError as error:
-            raise self._blame(error) from None
 
     async def load_adapter(self, name: str, adapter: AdapterVersion) -> tuple[AdapterAck, float]:
         """As `Engine.load_adapter`; returns the served effect too."""
         engine = self._find(name)
         try:
-            ack = await asyncio.to_thread(engine.load_adapter, adapter)
+            with self._blaming_vllm():
+                ack = await asyncio.to_thread(engine.load_adapter, adapter)
         except (OSError, SafetensorError) as error:  # it is written into a temporary folder
             raise EngineError(f"{adapter.name} cannot be loaded: {error}") from None
-        except EngineError as error:
-            raise self._blame(error) from None
         return ack, engine.served_effect
 
     async def score(self, name: str, sequences: Sequence[Ids]) -> list[Floats]:
         """As `Engine.score`."""
-        try:
+        with self._blaming_vllm():
             return await self._find(name).score(sequences)
-        except EngineError as error:
-            raise self._blame(error) from None
 
     def close(self) -> None:
         """Ends vLLM; idempotent."""
@@ -181,13 +176,22 @@ class EngineHost:
                 f"{self._num_free} are free (runners: {(await self.look()).runs})"
             )
 
-    def _blame(self, error: EngineError) -> EngineError:
-        """Returns what to raise: whose requests were under way when vLLM ended is no matter."""
-        is_dead = self._process is not None and self._process.is_dead
-        return EngineLostError(str(error)) if is_dead else error
+    @property
+    def _is_dead(self) -> bool:
+        return self._process is not None and self._process.is_dead
+
+    @contextmanager
+    def _blaming_vllm(self) -> Iterator[None]:
+        """Where vLLM has ended it is no matter whose request was under way."""
+        try:
+            yield
+        except EngineError as error:
+            if self._is_dead:
+                raise EngineLostError(str(error)) from None
+            raise
 
     def _end_with_vllm(self) -> None:
-        if self._process is not None and self._process.is_dead:
+        if self._is_dead:
             os._exit(1)
 
     async def _started(self) -> "VllmProcess":

@@ -97,14 +97,13 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     device = choose_device(own.num_gpus_per_env_runner)
     dtype = choose_dtype(settings.model, device)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-    limit = int(shape.max_position_embeddings)
     given = None if own.kv_cache_gib is None else int(own.kv_cache_gib * _GIB)
     serving = choose_serving(settings, dtype)
     gpu_share, num_parts = divide_gpus(own.num_gpus_per_env_runner)
     result = VllmSettings(
         serving=serving,
         dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
-        max_context_tokens=min(own.max_context_tokens or limit, limit),
+        max_context_tokens=limit_context(settings, shape.max_position_embeddings),
         max_concurrent=own.max_concurrent_episodes,
         max_rank=settings.lora.as_saved().rank,
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
@@ -115,6 +114,11 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     )
     check_shape(result, shape.to_dict())
     return result
+
+
+def limit_context(settings: Settings, model_limit: int) -> int:
+    """Returns the longest conversation in tokens: the model's limit, or the settings' lower one."""
+    return min(settings.env_runners.max_context_tokens or model_limit, model_limit)
 
 
 def divide_gpus(num_gpus: float) -> tuple[float, int]:
