@@ -3,7 +3,9 @@
 For every attack: no exception leaves `step`; each observation is in its space, tells nothing of the
 host or of another episode, and no path or name of the machinery; no step takes over a second
 (`Try.cpu_slack_s`) of processor time more than its limit; the outcome is not success; and afterwards an innocent episode
-of the same environment succeeds, with no descriptor and no process more than before.
+of the same environment succeeds, with no descriptor and no process more than before. An innocent
+episode that fails must fail again after the same attacks: a command has a second, which a machine
+that does other work may take for itself.
 """
 
 import re
@@ -68,7 +70,8 @@ class Player:
         self._default_task = default_task
         self._find_leftovers = find_leftovers
         self._innocent_every = innocent_every
-        self._num_played = 0
+        self._last: list[Attack] = []
+        """Those since the last innocent episode."""
         self._before: Footprint | None = None
 
     def play(self, attack: Attack) -> Played:
@@ -79,9 +82,11 @@ class Player:
             time.sleep(0.5)
             self._before = measure_footprint()
         played = self.play_attack(attack)
-        self._num_played += 1
-        if self._num_played % self._innocent_every == 0 and not self.play_innocent():
-            played.problems.append("the innocent episode after it does not succeed")
+        self._last.append(attack)
+        if len(self._last) == self._innocent_every:
+            if self._harms_the_next():
+                played.problems.append("the innocent episode after it does not succeed")
+            self._last.clear()
         played.problems += self.host.find_problems()
         played.problems += self._find_growth() + self._find_leftovers()
         return played
@@ -112,6 +117,14 @@ class Player:
                 played.problems.append("the host's user can have no inotify instance")
         self._judge(attack, played)
         return played
+
+    def _harms_the_next(self) -> bool:
+        """Whether innocent episodes fail after the last attacks, each time."""
+        if self.play_innocent():
+            return False
+        for attack in self._last:
+            self.play_attack(attack)
+        return not self.play_innocent()
 
     def play_innocent(self) -> bool:
         """Plays an innocent episode with the oracle; returns whether it succeeds."""
