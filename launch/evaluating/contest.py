@@ -1,6 +1,7 @@
 """An evaluation: who plays, and every episode that is still to be played."""
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import EnvRunnerSettings, Settings
 
 logger = logging.getLogger(__name__)
 _MAX_ROUND = 128
@@ -116,13 +117,22 @@ def evaluate(
     output_settings = settings.output.model_copy(update={"episodes": True})
     settings = settings.model_copy(update={"output": output_settings})
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(settings.env_runners.num_threads)
+    torch.set_num_threads(count_threads(settings.env_runners))
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
     for contestant in contestants:
         _play(settings, contestant, methods, files, examples)
         summary = files.write_results()
     return summary
+
+
+def count_threads(runners: EnvRunnerSettings) -> int:
+    """Returns the threads that all runners of a run have, as far as there are cores for them.
+
+    Here one engine plays it all.
+    """
+    own = runners.num_threads
+    return max(own, min(own * runners.num_env_runners, os.cpu_count() or 1))
 
 
 def _play(

@@ -102,6 +102,7 @@ def test_the_built_in_model_and_a_task_file_reach_every_machine(home, nodes, cap
         assert brought.read_bytes() == (home / "tasks.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_a_base_and_an_adapter_over_it_reach_every_machine_and_are_named_as_the_driver_does(
     home, nodes
 ):

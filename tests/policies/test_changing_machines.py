@@ -8,7 +8,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.timeout(600)
 def test_what_settings_name_reaches_machines_that_share_no_disk(bubblewrap):
-    run_tests_of("own_disks.py")
+    run_tests_of("own_disks.py", "not long")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_base_and_an_adapter_over_it_reach_machines_that_share_no_disk(bubblewrap):
+    run_tests_of("own_disks.py", "long")
 
 
 @pytest.mark.timeout(600)
