@@ -29,7 +29,6 @@ LONGEST = (
     "test_vllm_endpoint",
     "test_vllm_killed_parts",
     "test_vllm_shared_runs",
-    "test_shared_engines",
     "test_lifelong",
     "test_trainers",
     "test_stopping",

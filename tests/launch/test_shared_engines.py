@@ -33,7 +33,7 @@ RUN = [
     "env_runners.shared_engines=sweep",
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @contextmanager
