@@ -53,7 +53,7 @@ test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and sec
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
 	$(PYTEST) --dist load tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
 
-# Shells beside databases: what an attack is charged with is its own process's, and few wait for much.
+# Shells beside databases: an attack is charged with what its own process and those below it take.
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
 	.ci/with_servers $(PYTEST) tests/attacks $(PYTEST_ARGS)
 

@@ -147,9 +147,9 @@ def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
     num_heads, hidden = shape["num_attention_heads"], shape["hidden_size"]
     head_size = shape.get("head_dim") or hidden // num_heads
     width = (shape.get("num_key_value_heads") or num_heads) * head_size
-    limit = settings.env_runners.max_context_tokens or shape["max_position_embeddings"]
-    num_tokens = min(limit, shape["max_position_embeddings"])
-    episodes = settings.env_runners.max_concurrent_episodes
+    own = settings.env_runners
+    num_tokens = own.limit_context(shape["max_position_embeddings"])
+    episodes = own.max_concurrent_episodes
     return 2.0 * shape["num_hidden_layers"] * width * num_tokens * episodes
 
 

@@ -80,8 +80,7 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     from agentpeft.policies.models.load import choose_dtype, uses_autocast
 
     model, config = policy.model.train(False), policy.base.model.config.get_text_config()
-    contexts = settings.env_runners.max_context_tokens, config.max_position_embeddings
-    room = min(limit for limit in contexts if limit is not None) - NUM_CONTINUED
+    room = settings.env_runners.limit_context(config.max_position_embeddings) - NUM_CONTINUED
     num_tokens = max(min(room, _MAX_SEQUENCE_TOKENS), 2)
     encoded = (policy.base.tokenizer(text)["input_ids"] for text in TEXTS)
     sequences = tuple(np.array(ids[:num_tokens]) for ids in encoded)

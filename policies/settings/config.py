@@ -393,6 +393,10 @@ class EnvRunnerSettings(Section):
                 "(evaluation is greedy by itself)"
             )
 
+    def limit_context(self, model_limit: int) -> int:
+        """Returns the most tokens of a conversation: the model's limit, or the one that is set."""
+        return min(self.max_context_tokens or model_limit, model_limit)
+
     def _conflicts_of_sharing(self, run: "Settings") -> Iterator[str]:
         name = f"env_runners.shared_engines {self.shared_engines!r}"
         if self.engine != "vllm":

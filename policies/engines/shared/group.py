@@ -32,7 +32,6 @@ from agentpeft.policies.engines.shared.host import (
     Wish,
     base_name,
 )
-from agentpeft.policies.engines.vllm.settings import limit_context
 from agentpeft.policies.errors import EngineError, EngineLostError, PlacementError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -148,7 +147,7 @@ def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
         dtype=str(dtype).removeprefix("torch."),
         rank=settings.lora.as_saved().rank,
         num_versions=1 + settings.max_adapter_lag,
-        max_context_tokens=limit_context(settings, shape.max_position_embeddings),
+        max_context_tokens=own.limit_context(shape.max_position_embeddings),
         stop_token_ids=tuple(chat.stop_token_ids),
     )
     start_s = settings.fault_tolerance.env_runner_restore_timeout_s

@@ -103,7 +103,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     result = VllmSettings(
         serving=serving,
         dtype="bfloat16" if dtype == torch.bfloat16 else "float32",
-        max_context_tokens=limit_context(settings, shape.max_position_embeddings),
+        max_context_tokens=own.limit_context(shape.max_position_embeddings),
         max_concurrent=own.max_concurrent_episodes,
         max_rank=settings.lora.as_saved().rank,
         kv_cache_bytes=_CPU_CACHE_BYTES if given is None and device.type == "cpu" else given,
@@ -114,11 +114,6 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
     )
     check_shape(result, shape.to_dict())
     return result
-
-
-def limit_context(settings: Settings, model_limit: int) -> int:
-    """Returns the longest conversation in tokens: the model's limit, or the settings' lower one."""
-    return min(settings.env_runners.max_context_tokens or model_limit, model_limit)
 
 
 def divide_gpus(num_gpus: float) -> tuple[float, int]:
