@@ -24,8 +24,7 @@ FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
-# Little of what is installed is ever imported, and compiling all of it takes longer than installing.
-PIP := -m pip --disable-pip-version-check install --quiet --no-compile
+PIP := -m pip --disable-pip-version-check install --quiet
 # It bounds the memory of the machine that is left, so it runs beside what is small.
 LOST_NODES := tests/policies/test_lost_nodes.py
 
