@@ -13,9 +13,9 @@ is the same on every machine, but for the seconds.
     tokens_whole             the same where each sequence has its own prompt, over all their tokens
     tokens_padded            the same in padded rows, as for models that cannot be packed
     positions                the most tokens of a micro-batch, over its budget
-    keys                     the most keys that attention gathers of a micro-batch at a time, each
-                             answer's prompt among them, over its budget; not counted that
-                             transformers repeats them for each query head where there is a mask
+    keys                     the most keys that attention gathers of a micro-batch at a time, over
+                             its budget: those that it keeps for the backward pass, of answers with
+                             their prompt, and the most of answers that read their prompt's in place
     scored                   tokens that are scored before several steps, over those of the samples
                              with an advantage, where half of the groups have none
     delivery_bytes           an adapter of Qwen2.5-7B, rank 16, in bfloat16: what a runner receives
@@ -48,6 +48,7 @@ from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.packed_attention import Packing
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
 
@@ -150,8 +151,13 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
         yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
         yield f"positions, {name}", max(b.rows.token_ids.numel() for b in batches) / max_tokens, 1.0
         packings = [batch.rows.packing for batch in batches if batch.rows.packing is not None]
-        keys = max(sum(block.keys.numel() for block in p.blocks) for p in packings)
-        yield f"keys, {name}", keys / max_tokens, 1.0
+        yield f"keys, {name}", max(map(count_keys, packings)) / max_tokens, 1.0
+
+
+def count_keys(packing: Packing) -> int:
+    """Returns the keys that attention holds beside the row's own, at most."""
+    for_a_moment = [own.numel() for group in packing.groups for own in group]
+    return sum(block.keys.numel() for block in packing.blocks) + max(for_a_moment, default=0)
 
 
 def count_scored(max_tokens: int) -> Iterator[Count]:

@@ -3,7 +3,8 @@
 All other layers see one row (1, T) and compute each of its tokens once. Attention alone must know
 what a token may see: it gathers the queries of similar segments of the row, and for each segment
 the keys of its context and its own, padded. The gradients of a prompt's keys, of all the answers
-that see it, add up in the backward pass of that gathering.
+that see it, add up in the backward pass of that gathering. Answers that have many pairs with their
+prompt read its keys where they are instead (`shared_attention`).
 
 Models of transformers get it where they take their attention from its `AttentionInterface` and
 hand a forward pass's keyword arguments on to it; `can_pack` tries it.
@@ -22,13 +23,18 @@ from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentpeft.policies.messages import Ids
+from agentpeft.policies.models.shared_attention import attend_to_shared
 
 _NAME = "agentpeft_packed"
 _MAX_PAIRS = 2**24
 """The most pairs of query and key of a block of several segments: its mask is so large."""
 _FEW_PAIRS = 2**16
 """A block of fewer takes no longer for being padded."""
+_MANY_PAIRS = 2**17
+"""Of the tokens of a prompt and of its answers: with fewer, copies of its keys take less time."""
 _MIN_FILLED = 0.6
+_MAX_OWN_PAIRS = 2**22
+"""The most pairs of a block of answers apart from their prompt, whose keys are gathered for it."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +62,30 @@ class _Block:
 
 @dataclass(frozen=True)
 class Packing:
-    """What the tokens of a row see. `places` (T,): where the blocks' results have each token's."""
+    """What the tokens of a row see. `places` (T,): where all the results have each token's.
+
+    Results are those of `blocks`, then of each of `groups`: the places of similarly long answers
+    among those of one prompt, (B, Q), padded with -1. `sizes` cuts the row for them: into what is
+    before a group's prompt, the prompt and its answers, group by group, and the rest.
+    """
 
     blocks: tuple[_Block, ...]
+    groups: tuple[tuple[Tensor, ...], ...]
+    sizes: list[int]
     places: Tensor
 
 
 def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
-    """Returns the packing of a row, all of whose tokens are in one of the segments."""
+    """Returns the packing of a row, all of whose tokens are in one of the segments.
+
+    The segments of one context follow one another, and the context, without a gap.
+    """
+    groups = list(_find_large_groups(segments))
+    is_apart = {segment.tokens[0] for group in groups for segment in group}
+    rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
     places = np.zeros(sum(len(segment.tokens) for segment in segments), np.int64)
     blocks, start = [], 0
-    for block in _cut_into_blocks(segments):
+    for block in _cut_into_blocks(rest):
         queries, is_query = _pad([each.tokens for each in block])
         keys, _ = _pad([np.concatenate([each.context, each.tokens]) for each in block])
         places[queries[is_query]] = start + np.flatnonzero(is_query)
@@ -84,7 +103,21 @@ def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
                 None if is_causal else torch.from_numpy(mask).to(device),
             )
         )
-    return Packing(tuple(blocks), torch.from_numpy(places).to(device))
+    apart: list[tuple[Tensor, ...]] = []
+    sizes: list[int] = []
+    for group in groups:
+        first, stop = group[0].tokens[0], group[-1].tokens[-1] + 1
+        places[first:stop] = start + np.arange(stop - first)
+        start += stop - first
+        num_context = len(group[0].context)
+        sizes += [first - num_context - sum(sizes), num_context, stop - first]
+        answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
+        blocks_of = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
+        padded = (_pad([each.tokens for each in block]) for block in blocks_of)
+        own = (np.where(is_there, tokens, -1) for tokens, is_there in padded)
+        apart.append(tuple(torch.from_numpy(each).to(device) for each in own))
+    sizes.append(len(places) - sum(sizes))
+    return Packing(tuple(blocks), tuple(apart), sizes, torch.from_numpy(places).to(device))
 
 
 @contextmanager
@@ -180,14 +213,40 @@ def _attend(
             is_causal=block.mask is None,
         )
         results.append(result.flatten(0, 1))
+    if packing.groups:
+        parts = [torch.split(states, packing.sizes) for states in row]
+        for number, group in enumerate(packing.groups):
+            prompt, answers = 3 * number + 1, 3 * number + 2
+            own = [each[answers] for each in parts]
+            of_prompt = [each[prompt] for each in parts[1:]]
+            dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
+            result = attend_to_shared(module, [*own, *of_prompt], group, dropout, scaling)
+            results.append(result)
     return torch.cat(results).index_select(0, packing.places)[None], None
 
 
 AttentionInterface.register(_NAME, _attend)
 
 
-def _cut_into_blocks(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Returns segments of similar size together, those without a context apart."""
+def _find_large_groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Yields, in order, the segments of each context that has many pairs with them."""
+    groups: dict[int, list[Segment]] = {}
+    for segment in segments:
+        if len(segment.context):
+            groups.setdefault(segment.context[0], []).append(segment)
+    for group in groups.values():
+        num_queries = sum(len(segment.tokens) for segment in group)
+        if num_queries * len(group[0].context) >= _MANY_PAIRS:
+            yield group
+
+
+def _cut_into_blocks(
+    segments: Sequence[Segment], most_pairs: int = _MAX_PAIRS
+) -> list[list[Segment]]:
+    """Returns segments of similar size together, those without a context apart.
+
+    A block of several has at most `most_pairs` pairs of query and key, padding included.
+    """
     blocks: list[list[Segment]] = []
     num_pairs = most_queries = 0
     for segment in sorted(segments, key=_size):
@@ -197,7 +256,7 @@ def _cut_into_blocks(segments: Sequence[Segment]) -> list[list[Segment]]:
         num_filled = num_pairs + num_queries * num_keys
         is_wasteful = padded > _FEW_PAIRS and num_filled < _MIN_FILLED * padded
         is_other = not blocks or _size(blocks[-1][0])[0] != has_context
-        if is_other or is_wasteful or padded > _MAX_PAIRS:
+        if is_other or is_wasteful or padded > most_pairs:
             blocks.append([])
             num_pairs = most_queries = 0
         blocks[-1].append(segment)
