@@ -44,11 +44,11 @@ from agentpeft.policies.engines.fusing import slot_effect, tensor_of
 from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.packed_attention import Packing
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.models.packed_attention import Packing
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
 

@@ -19,9 +19,9 @@ from transformers import (
 
 from agentpeft.policies.learning.passes.logits import compute_logits
 from agentpeft.policies.learning.passes.micro_batches import make_micro_batches
+from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.linear_logprobs import linear_logprobs
-from agentpeft.policies.models.packed_attention import can_pack, packed_attention
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 
 LAYOUTS = ["shared", "packed", "padded"]

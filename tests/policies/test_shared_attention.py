@@ -12,8 +12,8 @@ from learner_parts import (
 from torch import nn
 from torch.nn import functional
 
-from agentpeft.policies.models import packed_attention, shared_attention
-from agentpeft.policies.models.packed_attention import Segment, _attend, make_packing
+from agentpeft.policies.learning.passes import packed_attention, shared_attention
+from agentpeft.policies.learning.passes.packed_attention import Segment, _attend, make_packing
 
 CPU = torch.device("cpu")
 
@@ -126,6 +126,18 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage):
     monkeypatch.setattr(shared_attention, "_attend", wrong)
     monkeypatch.setattr(shared_attention, "_attend_backward", wrong_backward)
     assert not shared_attention._has_kernel.__wrapped__(CPU, torch.float32, 64, 2)
+
+
+def test_values_may_have_another_size_than_keys():
+    segments, num_tokens = draw_segments(np.random.default_rng(1), num_groups=3)
+    query, key, wide = torch.randn(3, num_tokens, 2, 16, generator=torch.Generator().manual_seed(0))
+    states = query, key, wide[..., :8]
+    found, expected = (
+        result_and_gradients(attend, segments, states, wide[..., 8:])
+        for attend in (attend_packed, attend_plainly)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_dropout_falls_on_copies():

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentpeft.policies.learning.passes.packed_attention import Packing, Segment, make_packing
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Ids, Trajectory
-from agentpeft.policies.models.packed_attention import Packing, Segment, make_packing
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from agentpeft.policies.learning.objective import (
 from agentpeft.policies.learning.passes.logits import compute_logits
 from agentpeft.policies.learning.passes.micro_batch_size import MicroBatchSize
 from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
 from agentpeft.policies.learning.passes.sharded_base import REHEARSED, ShardedBase
 from agentpeft.policies.learning.samples import GroupMember, Scores
 from agentpeft.policies.learning.totals import Totals
@@ -28,7 +29,6 @@ from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
 from agentpeft.policies.models.lora import Policy
-from agentpeft.policies.models.packed_attention import can_pack, packed_attention
 from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings

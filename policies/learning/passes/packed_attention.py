@@ -22,8 +22,8 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
 from agentpeft.policies.messages import Ids
-from agentpeft.policies.models.shared_attention import attend_to_shared
 
 _NAME = "agentpeft_packed"
 _MAX_PAIRS = 2**24

@@ -26,18 +26,19 @@ def attend_to_shared(
     dropout: float,
     scaling: float | None,
 ) -> Tensor:
-    """Returns the results (A, H, D) of all answers to a prompt, one behind the other.
+    """Returns the results (A, H, E) of all answers to a prompt, one behind the other.
 
-    `row`: queries (A, H, D), keys and values (A, G, D) of the answers' tokens, where H is a
-    multiple of G; then keys and values (P, G, D) of the prompt's. `blocks`: places (B, Q) of
-    answers of similar length among the A tokens, padded with -1.
+    `row`: queries (A, H, D), keys (A, G, D) and values (A, G, E) of the answers' tokens, where H
+    is a multiple of G; then keys and values of the prompt's. `blocks`: places (B, Q) of answers of
+    similar length among the A tokens, padded with -1.
     """
     query, device = row[0], row[0].device
     is_autocast = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if is_autocast else query.dtype
     size = query.shape[-1]
     scale = size**-0.5 if scaling is None else scaling
-    if dropout == 0.0 and _has_kernel(device, dtype, size, query.shape[1] // row[1].shape[1]):
+    is_plain = dropout == 0.0 and row[2].shape[-1] == size
+    if is_plain and _has_kernel(device, dtype, size, query.shape[1] // row[1].shape[1]):
         cast = (each.to(dtype) for each in row)
         result: Tensor = _SharedAttention.apply(*cast, blocks, scale)  # type: ignore[no-untyped-call]
         return result
@@ -97,10 +98,9 @@ def _attend_to_copies(
     scale: float,
 ) -> Tensor:
     """The same, with the prompt's keys and values before those of each answer."""
-    results, prompt = torch.zeros_like(row[0]), row[3:]
+    own_row, prompt, results = row[:3], row[3:], []
     for block in blocks:
-        is_there = block >= 0
-        query, *own = (_heads_first(_pick(each, block)) for each in row[:3])
+        query, *own = (_heads_first(_pick(each, block)) for each in own_row)
         copies = (_heads_first(each[None]).expand(len(block), -1, -1, -1) for each in prompt)
         key, value = (torch.cat(pair, 2) for pair in zip(copies, own, strict=True))
         size = query.shape[2], key.shape[2]
@@ -108,8 +108,9 @@ def _attend_to_copies(
         part, _ = sdpa_attention_forward(
             module, query, key, value, mask[None, None], dropout, scale, is_causal=False
         )
-        results = results.index_put((block[is_there],), part[is_there].to(results.dtype))
-    return results
+        results.append(part[block >= 0])
+    order = torch.cat([block[block >= 0] for block in blocks])
+    return torch.cat(results)[order.argsort()]
 
 
 def _pick(row: Tensor, places: Tensor) -> Tensor:
