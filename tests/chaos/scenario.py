@@ -333,8 +333,9 @@ def _judge_end(run: SmallRun, played: Played) -> Iterator[str]:
         yield f"exit status {played.status}: {errors[-2:]}"
     if played.status in (1, 2) and (len(said) != 1 or errors[-1] != said[0]):
         yield f"not one line of message, but {errors[-5:]}"
-    if any("Traceback" in line for line in errors):
-        yield f"a traceback: {errors[-3:]}"
+    first = next((i for i, line in enumerate(errors) if "Traceback" in line), None)
+    if first is not None:
+        yield f"a traceback: {errors[max(first - 5, 0) : first + 40]}"
     if not all(line.startswith("{") for line in run.printed()):
         yield "what is no JSON line on standard output"
 
