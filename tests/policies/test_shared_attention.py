@@ -104,13 +104,16 @@ def test_results_and_gradients_are_those_of_a_masked_square(
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_repeats", [1, 7])
-def test_processors_have_a_kernel_for_every_type(dtype, num_repeats):
-    assert shared_attention._has_kernel(CPU, dtype, 64, num_repeats)
+@pytest.mark.parametrize("num_repeats", [1, 2, 4, 5, 6, 7, 8, 16])
+@pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
+def test_processors_have_a_kernel_for_every_type(dtype, size, num_repeats):
+    with torch.inference_mode():
+        assert shared_attention._has_kernel.__wrapped__(CPU, dtype, size, num_repeats)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("damage", ["raises", "forwards", "backwards"])
-def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage):
+def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage, dtype):
     attend, attend_backward = shared_attention._attend, shared_attention._attend_backward
 
     def wrong(*args, **options):
@@ -125,7 +128,34 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage):
 
     monkeypatch.setattr(shared_attention, "_attend", wrong)
     monkeypatch.setattr(shared_attention, "_attend_backward", wrong_backward)
-    assert not shared_attention._has_kernel.__wrapped__(CPU, torch.float32, 64, 2)
+    assert not shared_attention._has_kernel.__wrapped__(CPU, dtype, 64, 2)
+
+
+def test_want_of_memory_says_nothing_of_kernels(monkeypatch):
+    def want(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(shared_attention, "_attend", want)
+    with pytest.raises(torch.OutOfMemoryError):
+        shared_attention._has_kernel.__wrapped__(CPU, torch.float32, 64, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padding_that_would_overflow_harms_nothing(dtype):
+    prompt, *answers = np.split(np.arange(10), [4, 5, 7])
+    segments = [Segment(prompt[:0], prompt), *(Segment(prompt, each) for each in answers)]
+    query, key, value = torch.zeros(3, 10, 1, 8, dtype=dtype)
+    query[4], key[5:], value[:] = 100, 100, 1
+    for each in result_and_gradients(attend_packed, segments, (query, key, value), value):
+        assert each.isfinite().all()
+
+
+def test_states_may_lie_in_memory_in_any_order():
+    segments, num_tokens = draw_segments(np.random.default_rng(1), num_groups=3)
+    states = torch.randn(3, num_tokens, 2, 8, generator=torch.Generator().manual_seed(0))
+    plain = attend_packed(segments, *states, 0.3)
+    odd = states.permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1)
+    assert torch.equal(attend_packed(segments, *odd, 0.3), plain)
 
 
 def test_values_may_have_another_size_than_keys():
@@ -154,10 +184,10 @@ def test_dropout_falls_on_copies():
 def test_an_update_has_the_gradients_of_whole_sequences(checkpointing, algorithm):
     found = []
     for sharing in (True, False):
-        shared_attention._has_kernel.cache_clear()  # the first pass is the one that asks
         policy = make_policy(nonzero=True, checkpointing=checkpointing)
         learners = {"share_prompts": sharing, "gradient_checkpointing": checkpointing}
         learner = make_learner(policy, learners, algorithm=algorithm, max_grad_norm=1e9)
+        shared_attention._has_kernel.cache_clear()  # the first pass is the one that asks
         found.append(gradients(learner, random_groups()))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
     assert found[0].abs().max() > 1e-4

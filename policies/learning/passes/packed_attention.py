@@ -22,7 +22,7 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
+from agentpeft.policies.learning.passes.shared_attention import AnswerBlock, attend_to_shared
 from agentpeft.policies.messages import Ids
 
 _NAME = "agentpeft_packed"
@@ -64,13 +64,13 @@ class _Block:
 class Packing:
     """What the tokens of a row see. `places` (T,): where all the results have each token's.
 
-    Results are those of `blocks`, then of each of `groups`: the places of similarly long answers
-    among those of one prompt, (B, Q), padded with -1. `sizes` cuts the row for them: into what is
-    before a group's prompt, the prompt and its answers, group by group, and the rest.
+    Results are those of `blocks`, then of each of `groups`, the answers to one prompt. `sizes` cuts
+    the row for them: into what is before a group's prompt, the prompt and its answers, group by
+    group, and the rest.
     """
 
     blocks: tuple[_Block, ...]
-    groups: tuple[tuple[Tensor, ...], ...]
+    groups: tuple[tuple[AnswerBlock, ...], ...]
     sizes: list[int]
     places: Tensor
 
@@ -78,7 +78,8 @@ class Packing:
 def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
     """Returns the packing of a row, all of whose tokens are in one of the segments.
 
-    The segments of one context follow one another, and the context, without a gap.
+    They come in the order of the row, none of them empty; those of one context follow it, and one
+    another, without a gap.
     """
     groups = list(_find_large_groups(segments))
     is_apart = {segment.tokens[0] for group in groups for segment in group}
@@ -103,19 +104,18 @@ def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
                 None if is_causal else torch.from_numpy(mask).to(device),
             )
         )
-    apart: list[tuple[Tensor, ...]] = []
+    apart: list[tuple[AnswerBlock, ...]] = []
     sizes: list[int] = []
     for group in groups:
-        first, stop = group[0].tokens[0], group[-1].tokens[-1] + 1
+        first, stop = int(group[0].tokens[0]), int(group[-1].tokens[-1]) + 1
         places[first:stop] = start + np.arange(stop - first)
         start += stop - first
         num_context = len(group[0].context)
         sizes += [first - num_context - sum(sizes), num_context, stop - first]
         answers = [Segment(each.tokens[:0], each.tokens - first) for each in group]
-        blocks_of = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
-        padded = (_pad([each.tokens for each in block]) for block in blocks_of)
-        own = (np.where(is_there, tokens, -1) for tokens, is_there in padded)
-        apart.append(tuple(torch.from_numpy(each).to(device) for each in own))
+        cut = _cut_into_blocks(answers, _MAX_OWN_PAIRS)
+        tokens = ([each.tokens for each in block] for block in cut)
+        apart.append(tuple(AnswerBlock.of(each, device) for each in tokens))
     sizes.append(len(places) - sum(sizes))
     return Packing(tuple(blocks), tuple(apart), sizes, torch.from_numpy(places).to(device))
 
