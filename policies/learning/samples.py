@@ -6,6 +6,7 @@ of a trajectory's sampled tokens; all arrays of a sample have one number for eac
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class GroupMember:
         """What tells it from the update's others."""
         return self.group, self.index
 
-    @property
+    @cached_property
     def num_sampled_tokens(self) -> int:
         """N: how many of the trajectory's tokens the policy sampled."""
         return int(self.trajectory.loss_mask.sum())

@@ -60,16 +60,17 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
 
 def shared_units(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> list[Unit]:
     """Returns the groups; one of more than `max_tokens` in parts, each with the prompt."""
-    groups: dict[tuple[int, bytes], dict[bytes, list[tuple[int, Trajectory]]]] = {}
+    groups: dict[tuple[int, bytes], dict[bytes, tuple[Ids, list[tuple[int, Trajectory]]]]] = {}
     for number, member in numbered:
         trajectory = member.trajectory
         same_prompt = groups.setdefault((member.group, trajectory.prompt_ids.tobytes()), {})
-        same_prompt.setdefault(_fed_ids(trajectory).tobytes(), []).append((number, trajectory))
+        row = _fed_ids(trajectory)
+        same_prompt.setdefault(row.tobytes(), (row, []))[1].append((number, trajectory))
     units: list[Unit] = []
     for group in groups.values():
         unit: Unit | None = None
-        for same in sorted(group.values(), key=lambda same: len(_fed_ids(same[0][1]))):
-            prompt, row = same[0][1].prompt_ids, _fed_ids(same[0][1])
+        for row, same in sorted(group.values(), key=lambda each: len(each[0])):
+            prompt = same[0][1].prompt_ids
             if unit is None or unit.num_tokens + len(row) > max_tokens:
                 unit = Unit(prompt, [], [])
                 units.append(unit)
