@@ -30,8 +30,6 @@ from agentpeft.policies.models.policy_base import (
 from agentpeft.policies.settings.config import LoraSettings
 
 _TRAINED, _REFERENCE, _COMBINED = "default", "reference", "combined"
-_FEW_WEIGHTS = 2**16
-"""With more it takes longer to add an adapter to a layer's weights than to its outputs."""
 _TIES_DENSITY = 0.2
 """The share of weights that TIES keeps of each adapter, as its paper does."""
 _COMPARED_OR_INERT = {
@@ -50,8 +48,7 @@ class RoundedOnceLinear(LoraLinear):
     of the output's last digit: nearly all of a first step at a learning rate of 1e-5. Here the
     matrix product starts from the adapter's part, in the accumulator's float32; a bias is added
     after it. Switched off it computes likewise, so that an adapter of zeros changes nothing. In
-    float32, PEFT's own sum is as good; but a small layer adds the adapter to its weights in each
-    pass, which reads and writes less.
+    float32, PEFT's own sum is as good.
     """
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -59,18 +56,11 @@ class RoundedOnceLinear(LoraLinear):
         device, base = x.device.type, cast(nn.Linear, self.base_layer)
         is_cast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_cast else base.weight.dtype
-        names = () if self.disable_adapters else self.lora_A.keys() & self.active_adapters
-        is_small = dtype == torch.float32 and base.weight.numel() <= _FEW_WEIGHTS
-        if is_small and not (self.merged or args or kwargs or any(map(self._drops, names))):
-            weight: torch.Tensor = base.weight
-            for name in names:
-                parts = (cast(nn.Linear, each[name]).weight for each in (self.lora_B, self.lora_A))
-                weight = torch.addmm(weight, *parts, alpha=self.scaling[name])
-            return nn.functional.linear(x, weight, base.bias)
         if dtype != torch.bfloat16 or self.merged:
             output: torch.Tensor = super().forward(x, *args, **kwargs)
             return output
         rows, change = x.flatten(0, -2), torch.zeros((), device=x.device)
+        names = () if self.disable_adapters else self.lora_A.keys() & self.active_adapters
         for name in names:
             down, up = self.lora_A[name], self.lora_B[name]
             given = rows.to(cast(nn.Linear, down).weight.dtype)
@@ -78,9 +68,6 @@ class RoundedOnceLinear(LoraLinear):
         output = torch.addmm(change.to(dtype), rows.to(dtype), base.weight.to(dtype).T)
         output = output if base.bias is None else output + base.bias.to(dtype)
         return output.view(*x.shape[:-1], -1)
-
-    def _drops(self, name: str) -> bool:
-        return self.training and not isinstance(self.lora_dropout[name], nn.Identity)
 
 
 class _Trained:

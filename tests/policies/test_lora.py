@@ -11,7 +11,6 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.errors import CheckpointError, EngineError
-from agentpeft.policies.models import lora as lora_module
 from agentpeft.policies.models.lora import FullPolicy, attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, PolicyBase
 from agentpeft.policies.settings.config import LoraSettings
@@ -111,7 +110,7 @@ def test_rslora_scales_by_the_root_of_the_rank_and_peft_reads_what_is_saved(tmp_
     assert torch.allclose(logits(fused.model), logits(scaled.model), atol=1e-5)
     scaled.save(tmp_path)
     loaded = PeftModel.from_pretrained(make_base().model, str(tmp_path))
-    assert torch.allclose(logits(loaded), logits(scaled.model), atol=1e-6)
+    assert torch.equal(logits(loaded), logits(scaled.model))
     with pytest.raises(SettingsError, match=r"lora\.use_rslora True, this run False"):
         plain.load(tmp_path)
 
@@ -134,7 +133,7 @@ def test_saved_adapter_loads_with_plain_peft(tmp_path):
     policy.load_weights(random_weights(policy))
     policy.save(tmp_path)
     plain = PeftModel.from_pretrained(make_base().model, tmp_path)
-    assert torch.allclose(logits(plain), logits(policy.model), atol=1e-6)
+    assert torch.equal(logits(plain), logits(policy.model))
     again = make_policy()
     again.load(tmp_path)
     assert torch.equal(logits(again.model), logits(policy.model))
@@ -286,26 +285,3 @@ def test_an_adapter_in_16_bits_is_taken_over(tmp_path, dtype):
     weights = attach_lora(make_base(adapter_path=str(tmp_path)), LORA).adapter_weights()
     for name, weight in expected.items():
         assert np.allclose(weights[name], weight, atol=2e-3) and weights[name].dtype == np.float32
-
-
-@pytest.mark.parametrize("has_dropout", [False, True])
-@pytest.mark.parametrize("use_rslora", [False, True])
-def test_a_small_layer_computes_what_peft_does(monkeypatch, use_rslora, has_dropout):
-    found = []
-    for few in (2**16, 0):
-        monkeypatch.setattr(lora_module, "_FEW_WEIGHTS", few)
-        settings = {"rank": 4, "use_rslora": use_rslora, "dropout": 0.5 * has_dropout}
-        policy = attach_lora(make_base(), LoraSettings(**settings))
-        policy.model.train()
-        torch.manual_seed(0)
-        for parameter in policy.trainable_parameters():
-            parameter.data.normal_(std=0.1)
-        output = policy.model(IDS).logits
-        output.square().mean().backward()
-        with policy.base_alone():
-            alone = policy.model(IDS).logits
-        gradients = [parameter.grad for parameter in policy.trainable_parameters()]
-        found.append([output, alone, *gradients])
-    for one, other in zip(*found, strict=True):
-        assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(found[0][0], found[0][1], atol=1e-3)

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from learner_parts import (
-    gradients,
-    make_learner,
-    make_policy,
-    random_groups,
-)
+from learner_parts import gradients, make_learner, make_policy, random_groups
 from torch import nn
 from torch.nn import functional
 

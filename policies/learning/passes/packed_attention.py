@@ -215,13 +215,12 @@ def _attend(
         results.append(result.flatten(0, 1))
     if packing.groups:
         parts = [torch.split(states, packing.sizes) for states in row]
+        dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
         for number, group in enumerate(packing.groups):
             prompt, answers = 3 * number + 1, 3 * number + 2
             own = [each[answers] for each in parts]
             of_prompt = [each[prompt] for each in parts[1:]]
-            dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
-            result = attend_to_shared(module, [*own, *of_prompt], group, dropout, scaling)
-            results.append(result)
+            results.append(attend_to_shared(module, [*own, *of_prompt], group, dropout, scaling))
     return torch.cat(results).index_select(0, packing.places)[None], None
 
 
