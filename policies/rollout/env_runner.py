@@ -22,6 +22,7 @@ from functools import partial
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.delivery.probe import Proof, prove
+from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EngineError, EnvironmentBugError
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -156,6 +157,11 @@ class EnvRunner:
         report = SampleReport.merge((each for _, each in ordered), is_in_turn=True)
         report = replace(report, total_s=time.perf_counter() - start_s)
         return [group for group, _ in ordered if group is not None], report
+
+    def sleep(self) -> None:
+        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
+        if isinstance(self._engine, SleepingEngine):
+            self._engine.sleep()
 
     def close(self) -> None:
         """Closes engine, environments and threads; idempotent."""

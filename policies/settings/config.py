@@ -333,6 +333,10 @@ class EnvRunnerSettings(Section):
     """Memory of a vLLM engine for keys and values, in GiB, on each of its GPUs. None: 1 on a CPU;
     on a GPU what is left of its share.
     """
+    sleep_while_learning: bool = False
+    """Engines leave their memory to the learners while these learn: keys and values, of vLLM on a
+    GPU the weights too ([one GPU](delivery.md#learner-and-runners-on-one-gpu)).
+    """
     max_concurrent_episodes: Count = 256
     """Episodes that each runner plays at once; whenever fewer are in play it takes the next group.
     """
@@ -363,6 +367,7 @@ class EnvRunnerSettings(Section):
             yield from self._conflicts_of_sharing(run)
         if self.engine == "scripted" and self.serving != "auto":
             yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
+        yield from self._conflicts_of_sleeping(run)
         num_gpus = self.num_gpus_per_env_runner
         if num_gpus > 1 and self.engine != "vllm":
             yield (
@@ -396,6 +401,17 @@ class EnvRunnerSettings(Section):
     def limit_context(self, model_limit: int) -> int:
         """Returns the most tokens of a conversation: the model's limit, or the one that is set."""
         return min(self.max_context_tokens or model_limit, model_limit)
+
+    def _conflicts_of_sleeping(self, run: "Settings") -> Iterator[str]:
+        if not self.sleep_while_learning:
+            return
+        name = "env_runners.sleep_while_learning"
+        if self.engine == "scripted":
+            yield f"{name} has no effect with engine 'scripted'"
+        if run.max_adapter_lag > 0:
+            yield f"{name}: with max_adapter_lag > 0 the runners play while the learners learn"
+        if self.shared_engines is not None:
+            yield f"{name}: other runs play with env_runners.shared_engines while this one learns"
 
     def _conflicts_of_sharing(self, run: "Settings") -> Iterator[str]:
         name = f"env_runners.shared_engines {self.shared_engines!r}"

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar, TypeVarTuple
 
+import torch
+
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.delivery.publish import Shipment, pack
 from agentpeft.policies.errors import PayloadLostError
@@ -75,7 +77,7 @@ class LearnerActor(Actor):
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
         groups, self._received = self._received, ()
-        return self.learner.update(groups)
+        return self._learn(groups)
 
     def imitate(self, first: int, num_groups: int) -> tuple[dict[str, float], tuple[int, ...]]:
         """Learns from the oracle's episodes, or chats, from position `first` on.
@@ -88,7 +90,13 @@ class LearnerActor(Actor):
         played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
         groups = peers.of_first(lambda: list(islice(played, num_groups)))
         hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
-        return self.learner.update(groups), hashes
+        return self._learn(groups), hashes
+
+    def _learn(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
+        metrics = self.learner.update(groups)
+        if self.learner.settings.env_runners.sleep_while_learning:
+            torch.cuda.empty_cache()  # for the engines, which wake up then
+        return metrics
 
     def warm_start(self) -> None:
         """Takes all steps of the adapter's warm start."""

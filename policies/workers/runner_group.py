@@ -74,6 +74,10 @@ class EnvRunnerActor(Actor):
         rest = [None] * (max_groups - len(got.groups))
         return [replace(got, groups=[]), *got.groups, *rest]
 
+    def sleep(self) -> None:
+        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
+        self._runner.sleep()
+
     def close(self) -> None:
         """Closes engine and environments; idempotent."""
         self._runner.close()
@@ -186,6 +190,21 @@ class EnvRunnerGroup:
                 self.counts["num_failed_deliveries"] += 1
                 checked.append(self._replace(runner, error))
         return worst_of(checked)
+
+    def sleep(self) -> None:
+        """Has the engines leave their memory to the learners, while no group is in play.
+
+        They wake by themselves. A runner that fails is replaced. Raises: as `play`.
+        """
+        asked = {
+            runner: self._actors.call(runner, EnvRunnerActor.sleep)
+            for runner in self._roster.serving
+        }
+        for runner, answer in asked.items():
+            try:
+                self._actors.fetch([answer])
+            except (EngineError, WorkerLostError) as error:
+                self._replace(runner, error)
 
     def close(self) -> None:
         """Ends the runners; idempotent."""

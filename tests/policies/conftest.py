@@ -17,9 +17,9 @@ def build(
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     started: list[Algorithm] = []
 
-    def start(name: str, *overrides: str) -> Algorithm:
+    def start(name: str, *overrides: str, **classes: type) -> Algorithm:
         settings = Settings(**with_overrides({}, (*request.module.TINY, *overrides)))
-        started.append(Algorithm(settings, tmp_path / name))
+        started.append(Algorithm(settings, tmp_path / name, **classes))
         return started[-1]
 
     yield start

@@ -155,6 +155,7 @@ ELSEWHERE = {
     "env_runners.num_gpus_per_env_runner": "launch/test_doctor_packages.py",
     "env_runners.serving": "policies/test_served_effect.py",
     "env_runners.shared_engines": "policies/vllm_engine/test_vllm_shared_runs.py",
+    "env_runners.sleep_while_learning": "policies/test_sleeping_engines.py",
     "env_runners.kv_cache_gib": "policies/vllm_engine/test_vllm_settings.py",
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
     "env_runners.step_timeout_s": "policies/test_env_runner.py",

@@ -145,9 +145,14 @@ class Batch:
             row.slot = -1
         self._rows = []
 
+    def free(self) -> None:
+        """Forgets all keys and values, while no job is under way, and gives their memory back."""
+        self.clear()
+        self._cache.free()
+
     def close(self) -> None:
-        """Gives the memory of keys and values back."""
-        self._cache = SlotCache(self._model, 0)
+        """Gives the memory of keys and values back; nothing is decoded any more."""
+        self._cache.free()
 
     def cancel(self, row: Row) -> None:
         """Ends a row's job, if one is under way."""

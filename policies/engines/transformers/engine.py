@@ -169,6 +169,12 @@ class TransformersEngine:
             release_threads()
             return scores
 
+    def sleep(self) -> None:
+        """Gives the memory of keys and values back. Raises: EngineError, as `load_adapter`."""
+        with self._wake:
+            self._await_idle(is_loading=True)
+            self._batch.free()
+
     def close(self) -> None:
         """Ends the thread; requests under way fail."""
         with self._wake:

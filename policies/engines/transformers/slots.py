@@ -45,6 +45,11 @@ class _Store:
         """Overwrites a slot's keys and values, which may not be finite."""
         self.states[:, :, slot] = 0
 
+    def free(self) -> None:
+        """Gives all memory back."""
+        layers, two, _, heads, _, width = self.states.shape
+        self.states = self.states.new_zeros((layers, two, 0, heads, 0, width))
+
     def begin(self, slots: Ids, positions: Ids) -> None:
         """Says where the next pass's tokens go: to positions (B, T) of slots (B,), -1 to none."""
         self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
@@ -161,6 +166,13 @@ class SlotCache(Cache):
         self._split_layers: set[int] = set()
         self._table: _Table | None = None
         self._is_prompt = self._is_single = False
+
+    def free(self) -> None:
+        """Gives the memory of all keys and values back, while no rows nor prompts are kept."""
+        self.rows.free()
+        self.prompts.free()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def begin_prompts(self, places: Ids, positions: Ids) -> Tensor:
         """Prepares a pass over whole prompts, positions (B, T), padded with -1 on the right.

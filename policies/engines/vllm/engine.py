@@ -106,6 +106,16 @@ class VllmEngine:
             del self._served[version]
         return self._process.submit(self._load(adapter)).result()
 
+    def sleep(self) -> None:
+        """Has vLLM give its cache back, and a GPU's weights; see `VllmProcess.sleep`.
+
+        Raises: EngineError where requests are under way.
+        """
+        self._check_alive()
+        if any(self._sessions.values()):
+            raise EngineError("an engine cannot sleep while requests are under way")
+        self._process.submit(self._process.sleep()).result()
+
     def close(self) -> None:
         """Ends the process that it owns; of another one it frees the slots. Idempotent."""
         if self._is_closed:

@@ -52,6 +52,8 @@ class VllmProcess:
         self._num_loaded = self._num_asked = 0
         self._slots: set[int] = set()
         self._filling = asyncio.Lock()
+        self._waking = asyncio.Lock()
+        self._is_asleep = False
         is_on_gpu = settings.gpu_share > 0
         if current_platform.is_cpu() == is_on_gpu:
             build, where = ("CPUs", "a GPU") if is_on_gpu else ("GPUs", "none")
@@ -133,6 +135,7 @@ class VllmProcess:
     async def _ask(
         self, ids: Ids, params: SamplingParams, salt: str, slot: Slot | None
     ) -> RequestOutput:
+        await self._wake_up()
         self._num_asked += 1
         prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
         outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=slot)
@@ -144,6 +147,7 @@ class VllmProcess:
 
     async def receive(self, folder: Path, is_fused: bool) -> dict[str, Any]:
         """Has vLLM's workers read an adapter; returns what they answer. Raises: EngineError."""
+        await self._wake_up()
         return _agreed(
             await self._call(
                 lambda: self._llm.collective_rpc("receive_adapter", args=(str(folder), is_fused))
@@ -175,9 +179,27 @@ class VllmProcess:
             await self._empty(slots)
 
     async def _empty(self, slots: Sequence[Slot]) -> None:
+        await self._wake_up()
         for old in slots:
             self._slots.discard(old.lora_int_id)
             await self._call(partial(self._llm.remove_lora, old.lora_int_id))
+
+    async def sleep(self) -> None:
+        """Gives the memory of the cache back; on a GPU the weights go to the machine's memory.
+
+        All but `close` wakes vLLM again. Raises: EngineError.
+        """
+        async with self._waking:
+            self._is_asleep = True
+            await self._call(self._llm.sleep)
+            if not self.settings.gpu_share:  # of which vLLM gives nothing back by itself
+                await self._call(partial(self._llm.collective_rpc, "free_cache"))
+
+    async def _wake_up(self) -> None:
+        async with self._waking:
+            if self._is_asleep and not await self._call(self._llm.wake_up):
+                raise EngineError("vLLM did not wake up")
+            self._is_asleep = False
 
     async def forget_prompts(self) -> bool:
         """Drops all keys and values; False where requests are under way. Raises: EngineError."""

@@ -31,6 +31,7 @@ class VllmSettings:
     `gpu_share` 0 computes on the CPU. `kv_cache_bytes` None: what is left of the GPU's share.
     `num_parts`: over so many GPUs (or processes on CPUs) each layer is divided, by vLLM's tensor
     parallelism; share, memory and threads are then each one's.
+    `sleeps`: it will be told to sleep, which a GPU's memory must be prepared for.
     Without an adapter nothing is served if `needs_adapter`; "native" serves `num_adapters` at once.
     """
 
@@ -45,6 +46,7 @@ class VllmSettings:
     needs_adapter: bool = True
     num_adapters: int = 1
     num_parts: int = 1
+    sleeps: bool = False
 
     def engine_args(self, folder: Path) -> dict[str, Any]:
         """Returns the arguments of vLLM's `AsyncEngineArgs`.
@@ -72,6 +74,7 @@ class VllmSettings:
         }
         if self.gpu_share:
             args["gpu_memory_utilization"] = 0.9 * self.gpu_share
+            args["enable_sleep_mode"] = self.sleeps
         else:
             # A prompt in parts would end vLLM: it rewinds seeds after each, on GPUs only
             args["enable_chunked_prefill"] = False
@@ -111,6 +114,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         num_parts=num_parts,
         num_threads=own.num_threads,
         num_adapters=1 + settings.max_adapter_lag if serving == "native" else 1,
+        sleeps=own.sleep_while_learning,
     )
     check_shape(result, shape.to_dict())
     return result

@@ -3,7 +3,9 @@
 vLLM mixes the class into its own worker class, by its name.
 """
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from mmap import MADV_DONTNEED, PAGESIZE
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -56,6 +58,20 @@ class AdapterReceiver:
         except EngineError as error:
             return {"error": str(error)}
         return {**vars(ack_of(adapter)), "served_effect": effect.share}
+
+    def free_cache(self) -> None:
+        """Gives the memory of keys and values on a CPU back; it is zeros, and taken when written.
+
+        vLLM itself ignores `sleep` there. Raises: OSError.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        storages = (cache.untyped_storage() for cache in self.model_runner.kv_caches)
+        for start, size in {(storage.data_ptr(), storage.nbytes()) for storage in storages}:
+            first, last = -(-start // PAGESIZE), (start + size) // PAGESIZE
+            place, length = first * PAGESIZE, (last - first) * PAGESIZE
+            if libc.madvise(place, length, MADV_DONTNEED):
+                raise OSError(ctypes.get_errno(), "madvise of vLLM's cache")
 
     def _settle_head(self, adapter: AdapterVersion) -> None:
         """Takes LoRA off the output layer, unless the first adapter changes that layer.

@@ -1,0 +1,143 @@
+"""Engines that leave their memory to the learners: nothing that is sampled or learnt changes."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from faulty_parts import EngineAround, runner_with
+from small_model import SMALL
+from test_transformers_engine import BASE, STOP, full_logprobs, make_model, prompt_of
+
+from agentpeft.envs.core.errors import SettingsError
+from agentpeft.policies.engines.transformers.engine import TransformersEngine
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import GenerationRequest
+from agentpeft.policies.settings.config import Settings, with_overrides
+
+SLEEPY = "env_runners.sleep_while_learning=true"
+SHARED = ("env_runners.engine=vllm", "env_runners.shared_engines=sweep")
+TINY = (
+    *SMALL,
+    "lora.rank=2",
+    "env_runners.num_env_runners=0",
+    "env_runners.max_new_tokens=4",
+    "env_runners.num_threads=1",
+    "learners.num_threads=1",
+    "training.num_groups=2",
+    "training.group_size=3",
+    "training.lr=1e-2",
+    "evaluation.num_tasks=3",
+    "deterministic=true",
+    "environment.kwargs.reward={length_cost=0.1}",
+)
+
+
+@pytest.fixture
+def engine():
+    engine = TransformersEngine(make_model(), [STOP], BASE)
+    yield engine
+    engine.close()
+
+
+def kept_bytes(engine):
+    """Of keys and values, of rows and of prompts."""
+    cache = engine._batch._cache
+    return [store.states.numel() for store in (cache.rows, cache.prompts)]
+
+
+def test_keys_and_values_are_given_back_and_computed_again(engine):
+    """In the middle of an episode, with a prompt that others share."""
+    engine.update_sessions(opened=["a", "b"])
+    prompt = prompt_of(30)
+
+    async def play():
+        turns, ids, prefix = [], prompt, "group"
+        for turn in range(3):
+            requests = [
+                GenerationRequest(name, ids, (index, turn), 0.7, 5, prefix)
+                for index, name in enumerate("ab")
+            ]
+            turns.append((ids, await asyncio.gather(*map(engine.generate, requests))))
+            ids, prefix = np.concatenate([ids, prompt_of(7, turn)]), None
+            assert [size > 0 for size in kept_bytes(engine)] == [True, turn == 0]
+            engine.sleep()
+            assert kept_bytes(engine) == [0, 0]
+            engine.sleep()
+        return turns
+
+    for ids, completions in asyncio.run(play()):
+        for completion in completions:
+            expected = full_logprobs(make_model(), ids, completion.token_ids, 0.7)
+            np.testing.assert_allclose(completion.logprobs, expected, atol=1e-5)
+
+
+def test_an_engine_does_not_sleep_while_it_works(engine):
+    engine.update_sessions(opened=["a"])
+
+    async def ask():
+        request = GenerationRequest("a", prompt_of(9), (0,), max_new_tokens=60)
+        asked = asyncio.create_task(engine.generate(request))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="under way"):
+            engine.sleep()
+        return await asked
+
+    assert len(asyncio.run(ask()).token_ids)
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "sft"])
+def test_a_run_with_engines_that_sleep_is_the_same_to_the_bit(build, monkeypatch, algorithm):
+    slept = []
+    monkeypatch.setattr(
+        TransformersEngine, "sleep", lambda own: slept.append(own) or put_to_sleep(own)
+    )
+    own = [f"training.algorithm={algorithm}"]
+    own += ["training.group_size="] * (algorithm == "sft")
+    runs = []
+    for name, overrides in (("awake", ()), ("sleepy", (SLEEPY,))):
+        algorithm_run = build(name, *own, *overrides)
+        rows = []
+        for _ in range(3):
+            metrics = algorithm_run.train()
+            rows.append({n: v for n, v in metrics.items() if not n.startswith("time/")})
+            rows.append(algorithm_run.evaluate())
+        runs.append(rows)
+        assert len(slept) == (3 if overrides else 0)
+    assert runs[0] == runs[1]
+
+
+put_to_sleep = TransformersEngine.sleep
+
+
+class SleeplessEngine(EngineAround):
+    """Fails whenever it is to sleep."""
+
+    def sleep(self):
+        raise EngineError("wide awake")
+
+
+def test_a_runner_that_cannot_sleep_is_replaced(build):
+    engines = []
+
+    def around(engine):
+        engines.append(engine)
+        return SleeplessEngine(engine) if len(engines) == 1 else engine
+
+    run = build("faulty", SLEEPY, env_runner_class=runner_with(around))
+    assert run.train()["fault/num_env_runner_restarts"] == 1
+    assert run.train()["fault/num_env_runner_restarts"] == 1
+    assert len(engines) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("env_runners.engine=scripted",), "no effect with engine 'scripted'"),
+        (("max_adapter_lag=1", "env_runners.num_env_runners=1"), "max_adapter_lag > 0"),
+        ((*SHARED, "env_runners.num_env_runners=1"), "other runs play"),
+    ],
+)
+def test_where_nothing_can_sleep_the_setting_is_refused(overrides, reason):
+    own = tuple(each for each in TINY if not each.startswith("deterministic"))
+    with pytest.raises(SettingsError, match=reason):
+        Settings(**with_overrides({}, (*own, SLEEPY, *overrides)))
