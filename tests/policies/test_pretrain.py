@@ -8,13 +8,12 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.batch_maker import make_batches
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.pretrain import _attend, _backward
+from agentpeft.policies.models.pretrain import _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -309,15 +308,18 @@ def test_cache_that_cannot_be_written_is_one_message(tmp_path, monkeypatch):
         load_tiny(make_settings(num_steps=0))
 
 
-def test_attention_of_pretraining_is_that_of_the_model():
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 4, 9, 8, requires_grad=True)
-    ours, _ = _attend(torch.nn.Module(), query, key, value, None, 8**-0.5)
-    reference = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
-    weights = torch.randn_like(ours)
+def test_states_of_some_positions_are_those_of_the_whole_model():
+    """With their gradients; each row has another number of them, at other places."""
+    model = build_tiny(SMALL, ["some text"]).model.double()
+    ids = torch.randint(4, 99, (5, 23))
+    where = torch.rand(5, 23) < torch.tensor([0.05, 0.2, 0.5, 0.9, 1.1])[:, None]
+    where[0, 7] = True
+    found = _states_of(model.model, ids, where)
+    expected = model.model(input_ids=ids).last_hidden_state[where]
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
     gradients = [
-        torch.autograd.grad((each * weights).sum(), (query, key, value), retain_graph=True)
-        for each in (ours, reference)
+        torch.autograd.grad((each * weights).sum(), list(model.model.parameters()))
+        for each in (found, expected)
     ]
-    torch.testing.assert_close(ours, reference)
     torch.testing.assert_close(*gradients)
