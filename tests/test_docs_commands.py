@@ -11,6 +11,8 @@ done instead:
   a machine that lacks them, where a guide asks it;
 * minutes: `make` says what it would do, scripts are parsed;
 * network: it runs where packages can be had (this is the README's first one).
+
+CI runs the README's and most others; pages whose blocks train for minutes are among the long tests.
 """
 
 import os
@@ -43,9 +45,19 @@ COMMAND = re.compile(r"^\s*(?:python3?|agentpeft|make|pip|ray|git|docker|vllm|\.
 INLINE = re.compile(r"`((?:python -m|python launch|agentpeft|make|ray|pip install|vllm) [^`]+)`")
 
 
+LONG_PAGES = {
+    ROOT / f"docs/training/{name}.md"
+    for name in ("algorithms", "cluster", "evaluate", "index", "merge", "replay")
+}
+
+
 def tagged(*tags):
     chosen = [block for block in SHELL if block.needs in tags and block.text != QUICKSTART]
-    return pytest.mark.parametrize("block", without_repetitions(chosen), ids=str)
+    blocks = [
+        pytest.param(block, marks=pytest.mark.long if block.page in LONG_PAGES else ())
+        for block in without_repetitions(chosen)
+    ]
+    return pytest.mark.parametrize("block", blocks, ids=str)
 
 
 @pytest.fixture(scope="module")

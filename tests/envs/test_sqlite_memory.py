@@ -61,6 +61,9 @@ EPISODES: dict[str, Callable[[int], str]] = {
 }
 
 
+LONG = ("long declarations", "columns added")
+
+
 def rss_kib() -> int:
     status = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
@@ -81,7 +84,10 @@ def play(kind: str) -> int:
     return grown_kib
 
 
-@pytest.mark.parametrize("kind", EPISODES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.long if kind in LONG else ()) for kind in EPISODES],
+)
 def test_hostile_episodes_leave_memory_flat(kind: str) -> None:
     command = [sys.executable, __file__, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

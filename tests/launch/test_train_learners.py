@@ -97,6 +97,7 @@ def killed_s(monkeypatch):
     return killed_s
 
 
+@pytest.mark.long
 def test_a_killed_learner_is_replaced(config, tmp_path, killed_s):
     assert main([config]) == 0
     assert len(killed_s) == 1

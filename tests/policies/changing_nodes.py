@@ -101,16 +101,17 @@ def test_a_drained_node_gets_no_more_work_and_a_new_one_is_used(cluster, tmp_pat
     assert "env runner 1 has a place again, and plays with the others" in caplog.text
 
 
-@pytest.mark.parametrize(("strategy", "num_nodes"), [("PACK", 1), ("SPREAD", 2)])
-def test_runners_are_placed_by_the_strategy(cluster, tmp_path, strategy, num_nodes):
-    settings = make_settings(
-        "env_runners.engine=scripted",
-        "training.algorithm=sft",
-        "training.group_size=",
-        "env_runners.num_cpus_per_env_runner=0.4",
-        f"env_runners.placement_strategy={strategy}",
-    )
-    runners = EnvRunnerGroup(settings, kind=located_runner(tmp_path))
-    runners.sample([GroupRequest(0, 1), GroupRequest(1, 1)]).result()
-    assert len({(tmp_path / f"node-{position}").read_text() for position in (0, 1)}) == num_nodes
-    runners.close()
+def test_runners_are_placed_by_the_strategy(cluster, tmp_path):
+    for strategy, num_nodes in (("PACK", 1), ("SPREAD", 2)):
+        settings = make_settings(
+            "env_runners.engine=scripted",
+            "training.algorithm=sft",
+            "training.group_size=",
+            "env_runners.num_cpus_per_env_runner=0.4",
+            f"env_runners.placement_strategy={strategy}",
+        )
+        runners = EnvRunnerGroup(settings, kind=located_runner(tmp_path))
+        runners.sample([GroupRequest(0, 1), GroupRequest(1, 1)]).result()
+        found = {(tmp_path / f"node-{position}").read_text() for position in (0, 1)}
+        assert len(found) == num_nodes
+        runners.close()

@@ -81,6 +81,7 @@ def kill_vllm():
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_two_runs_learn_with_one_engine_and_go_on_after_it_dies(engines, tmp_path):
     with run_of(tmp_path, "one") as one, run_of(tmp_path, "two", "max_adapter_lag=1") as two:
         state = engines.look()[0]
