@@ -163,7 +163,7 @@ def _attend_at(
     values = attention.v_proj(states).unflatten(-1, split).transpose(1, 2)
     rows, places = where.nonzero(as_tuple=True)
     ranks = where.cumsum(1)[where] - 1  # of a row's own
-    queries = keys.new_zeros((len(where), int(ranks.max()) + 1, *keys.shape[1::2]))
+    queries = keys.new_zeros((len(where), int(where.sum(1).max()), *keys.shape[1::2]))
     queries[rows, ranks] = attention.q_proj(states[where]).unflatten(-1, split)
     seen_until = where.new_zeros(queries.shape[:2], dtype=torch.int64)
     seen_until[rows, ranks] = places

@@ -160,8 +160,9 @@ class EnvRunner:
 
     def sleep(self) -> None:
         """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
-        if isinstance(self._engine, SleepingEngine):
-            self._engine.sleep()
+        if not isinstance(self._engine, SleepingEngine):
+            raise EngineError(f"{type(self._engine).__name__} cannot sleep")
+        self._engine.sleep()
 
     def close(self) -> None:
         """Closes engine, environments and threads; idempotent."""

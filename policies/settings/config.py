@@ -412,6 +412,12 @@ class EnvRunnerSettings(Section):
             yield f"{name}: with max_adapter_lag > 0 the runners play while the learners learn"
         if self.shared_engines is not None:
             yield f"{name}: other runs play with env_runners.shared_engines while this one learns"
+        of_runner, of_learner = self.num_gpus_per_env_runner, run.learners.num_gpus_per_learner
+        if of_runner > 0 and (of_learner == 0 or of_runner + of_learner > 1):
+            yield (
+                f"{name}: env_runners.num_gpus_per_env_runner {of_runner:g} and "
+                f"learners.num_gpus_per_learner {of_learner:g} share no GPU"
+            )
 
     def _conflicts_of_sharing(self, run: "Settings") -> Iterator[str]:
         name = f"env_runners.shared_engines {self.shared_engines!r}"

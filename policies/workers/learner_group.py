@@ -77,7 +77,9 @@ class LearnerActor(Actor):
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
         groups, self._received = self._received, ()
-        return self._learn(groups)
+        metrics = self.learner.update(groups)
+        self._give_memory_back()
+        return metrics
 
     def imitate(self, first: int, num_groups: int) -> tuple[dict[str, float], tuple[int, ...]]:
         """Learns from the oracle's episodes, or chats, from position `first` on.
@@ -90,13 +92,9 @@ class LearnerActor(Actor):
         played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
         groups = peers.of_first(lambda: list(islice(played, num_groups)))
         hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
-        return self._learn(groups), hashes
-
-    def _learn(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         metrics = self.learner.update(groups)
-        if self.learner.settings.env_runners.sleep_while_learning:
-            torch.cuda.empty_cache()  # for the engines, which wake up then
-        return metrics
+        self._give_memory_back()
+        return metrics, hashes
 
     def warm_start(self) -> None:
         """Takes all steps of the adapter's warm start."""
@@ -107,11 +105,14 @@ class LearnerActor(Actor):
 
     def pack(self) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
         """Returns the present adapter, and what a runner must answer to it."""
-        return pack(self.learner)
+        packed = pack(self.learner)
+        self._give_memory_back()
+        return packed
 
     def attend_pack(self) -> None:
         """Runs what the first learner's `pack` runs, for which a sharded base needs all of them."""
         pack(self.learner)
+        self._give_memory_back()
 
     def read_token_records(self) -> list[TokenRecord]:
         """Returns the few episodes that pulled hardest at the last update, token by token.
@@ -120,7 +121,13 @@ class LearnerActor(Actor):
         """
         tokenizer = self.learner.policy.base.tokenizer
         extremes = self.learner.score_extremes()
+        self._give_memory_back()
         return [to_token_record(group, sample, tokenizer) for group, sample in extremes]
+
+    def _give_memory_back(self) -> None:
+        """Leaves a GPU to engines that sleep while this one learns."""
+        if self.learner.settings.env_runners.sleep_while_learning:
+            torch.cuda.empty_cache()
 
     def to_files(self) -> dict[str, bytes]:
         """Returns a checkpoint's files: those of the adapter, and the learner's state."""

@@ -9,7 +9,7 @@ A group's episodes stay where Ray keeps objects. The driver passes references on
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -196,15 +196,22 @@ class EnvRunnerGroup:
 
         They wake by themselves. A runner that fails is replaced. Raises: as `play`.
         """
-        asked = {
-            runner: self._actors.call(runner, EnvRunnerActor.sleep)
-            for runner in self._roster.serving
-        }
+        failed = self._put_to_sleep(self._roster.serving)
+        while failed:
+            for runner, error in failed.items():
+                self._replace(runner, error)
+            failed = self._put_to_sleep(failed.keys() & {*self._roster.serving})
+
+    def _put_to_sleep(self, runners: Iterable[int]) -> dict[int, Exception]:
+        """Returns the runners that failed, and with what, once all others sleep."""
+        asked = {runner: self._actors.call(runner, EnvRunnerActor.sleep) for runner in runners}
+        failed: dict[int, Exception] = {}
         for runner, answer in asked.items():
             try:
                 self._actors.fetch([answer])
             except (EngineError, WorkerLostError) as error:
-                self._replace(runner, error)
+                failed[runner] = error
+        return failed
 
     def close(self) -> None:
         """Ends the runners; idempotent."""

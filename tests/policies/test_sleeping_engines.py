@@ -1,6 +1,7 @@
 """Engines that leave their memory to the learners: nothing that is sampled or learnt changes."""
 
 import asyncio
+import weakref
 
 import numpy as np
 import pytest
@@ -45,6 +46,12 @@ def kept_bytes(engine):
     return [store.states.numel() for store in (cache.rows, cache.prompts)]
 
 
+def storages_of(engine):
+    """The memory of these, as long as anybody holds it."""
+    cache = engine._batch._cache
+    return [weakref.ref(store.states.untyped_storage()) for store in (cache.rows, cache.prompts)]
+
+
 def test_keys_and_values_are_given_back_and_computed_again(engine):
     """In the middle of an episode, with a prompt that others share."""
     engine.update_sessions(opened=["a", "b"])
@@ -60,8 +67,10 @@ def test_keys_and_values_are_given_back_and_computed_again(engine):
             turns.append((ids, await asyncio.gather(*map(engine.generate, requests))))
             ids, prefix = np.concatenate([ids, prompt_of(7, turn)]), None
             assert [size > 0 for size in kept_bytes(engine)] == [True, turn == 0]
+            before = storages_of(engine)
             engine.sleep()
             assert kept_bytes(engine) == [0, 0]
+            assert [storage() for storage in before] == [None, None]
             engine.sleep()
         return turns
 
@@ -116,8 +125,11 @@ class SleeplessEngine(EngineAround):
         raise EngineError("wide awake")
 
 
-def test_a_runner_that_cannot_sleep_is_replaced(build):
-    engines = []
+def test_a_runner_that_cannot_sleep_is_replaced_by_one_that_does(build, monkeypatch):
+    engines, slept = [], []
+    monkeypatch.setattr(
+        TransformersEngine, "sleep", lambda own: slept.append(own) or put_to_sleep(own)
+    )
 
     def around(engine):
         engines.append(engine)
@@ -126,7 +138,7 @@ def test_a_runner_that_cannot_sleep_is_replaced(build):
     run = build("faulty", SLEEPY, env_runner_class=runner_with(around))
     assert run.train()["fault/num_env_runner_restarts"] == 1
     assert run.train()["fault/num_env_runner_restarts"] == 1
-    assert len(engines) == 2
+    assert len(engines) == 2 and slept == [engines[1]] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,6 +147,11 @@ def test_a_runner_that_cannot_sleep_is_replaced(build):
         (("env_runners.engine=scripted",), "no effect with engine 'scripted'"),
         (("max_adapter_lag=1", "env_runners.num_env_runners=1"), "max_adapter_lag > 0"),
         ((*SHARED, "env_runners.num_env_runners=1"), "other runs play"),
+        (("env_runners.num_gpus_per_env_runner=0.5",), "share no GPU"),
+        (
+            ("env_runners.num_gpus_per_env_runner=0.8", "learners.num_gpus_per_learner=0.4"),
+            "share no GPU",
+        ),
     ],
 )
 def test_where_nothing_can_sleep_the_setting_is_refused(overrides, reason):

@@ -165,12 +165,14 @@ class SlotCache(Cache):
         self._device, self._dtype = model.device, model.dtype
         self._split_layers: set[int] = set()
         self._table: _Table | None = None
+        self._given: tuple[Tensor, ...] = ()
         self._is_prompt = self._is_single = False
 
     def free(self) -> None:
         """Gives the memory of all keys and values back, while no rows nor prompts are kept."""
         self.rows.free()
         self.prompts.free()
+        self._table, self._given = None, ()  # views of the memory, of the last pass
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

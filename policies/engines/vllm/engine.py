@@ -112,8 +112,6 @@ class VllmEngine:
         Raises: EngineError where requests are under way.
         """
         self._check_alive()
-        if any(self._sessions.values()):
-            raise EngineError("an engine cannot sleep while requests are under way")
         self._process.submit(self._process.sleep()).result()
 
     def close(self) -> None:

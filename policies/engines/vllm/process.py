@@ -49,7 +49,7 @@ class VllmProcess:
         """
         self.settings, self._claim = settings, claim
         self.fault: str | None = None
-        self._num_loaded = self._num_asked = 0
+        self._num_loaded = self._num_asked = self._num_under_way = 0
         self._slots: set[int] = set()
         self._filling = asyncio.Lock()
         self._waking = asyncio.Lock()
@@ -139,10 +139,13 @@ class VllmProcess:
         self._num_asked += 1
         prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
         outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=slot)
+        self._num_under_way += 1
         try:
             (output,) = [output async for output in outputs]
         except (EngineDeadError, EngineGenerateError, ValueError) as error:
             raise EngineError(f"vLLM failed: {type(error).__name__}: {error}") from None
+        finally:
+            self._num_under_way -= 1
         return output
 
     async def receive(self, folder: Path, is_fused: bool) -> dict[str, Any]:
@@ -187,19 +190,32 @@ class VllmProcess:
     async def sleep(self) -> None:
         """Gives the memory of the cache back; on a GPU the weights go to the machine's memory.
 
-        All but `close` wakes vLLM again. Raises: EngineError.
+        Whatever samples, scores or loads wakes vLLM again. Raises: EngineError, also where requests
+        are under way.
         """
         async with self._waking:
+            if self._num_under_way:
+                raise EngineError("vLLM cannot sleep while requests are under way")
             self._is_asleep = True
-            await self._call(self._llm.sleep)
+            await self._settle(self._llm.sleep)
             if not self.settings.gpu_share:  # of which vLLM gives nothing back by itself
-                await self._call(partial(self._llm.collective_rpc, "free_cache"))
+                await self._settle(partial(self._llm.collective_rpc, "free_cache"))
 
     async def _wake_up(self) -> None:
         async with self._waking:
-            if self._is_asleep and not await self._call(self._llm.wake_up):
+            if self._is_asleep and not await self._settle(self._llm.wake_up):
                 raise EngineError("vLLM did not wake up")
             self._is_asleep = False
+
+    async def _settle(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Calls a method of vLLM's for its memory, which may lack. Raises: EngineError."""
+        try:
+            return await function()
+        except Exception as error:  # vLLM's client has no other for what failed in its process
+            reason = " ".join(str(error).split())
+            raise EngineError(
+                f"vLLM's memory cannot be given back or taken: {reason:.400}"
+            ) from None
 
     async def forget_prompts(self) -> bool:
         """Drops all keys and values; False where requests are under way. Raises: EngineError."""

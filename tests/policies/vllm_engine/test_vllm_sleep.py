@@ -70,10 +70,35 @@ def test_it_does_not_sleep_while_requests_are_under_way(engine):
         await asyncio.sleep(0.01)
         with pytest.raises(EngineError, match="under way"):
             engine.sleep()
-        return await asked
+        scored = asyncio.create_task(engine.score([prompt_of(60)] * 8))
+        completion = await asked
+        if not scored.done():
+            with pytest.raises(EngineError, match="under way"):
+                engine.sleep()
+        return completion, await scored
 
-    assert len(asyncio.run(play()).token_ids)
+    completion, scores = asyncio.run(play())
+    assert len(completion.token_ids) and [len(each) for each in scores] == [59] * 8
     engine.update_sessions(closed=["a"])
+
+
+def test_memory_that_cannot_be_given_back_or_taken_is_an_engines_error(engine, monkeypatch):
+    engine.load_adapter(make_adapter(6))
+
+    async def fail():
+        raise RuntimeError("Call to wake_up method failed: CUDA out of memory")
+
+    engine.sleep()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._process._llm, "wake_up", fail)
+        with pytest.raises(EngineError, match="out of memory"):
+            ask(engine, request_of())
+    assert ask(engine, request_of())[0].adapter_version == 6
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._process._llm, "sleep", fail)
+        with pytest.raises(EngineError, match="out of memory"):
+            engine.sleep()
+    assert ask(engine, request_of())[0].adapter_version == 6
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
