@@ -27,7 +27,8 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.training_batches import TrainingBatch, TrainingBatches, check_world
 from agentpeft.policies.warm_start import warm_started
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
+from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
 _FAULTS = (
@@ -154,7 +155,7 @@ class Algorithm:
     def _imitate(self, clock: IterationClock) -> dict[str, float]:
         positions = self._curriculum.next_positions(self.settings.training.num_groups)
         with clock.part("learn"):
-            self._make_room()
+            self._runners.sleep()
             metrics, hashes = self._learners.call_all(
                 LearnerActor.imitate, positions.start, len(positions)
             )
@@ -186,7 +187,7 @@ class Algorithm:
                 batch = self._batches.complete(self._version)
             try:
                 with clock.part("learn"):
-                    self._make_room()
+                    self._runners.sleep()
                     metrics = self._learners.update(batch.groups)
             except PayloadLostError:
                 lost = self._learners.find_lost(batch.groups)
@@ -198,11 +199,6 @@ class Algorithm:
                 self._checkpoints.seen.add(batch.task_hashes)
                 metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
                 return metrics, batch
-
-    def _make_room(self) -> None:
-        """Has the engines leave their memory to the learners, if the settings say so."""
-        if self.settings.env_runners.sleep_while_learning:
-            self._runners.sleep()
 
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.

@@ -1,7 +1,7 @@
 """What every engine can do."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -60,18 +60,4 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees memory and threads; idempotent."""
-        ...
-
-
-@runtime_checkable
-class SleepingEngine(Engine, Protocol):
-    """An engine that can leave its memory to others for a while."""
-
-    def sleep(self) -> None:
-        """Gives the memory back that it can do without until it is asked for something again.
-
-        Keys and values are forgotten; a GPU's weights are kept in the machine's memory meanwhile.
-        Then it wakes by itself, whatever it is asked. Raises: EngineError where requests are under
-        way.
-        """
         ...

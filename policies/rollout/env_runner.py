@@ -22,7 +22,7 @@ from functools import partial
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.delivery.probe import Proof, prove
-from agentpeft.policies.engines.protocol import SleepingEngine
+from agentpeft.policies.engines.sleeping import SleepingEngine
 from agentpeft.policies.errors import EngineError, EnvironmentBugError
 from agentpeft.policies.messages import (
     AdapterAck,

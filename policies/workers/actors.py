@@ -1,6 +1,6 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
-What they do is in `runner_group` and `learner_group`, how they run in `ray_actors` and
+What they do is in `runner_actor` and `learner_group`, how they run in `ray_actors` and
 `inline_actors`.
 """
 

@@ -1,4 +1,4 @@
-"""The env runners: what one does in its process, and the group that replaces those that fail.
+"""The group of env runners, which replaces those that fail.
 
     driver                                           env runner (an actor)
     EnvRunnerGroup.ask ─▶ WorkQueue ── take ───────▶ plays groups
@@ -10,10 +10,8 @@ A group's episodes stay where Ray keeps objects. The driver passes references on
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
 
-from agentpeft.policies.delivery.publish import DeliveryAnswer, Shipment, check, unpack, worst_of
+from agentpeft.policies.delivery.publish import Shipment, check, worst_of
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
@@ -21,66 +19,18 @@ from agentpeft.policies.errors import (
     PayloadLostError,
     WorkerLostError,
 )
-from agentpeft.policies.messages import Ids, Ref
-from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor, ActorSpec, missing
+from agentpeft.policies.workers.actors import ActorSpec, missing
 from agentpeft.policies.workers.pending_samples import PendingSamples
-from agentpeft.policies.workers.ray_actors import resolve
+from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 from agentpeft.policies.workers.runner_roster import RunnerRoster
 from agentpeft.policies.workers.work_queue import Desk, Job, Played, Receiver, WorkQueue
 
 _LONGEST_WAIT_S = 5.0
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
-
-
-class EnvRunnerActor(Actor):
-    """One env runner."""
-
-    def make(self, settings: Settings) -> None:
-        """Makes the environments and starts the engine."""
-        self._runner = self.make_runner(settings)
-
-    def make_runner(self, settings: Settings) -> EnvRunner:
-        """Returns the runner; a subclass may give it an engine of its own."""
-        return EnvRunner(settings)
-
-    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> DeliveryAnswer:
-        """Serves an adapter from the next turn on, and answers what arrived and is served.
-
-        `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
-        """
-        (arrived,) = resolve(adapter)
-        return unpack(self._runner, arrived, sequences)
-
-    def take(self, requests: Sequence[GroupRequest]) -> None:
-        """Begins to play groups; `collect` returns them, and raises what goes wrong."""
-        self._runner.take(requests)
-
-    def wake(self) -> None:
-        """Has the `collect` under way return at once."""
-        self._runner.wake()
-
-    def collect(self, max_groups: int, until_room: bool) -> list[Any]:
-        """Waits for groups that are finished; see `EnvRunner.collect`.
-
-        Returns the news without the groups, then these: `max_groups`, the last ones None where
-        fewer are finished. So each is an object of its own for Ray, and the driver fetches the news
-        alone. Raises: EngineError, and what a broken environment raises.
-        """
-        got = self._runner.collect(max_groups, until_room)
-        rest = [None] * (max_groups - len(got.groups))
-        return [replace(got, groups=[]), *got.groups, *rest]
-
-    def sleep(self) -> None:
-        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
-        self._runner.sleep()
-
-    def close(self) -> None:
-        """Closes engine and environments; idempotent."""
-        self._runner.close()
 
 
 class EnvRunnerGroup:
@@ -117,6 +67,7 @@ class EnvRunnerGroup:
             strategy=own.placement_strategy,
         )
         self._actors = kind.start_all(spec, settings)
+        self._sleeps = own.sleep_while_learning
         self.num_runners = self._actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._roster = RunnerRoster(self._actors, settings, self.counts)
@@ -192,11 +143,12 @@ class EnvRunnerGroup:
         return worst_of(checked)
 
     def sleep(self) -> None:
-        """Has the engines leave their memory to the learners, while no group is in play.
+        """Has the engines leave their memory to the learners, if the settings say so.
 
-        They wake by themselves. A runner that fails is replaced. Raises: as `play`.
+        No group may be in play. They wake by themselves. A runner that fails is replaced. Raises:
+        as `play`.
         """
-        failed = self._put_to_sleep(self._roster.serving)
+        failed = self._put_to_sleep(self._roster.serving if self._sleeps else ())
         while failed:
             for runner, error in failed.items():
                 self._replace(runner, error)

@@ -23,7 +23,7 @@ from agentpeft.policies.errors import EngineError, TrainingError
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerActor
+from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 
 LONG = (pytest.mark.slow, pytest.mark.long)
 

@@ -210,12 +210,12 @@ class VllmProcess:
     async def _settle(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Calls a method of vLLM's for its memory, which may lack. Raises: EngineError."""
         try:
-            return await function()
-        except Exception as error:  # vLLM's client has no other for what failed in its process
-            reason = " ".join(str(error).split())
-            raise EngineError(
-                f"vLLM's memory cannot be given back or taken: {reason:.400}"
-            ) from None
+            return await self._call(function)
+        except Exception as error:
+            if type(error) is Exception:  # vLLM's client has no other for what failed elsewhere
+                reason = " ".join(str(error).split())
+                raise EngineError(f"vLLM's memory is not given or taken: {reason:.400}") from None
+            raise
 
     async def forget_prompts(self) -> bool:
         """Drops all keys and values; False where requests are under way. Raises: EngineError."""

@@ -1,0 +1,60 @@
+"""`EnvRunnerActor`: an env runner as an actor, which the driver calls by name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentpeft.policies.delivery.publish import DeliveryAnswer, unpack
+from agentpeft.policies.messages import Ids, Ref
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.actors import Actor
+from agentpeft.policies.workers.ray_actors import resolve
+
+
+class EnvRunnerActor(Actor):
+    """One env runner."""
+
+    def make(self, settings: Settings) -> None:
+        """Makes the environments and starts the engine."""
+        self._runner = self.make_runner(settings)
+
+    def make_runner(self, settings: Settings) -> EnvRunner:
+        """Returns the runner; a subclass may give it an engine of its own."""
+        return EnvRunner(settings)
+
+    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> DeliveryAnswer:
+        """Serves an adapter from the next turn on, and answers what arrived and is served.
+
+        `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
+        """
+        (arrived,) = resolve(adapter)
+        return unpack(self._runner, arrived, sequences)
+
+    def take(self, requests: Sequence[GroupRequest]) -> None:
+        """Begins to play groups; `collect` returns them, and raises what goes wrong."""
+        self._runner.take(requests)
+
+    def wake(self) -> None:
+        """Has the `collect` under way return at once."""
+        self._runner.wake()
+
+    def collect(self, max_groups: int, until_room: bool) -> list[Any]:
+        """Waits for groups that are finished; see `EnvRunner.collect`.
+
+        Returns the news without the groups, then these: `max_groups`, the last ones None where
+        fewer are finished. So each is an object of its own for Ray, and the driver fetches the news
+        alone. Raises: EngineError, and what a broken environment raises.
+        """
+        got = self._runner.collect(max_groups, until_room)
+        rest = [None] * (max_groups - len(got.groups))
+        return [replace(got, groups=[]), *got.groups, *rest]
+
+    def sleep(self) -> None:
+        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
+        self._runner.sleep()
+
+    def close(self) -> None:
+        """Closes engine and environments; idempotent."""
+        self._runner.close()
