@@ -86,7 +86,7 @@ def test_memory_that_cannot_be_given_back_or_taken_is_an_engines_error(engine, m
     engine.load_adapter(make_adapter(6))
 
     async def fail():
-        raise RuntimeError("Call to wake_up method failed: CUDA out of memory")
+        raise Exception("Call to wake_up method failed: CUDA out of memory")
 
     engine.sleep()
     with monkeypatch.context() as patch:
