@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from agentpeft.envs import EnvFault
+from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.sleeping import SleepingEngine
 from agentpeft.policies.errors import EngineError, EnvironmentBugError
@@ -159,9 +159,10 @@ class EnvRunner:
         return [group for group, _ in ordered if group is not None], report
 
     def sleep(self) -> None:
-        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
+        """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
         if not isinstance(self._engine, SleepingEngine):
-            raise EngineError(f"{type(self._engine).__name__} cannot sleep")
+            name = type(self._engine).__name__
+            raise SettingsError(f"env_runners.sleep_while_learning: {name} cannot sleep")
         self._engine.sleep()
 
     def close(self) -> None:
