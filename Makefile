@@ -23,7 +23,6 @@ PYTEST := env OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -ra -n 2 --dist
 FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
-export RAY_prestart_worker_first_driver := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 PIP := -m pip --disable-pip-version-check install --quiet
 # It bounds the memory of the machine that is left, so it runs beside what is small.

@@ -11,6 +11,5 @@ if "OMP_WAIT_POLICY" not in os.environ:
 # Read when Ray starts on this machine. Its own 15 lets threads that work on one operation together
 # wait three times as long for each other, also on idle cores. Of 5 or less no such thing is seen.
 os.environ.setdefault("RAY_worker_niceness", "5")
-# Actors have variables of their own, so the workers that Ray starts ahead, one for each core, would
-# only wait: a second of processor time and 70 MiB each.
+# Actors have variables of their own, so a worker that Ray starts ahead would only wait.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")

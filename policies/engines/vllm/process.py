@@ -197,25 +197,15 @@ class VllmProcess:
             if self._num_under_way:
                 raise EngineError("vLLM cannot sleep while requests are under way")
             self._is_asleep = True
-            await self._settle(self._llm.sleep)
+            await self._call(self._llm.sleep)
             if not self.settings.gpu_share:  # of which vLLM gives nothing back by itself
-                await self._settle(partial(self._llm.collective_rpc, "free_cache"))
+                await self._call(partial(self._llm.collective_rpc, "free_cache"))
 
     async def _wake_up(self) -> None:
         async with self._waking:
-            if self._is_asleep and not await self._settle(self._llm.wake_up):
+            if self._is_asleep and not await self._call(self._llm.wake_up):
                 raise EngineError("vLLM did not wake up")
             self._is_asleep = False
-
-    async def _settle(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Calls a method of vLLM's for its memory, which may lack. Raises: EngineError."""
-        try:
-            return await self._call(function)
-        except Exception as error:
-            if type(error) is Exception:  # vLLM's client has no other for what failed elsewhere
-                reason = " ".join(str(error).split())
-                raise EngineError(f"vLLM's memory is not given or taken: {reason:.400}") from None
-            raise
 
     async def forget_prompts(self) -> bool:
         """Drops all keys and values; False where requests are under way. Raises: EngineError."""
@@ -239,6 +229,10 @@ class VllmProcess:
             return await function()
         except EngineDeadError as error:
             raise EngineError(f"vLLM's process is gone: {error}") from None
+        except Exception as error:
+            if type(error) is Exception:  # vLLM's client has no other for what failed elsewhere
+                raise EngineError(f"vLLM failed: {' '.join(str(error).split()):.400}") from None
+            raise
 
     async def _stop(self) -> None:
         """Ends what runs in the loop, this apart."""
