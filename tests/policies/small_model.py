@@ -9,6 +9,14 @@ SMALL = (
     "tiny.max_context_tokens=256",
 )
 
+ONE_PROCESS = (
+    *SMALL,
+    "env_runners.num_env_runners=0",
+    "env_runners.max_new_tokens=4",
+    "env_runners.num_threads=1",
+    "learners.num_threads=1",
+)
+
 TWO_RUNNERS = (
     *SMALL,
     "lora.rank=2",

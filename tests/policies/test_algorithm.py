@@ -5,7 +5,7 @@ from hashlib import sha256
 import gymnasium
 import pytest
 import ray
-from small_model import SMALL
+from small_model import ONE_PROCESS
 from word_env import WordEnv
 
 from agentpeft.launch.reporting.run_data import read_sessions
@@ -13,12 +13,8 @@ from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list
 from agentpeft.policies.errors import CheckpointError, TrainingError
 
 TINY = (
-    *SMALL,
+    *ONE_PROCESS,
     "lora.rank=2",
-    "env_runners.num_env_runners=0",
-    "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
     "training.num_groups=2",
     "training.group_size=3",
     "training.algorithm=reinforce",

@@ -15,7 +15,7 @@ from learner_parts import (
     make_trajectory,
     random_groups,
 )
-from small_model import SMALL
+from small_model import ONE_PROCESS, SMALL
 from transformers import AutoModelForCausalLM
 
 from agentpeft.envs import SettingsError
@@ -28,12 +28,8 @@ from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 TINY = (
-    *SMALL,
+    *ONE_PROCESS,
     "lora.use_lora=false",
-    "env_runners.num_env_runners=0",
-    "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
     "training.num_groups=2",
     "training.group_size=4",
     "training.lr=3e-3",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from faulty_parts import EngineAround, runner_with
-from small_model import SMALL
+from small_model import ONE_PROCESS
 
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
@@ -19,12 +19,8 @@ from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 TINY = (
-    *SMALL,
+    *ONE_PROCESS,
     "lora.rank=2",
-    "env_runners.num_env_runners=0",
-    "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
 )
 
 

@@ -6,7 +6,8 @@ import weakref
 import numpy as np
 import pytest
 from faulty_parts import EngineAround, runner_with
-from small_model import SMALL
+from test_algorithm import SPREAD, without_times
+from test_algorithm import TINY as SHORT_RUN
 from test_transformers_engine import BASE, STOP, full_logprobs, make_model, prompt_of
 
 from agentpeft.envs.core.errors import SettingsError
@@ -17,20 +18,7 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 
 SLEEPY = "env_runners.sleep_while_learning=true"
 SHARED = ("env_runners.engine=vllm", "env_runners.shared_engines=sweep")
-TINY = (
-    *SMALL,
-    "lora.rank=2",
-    "env_runners.num_env_runners=0",
-    "env_runners.max_new_tokens=4",
-    "env_runners.num_threads=1",
-    "learners.num_threads=1",
-    "training.num_groups=2",
-    "training.group_size=3",
-    "training.lr=1e-2",
-    "evaluation.num_tasks=3",
-    "deterministic=true",
-    "environment.kwargs.reward={length_cost=0.1}",
-)
+TINY = (*SHORT_RUN, SPREAD)
 
 
 @pytest.fixture
@@ -38,6 +26,16 @@ def engine():
     engine = TransformersEngine(make_model(), [STOP], BASE)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """The engines that were put to sleep, each time anew."""
+    engines, put_to_sleep = [], TransformersEngine.sleep
+    monkeypatch.setattr(
+        TransformersEngine, "sleep", lambda own: engines.append(own) or put_to_sleep(own)
+    )
+    return engines
 
 
 def kept_bytes(engine):
@@ -95,11 +93,7 @@ def test_an_engine_does_not_sleep_while_it_works(engine):
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "sft"])
-def test_a_run_with_engines_that_sleep_is_the_same_to_the_bit(build, monkeypatch, algorithm):
-    slept = []
-    monkeypatch.setattr(
-        TransformersEngine, "sleep", lambda own: slept.append(own) or put_to_sleep(own)
-    )
+def test_a_run_with_engines_that_sleep_is_the_same_to_the_bit(build, slept, algorithm):
     own = [f"training.algorithm={algorithm}"]
     own += ["training.group_size="] * (algorithm == "sft")
     runs = []
@@ -107,15 +101,10 @@ def test_a_run_with_engines_that_sleep_is_the_same_to_the_bit(build, monkeypatch
         algorithm_run = build(name, *own, *overrides)
         rows = []
         for _ in range(3):
-            metrics = algorithm_run.train()
-            rows.append({n: v for n, v in metrics.items() if not n.startswith("time/")})
-            rows.append(algorithm_run.evaluate())
+            rows += [without_times(algorithm_run.train()), algorithm_run.evaluate()]
         runs.append(rows)
         assert len(slept) == (3 if overrides else 0)
     assert runs[0] == runs[1]
-
-
-put_to_sleep = TransformersEngine.sleep
 
 
 class SleeplessEngine(EngineAround):
@@ -125,11 +114,8 @@ class SleeplessEngine(EngineAround):
         raise EngineError("wide awake")
 
 
-def test_a_runner_that_cannot_sleep_is_replaced_by_one_that_does(build, monkeypatch):
-    engines, slept = [], []
-    monkeypatch.setattr(
-        TransformersEngine, "sleep", lambda own: slept.append(own) or put_to_sleep(own)
-    )
+def test_a_runner_that_cannot_sleep_is_replaced_by_one_that_does(build, slept):
+    engines = []
 
     def around(engine):
         engines.append(engine)
