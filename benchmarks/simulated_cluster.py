@@ -2,6 +2,7 @@
 
     python benchmarks/simulated_cluster.py                             # 64 runners, virtual time
     python benchmarks/simulated_cluster.py --runners 256 --lags 0 1 2
+    python benchmarks/simulated_cluster.py --in-flight --batch 2       # small batches
     python benchmarks/simulated_cluster.py --hosts 4                   # by the clock, on Ray
     python benchmarks/simulated_cluster.py --hosts 0 --runners 4 --groups 16 --mean 0.2
 
@@ -86,6 +87,7 @@ class Plan:
             "num_slots": self.num_slots,
             "num_groups": self.num_groups,
             "lag": settings.max_adapter_lag,
+            "in_flight": settings.in_flight_updates,
             "mean_episode_s": options.mean,
             "learn_s": round(self.learn_s, 3),
             "sample_s": round(self.sample_s, 3),
@@ -117,6 +119,7 @@ def make_settings(options: argparse.Namespace, num_groups: int, lag: int) -> Set
         "output.episodes=false",
         "fault_tolerance.probe_interval=0",
         f"max_adapter_lag={lag}",
+        f"in_flight_updates={str(options.in_flight and lag > 0).lower()}",
     )
     return Settings(**with_overrides({}, words))
 
@@ -209,6 +212,9 @@ def main() -> None:
     parser.add_argument("--mean", type=float, default=4.0, help="mean seconds of an episode")
     parser.add_argument("--learn", type=float, default=0.5, help="learning over sampling")
     parser.add_argument("--lags", type=int, nargs="+", default=[1])
+    parser.add_argument(
+        "--in-flight", action="store_true", help="in_flight_updates, where there is a lag"
+    )
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=4, help="simulated nodes")

@@ -24,6 +24,7 @@ class StopReason(StrEnum):
     STOP_TOKEN = "stop_token"  # noqa: S105
     MAX_NEW_TOKENS = "max_new_tokens"
     CONTEXT_FULL = "context_full"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,15 @@ class Completion:
     """Sampled ids (n,), the stop token included, and their log-probabilities (n,).
 
     The log-probabilities are those of the sampling distribution (after the temperature; greedy:
-    of temperature 1). `adapter_version` is what the engine served.
+    of temperature 1). `adapter_version` is what the engine served; of a turn that was interrupted
+    for a new adapter the last one, and `token_versions` (n,) has each token's.
     """
 
     token_ids: Ids
     logprobs: Floats
     stop_reason: StopReason
     adapter_version: int
+    token_versions: Ids | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Trajectory:
     sampled tokens only, stop tokens included; log-probabilities are 0 elsewhere. `turn_ends`: for
     each turn, the index after its last sampled token. `turn_rewards`: one per turn, the final
     reward in the last. An episode whose prompt fills the context has no tokens and no turns.
+    `token_versions`: (T,), the adapter version that sampled each token; None: one did all.
     """
 
     prompt_ids: Ids
@@ -78,11 +82,18 @@ class Trajectory:
     turn_ends: tuple[int, ...]
     turn_rewards: tuple[float, ...]
     outcome: Outcome
+    token_versions: Ids | None = None
 
     @property
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
         return float(sum(self.turn_rewards))
+
+    def sampled_before(self, version: int) -> Mask:
+        """Returns which of the N sampled tokens are known to be of adapters before `version`."""
+        if self.token_versions is None:
+            return np.zeros(int(self.loss_mask.sum()), np.bool_)
+        return self.token_versions[self.loss_mask] < version
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,8 @@ class EpisodeGroup:
     """The episodes of one task.
 
     `group_id` is the task's position in the task stream. `adapter_version` sampled its first turn;
-    with a lag later turns may be of newer ones. `task_hash` is of the task's content; None where it
-    is not known.
+    with a lag later turns may be of newer ones, and with `in_flight_updates` it is the newest of
+    all. `task_hash` is of the task's content; None where it is not known.
     """
 
     group_id: int

@@ -6,6 +6,10 @@ adapter first, then by position. So a group that takes long delays no batch but 
 as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
 was asked for.
 
+With `in_flight_updates` no group becomes too old in play. One that is under way when a batch is
+learnt from does not count among those of n + 1 batches any more, so that long ones take nothing
+from the runners' work: others are asked for, until an episode for each slot and a batch's are left.
+
 A group that never gets into a batch (dropped, as its environment kept failing; stale, as it became
 too old in play or after it) is replaced: the curriculum draws another, unless more than
 `fault_tolerance.max_failed_group_share` of the batch were dropped. Of more than this share of all
@@ -62,7 +66,7 @@ class TrainingBatches:
 
     def __init__(self, settings: Settings, curriculum: Curriculum, runners: EnvRunnerGroup) -> None:
         self._settings, self._curriculum, self._runners = settings, curriculum, runners
-        self._lag = settings.max_adapter_lag
+        self._lag, self._in_flight = settings.max_adapter_lag, settings.in_flight_updates
         self.clear()
 
     def clear(self) -> None:
@@ -71,6 +75,7 @@ class TrainingBatches:
         self._samples = PendingSamples(self._runners)
         self._finished: list[Played] = []  # and of no batch
         self._batch: list[Played] = []
+        self._carried: set[GroupRequest] = set()
         self._others: list[Played] = []  # those of this iteration that were given up, or are stale
         self._num_wanted = self._settings.training.num_groups
 
@@ -78,9 +83,7 @@ class TrainingBatches:
         """Asks for as many groups as may be under way beside those that are finished."""
         self._finished += self._samples.fetch(is_waiting=False)
         self._sort_out(version)
-        wanted = (self._lag + 1) * self._settings.training.num_groups
-        num_missing = wanted - self._samples.num_under_way - len(self._finished)
-        self._samples.ask(self._curriculum.next_groups(max(num_missing, 0)))
+        self._samples.ask(self._curriculum.next_groups(max(self._num_missing(), 0)))
 
     def complete(self, version: int) -> TrainingBatch:
         """Waits for a batch, of groups that a learner at `version` may learn from.
@@ -111,7 +114,18 @@ class TrainingBatches:
     def end(self) -> None:
         """Forgets the batch, which was learnt from."""
         self._batch, self._others = [], []
+        self._carried = set(self._samples.under_way) if self._in_flight else set()
         self._num_wanted = self._settings.training.num_groups
+
+    def _num_missing(self) -> int:
+        """How many groups are to be asked for, of n + 1 batches; in flight see above."""
+        training = self._settings.training
+        num_here = len(self._samples.under_way - self._carried) + len(self._finished)
+        num_missing = (self._lag + 1) * training.num_groups - num_here - len(self._batch)
+        if not self._in_flight:
+            return num_missing
+        enough = self._runners.num_slots + training.num_groups * training.group_size
+        return min(num_missing, (enough - self._runners.num_episodes_left) // training.group_size)
 
     def _fill(self, version: int) -> None:
         """Adds to the batch until it has as many groups as are wanted, or none are under way."""
@@ -119,8 +133,10 @@ class TrainingBatches:
             self._finished += self._samples.fetch(is_waiting=False)
             self._sort_out(version)
             num_free = self._num_wanted - len(self._batch)
+            if self._in_flight:
+                self.begin(version)
             is_full = self._lag > 0 and num_free <= len(self._finished)  # else: waits for all
-            if is_full or not self._samples.num_under_way:
+            if is_full or not self._samples.under_way:
                 self._finished.sort(key=lambda each: (each.version, each.request.group_id))
                 self._batch += self._finished[:num_free]
                 del self._finished[:num_free]

@@ -123,6 +123,11 @@ class Learner:
                 norms += self._step(minibatch, totals)
         if not norms:
             self._num_without_step += 1
+        num_old = sum(
+            int(t.sampled_before(self._oldest_version).sum())
+            for group in groups
+            for t in group.trajectories
+        )
         self._num_updates += 1
         self.version += 1
         fresh = [s for s in samples if not self._replay.is_replayed(s.member.trajectory)]
@@ -137,6 +142,7 @@ class Learner:
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
+            "train/num_old_tokens": num_old,
             **compute_critic_metrics(samples),
             **self._replay.metrics(),
             **teacher.compute_teacher_metrics(samples),
@@ -199,6 +205,11 @@ class Learner:
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
 
+    @property
+    def _oldest_version(self) -> int:
+        """The oldest adapter whose tokens this update learns from."""
+        return self.version - self.settings.max_adapter_lag
+
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
         return self.settings.training.dynamic_sampling and min(returns) == max(returns)
@@ -255,7 +266,7 @@ class Learner:
 
     def _step(self, minibatch: Sequence[Sample], totals: Totals) -> list[float]:
         """Takes one optimizer step; returns the gradient's norm, if it was taken."""
-        weighted = self._objective.weigh(minibatch)
+        weighted = self._objective.weigh(minibatch, self._oldest_version)
         if not weighted:
             return []
         numbers = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]

@@ -23,19 +23,11 @@ from functools import partial
 from agentpeft.envs import EnvFault, SettingsError
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.sleeping import SleepingEngine
-from agentpeft.policies.errors import EngineError, EnvironmentBugError
-from agentpeft.policies.messages import (
-    AdapterAck,
-    AdapterVersion,
-    Completion,
-    EpisodeGroup,
-    GenerationRequest,
-    Ids,
-    StopReason,
-)
+from agentpeft.policies.errors import EnvironmentBugError
+from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.environments.env_pool import oracle_actions
-from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM, StagePools
+from agentpeft.policies.rollout.environments.stages import StagePools
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
     Collected,
@@ -46,22 +38,13 @@ from agentpeft.policies.rollout.groups import (
 )
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
-from agentpeft.policies.rollout.scheduling.lanes import BusyClock, LaneHang, Lanes
+from agentpeft.policies.rollout.scheduling.lanes import LaneHang, Lanes
 from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
-from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
+from agentpeft.policies.rollout.turn_sampler import SlowEpisodeError, StaleGroupError, TurnSampler
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
-_STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
 _MAX_LANES = 64
-
-
-class _SlowEpisodeError(Exception):
-    """An episode's time was over before its next turn was sampled."""
-
-
-class _StaleGroupError(Exception):
-    """An episode's group has become too old to be learnt from."""
 
 
 class EnvRunner:
@@ -91,10 +74,9 @@ class EnvRunner:
         self._lanes = Lanes(num_lanes, self._own.step_timeout_s)
         most = self._own.max_concurrent_episodes
         self._taken = TakenGroups(most, self._open, self._play)
-        self._gate, self._proving_loop = TurnGate(), asyncio.Runner()
-        self._engine_clock = BusyClock()
+        self._turns = TurnSampler(settings, self._engine)
+        self._proving_loop = asyncio.Runner()
         self._told_s = (0.0, 0.0)
-        self._version = 0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves an adapter; see `serve`. Raises: EngineError."""
@@ -106,13 +88,14 @@ class EnvRunner:
         """Serves an adapter from the next turn on; returns what was received.
 
         With `sequences`, returns what the engine says of them too. Groups that this makes too old
-        to be learnt from are given up. An engine of one version finishes the turns under way first;
-        one of several goes on meanwhile, and with the older versions. Raises: EngineError.
+        to be learnt from are given up. An engine of one version finishes the turns under way first,
+        or interrupts them (`TurnSampler`); one of several goes on meanwhile, and with the older
+        versions. Raises: EngineError.
         """
         self._taken.run(self._give_up_stale(adapter.version))
         with self._paused():
             ack = self._engine.load_adapter(adapter)
-            self._version = adapter.version
+            self._turns.version = adapter.version
             return ack, None if sequences is None else self.prove(sequences)
 
     def prove(self, sequences: Sequence[Ids]) -> Proof:
@@ -179,14 +162,16 @@ class EnvRunner:
         if self._engine.num_versions > 1:
             yield
             return
-        self._taken.run(self._gate.close())
+        self._taken.run(self._turns.hold())
         try:
             yield
         finally:
-            self._taken.run(self._gate.open())
+            self._taken.run(self._turns.release())
 
     async def _give_up_stale(self, version: int) -> None:
         """Gives up the groups in play that may not be learnt from once `version` is there."""
+        if self._settings.in_flight_updates:
+            return
         oldest = version - self._settings.max_adapter_lag
         for group in self._taken.under_way:
             is_training, began = group.request.mode == "train", group.version
@@ -196,7 +181,7 @@ class EnvRunner:
                 self._engine.update_sessions(closed=[seat.session for seat in seats])
 
     def _version_of(self, group: OpenGroup) -> int:
-        return self._version if group.version is None else group.version
+        return self._turns.version if group.version is None else group.version
 
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
         """Makes groups of requests."""
@@ -267,17 +252,17 @@ class EnvRunner:
             self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
-        complete = partial(self._complete, seat, attempt, deadline_s)
+        complete = partial(self._turns.sample, seat, attempt, deadline_s)
         try:
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._lanes.call))
-        except _SlowEpisodeError:
+        except SlowEpisodeError:
             pool.give_back(env)
             seat.group.counts["slow"] += 1
             limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
             seat.group.last_fault = f"episode {seat.session} was not over after {limit}"
             return None
-        except _StaleGroupError:
+        except StaleGroupError:
             pool.give_back(env)
             return None
         except EnvFault as fault:
@@ -289,61 +274,9 @@ class EnvRunner:
         pool.give_back(env)
         return episode
 
-    def _make_request(self, episode: EpisodeBuilder, seat: Seat, attempt: int) -> GenerationRequest:
-        group, request = seat.group, seat.group.request
-        is_shared = request.num_episodes > 1 and episode.context is group.prompt_ids
-        stream, turn = _STREAMS[request.mode], episode.num_turns
-        seed = (self._settings.seed, stream, request.group_id, seat.sample, turn)
-        if group.version is None:
-            group.version = self._version
-        return GenerationRequest(
-            session=seat.session,
-            prompt_ids=episode.context,
-            seed=(*seed, attempt) if attempt else seed,
-            temperature=0.0 if request.is_greedy else self._own.temperature,
-            max_new_tokens=self._own.max_new_tokens,
-            prefix=group.name if is_shared else None,
-            adapter_version=group.version if self._engine.num_versions > 1 else self._version,
-        )
-
-    async def _complete(
-        self, seat: Seat, attempt: int, deadline_s: float, episode: EpisodeBuilder
-    ) -> Completion:
-        """Samples an episode's next turn.
-
-        Raises: _SlowEpisodeError where its time is over, _StaleGroupError where its group is stale.
-        """
-        try:
-            async with asyncio.timeout_at(deadline_s), self._gate.turn():
-                return await self._generate(seat, attempt, episode)
-        except TimeoutError:
-            raise _SlowEpisodeError from None
-
-    async def _generate(self, seat: Seat, attempt: int, episode: EpisodeBuilder) -> Completion:
-        if seat.group.is_stale:
-            raise _StaleGroupError
-        request = self._make_request(episode, seat, attempt)
-        self._engine_clock.begin()
-        try:
-            completion = await self._engine.generate(request)
-        except EngineError:
-            if seat.group.is_stale:  # its session was closed
-                raise _StaleGroupError from None
-            raise
-        finally:
-            self._engine_clock.end()
-        if completion.stop_reason is StopReason.MAX_NEW_TOKENS:
-            seat.group.counts["cut"] += 1
-        if completion.adapter_version != request.adapter_version:
-            raise EngineError(
-                f"the engine served adapter version {completion.adapter_version}, not "
-                f"{request.adapter_version}, in the middle of a group"
-            )
-        return completion
-
     def _report(self, group: OpenGroup) -> SampleReport:
         """Returns the report of a finished group; seconds are those since the last report."""
-        spent_s = (self._engine_clock.busy_s, self._lanes.clock.busy_s)
+        spent_s = (self._turns.clock.busy_s, self._lanes.clock.busy_s)
         engine_s, env_s = (now - told for now, told in zip(spent_s, self._told_s, strict=True))
         self._told_s = spent_s
         has_messages = self._settings.output.episodes

@@ -35,6 +35,7 @@ class EpisodeBuilder:
         self._chat = chat
         self._logprobs: list[Floats] = []
         self._masks: list[Mask] = []
+        self._versions: list[Ids] = []
         self._turn_ends: list[int] = []
         self._rewards: list[float] = []
         self._answers: list[str] = []
@@ -51,7 +52,9 @@ class EpisodeBuilder:
 
     def add_turn(self, completion: Completion, said: str) -> None:
         """Appends what was sampled, and its whole text."""
-        self._append(completion.token_ids, completion.logprobs, is_sampled=True)
+        ids, versions = completion.token_ids, completion.token_versions
+        same = np.full(len(ids), completion.adapter_version)
+        self._append(ids, completion.logprobs, same if versions is None else versions)
         self._turn_ends.append(len(self.context) - len(self._prompt_ids))
         self.messages.append(("assistant", said))
 
@@ -76,7 +79,7 @@ class EpisodeBuilder:
             self.messages.append(("user", "\n".join(self._answers)))
             if not result.is_last:
                 ids = self._chat.extend(self.context, *self._answers)
-                self._append(ids, np.zeros(len(ids), np.float32), is_sampled=False)
+                self._append(ids, np.zeros(len(ids), np.float32))
             self._answers.clear()
 
     def end(self, env: Env, outcome: Outcome | None) -> None:
@@ -92,22 +95,28 @@ class EpisodeBuilder:
         """Returns the episode up to its last sampled token."""
         first = len(self._prompt_ids)
         num_tokens = self._turn_ends[-1] if self._turn_ends else 0
+        loss_mask = np.concatenate([np.empty(0, np.bool_), *self._masks])[:num_tokens]
+        versions = np.concatenate([np.empty(0, np.int64), *self._versions])[:num_tokens]
+        sampled = versions[loss_mask]
         return Trajectory(
             prompt_ids=self._prompt_ids,
             token_ids=self.context[first : first + num_tokens],
-            loss_mask=np.concatenate([np.empty(0, np.bool_), *self._masks])[:num_tokens],
+            loss_mask=loss_mask,
             sampling_logprobs=np.concatenate([np.empty(0, np.float32), *self._logprobs])[
                 :num_tokens
             ],
             turn_ends=tuple(self._turn_ends),
             turn_rewards=tuple(self._rewards),
             outcome=self.outcome,
+            token_versions=versions if (sampled != sampled[:1]).any() else None,
         )
 
-    def _append(self, ids: Ids, logprobs: Floats, is_sampled: bool) -> None:
+    def _append(self, ids: Ids, logprobs: Floats, versions: Ids | None = None) -> None:
+        """Appends tokens; `versions` of the adapters that sampled them, None: nobody did."""
         self.context = np.concatenate([self.context, ids])
         self._logprobs.append(logprobs)
-        self._masks.append(np.full(len(ids), is_sampled))
+        self._masks.append(np.full(len(ids), versions is not None))
+        self._versions.append(np.zeros(len(ids), np.int64) if versions is None else versions)
 
 
 class EngineAgent:

@@ -47,10 +47,11 @@ class SampleReport:
     `dropped_group_ids` (their world kept failing) and `stale_group_ids` (given up in play, as too
     old to be learnt from) are left out everywhere else, and so are `num_slow_episodes` episodes,
     for whose turns the engine took too long. A group's version is the one that sampled its first
-    turn. `task_hashes` are of the tasks' content. `num_cut_turns` ended at `max_new_tokens`, mostly
-    unfinished. `last_fault` says which environment, task and turn one of the faults had, and what
-    it was; empty without faults. `engine_s` and `env_s` are the seconds in which at least one
-    request, or call of an environment, was under way.
+    turn, with `in_flight_updates` the newest. `task_hashes` are of the tasks' content.
+    `num_cut_turns` ended at `max_new_tokens`, mostly unfinished; `num_interruptions` is how often a
+    turn went on with another adapter. `last_fault` says which environment, task and turn one of the
+    faults had, and what it was; empty without faults. `engine_s` and `env_s` are the seconds in
+    which at least one request, or call of an environment, was under way.
     """
 
     records: tuple[EpisodeRecord, ...]
@@ -63,6 +64,7 @@ class SampleReport:
     num_retries: int
     num_slow_episodes: int
     num_cut_turns: int
+    num_interruptions: int
     num_sampled_tokens: int
     total_s: float
     engine_s: float
@@ -93,6 +95,7 @@ class SampleReport:
             num_retries=sum(part.num_retries for part in parts),
             num_slow_episodes=sum(part.num_slow_episodes for part in parts),
             num_cut_turns=sum(part.num_cut_turns for part in parts),
+            num_interruptions=sum(part.num_interruptions for part in parts),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
             total_s=combine(part.total_s for part in parts),
             engine_s=combine(part.engine_s for part in parts),
@@ -108,6 +111,7 @@ class SampleReport:
             "num_retries": float(self.num_retries),
             "num_slow_episodes": float(self.num_slow_episodes),
             "num_cut_turns": float(self.num_cut_turns),
+            "num_interruptions": float(self.num_interruptions),
             "num_dropped_groups": float(len(self.dropped_group_ids)),
             "num_sampled_tokens": float(self.num_sampled_tokens),
             **{f"outcome/{name}": float(number) for name, number in sorted(counts.items())},
@@ -216,6 +220,7 @@ class OpenGroup:
             num_retries=self.counts["retries"],
             num_slow_episodes=self.counts["slow"],
             num_cut_turns=self.counts["cut"],
+            num_interruptions=self.counts["interruptions"],
             num_sampled_tokens=sum(e.num_sampled_tokens for e in self.episodes.values()),
             total_s=0.0,
             engine_s=engine_s,

@@ -989,6 +989,12 @@ class Settings(Section):
     what is older (counted in `sample/num_stale_groups`); needs a runner process. See
     [staleness](how_it_works.md#staleness).
     """
+    in_flight_updates: bool = False
+    """With `max_adapter_lag`: a new adapter takes over the turns that are being sampled, after the
+    tokens that they have, so that no episode is too long for a batch. Of an episode's tokens those
+    are learnt from that are of adapters up to `max_adapter_lag` old. See
+    [in flight](how_it_works.md#adapters-that-change-in-flight).
+    """
     callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
     none.
@@ -1027,6 +1033,15 @@ class Settings(Section):
                 "mode (env_runners.num_env_runners = 0), deterministic runs and algorithm 'sft' "
                 "cannot: set it to 0"
             )
+        if self.in_flight_updates and self.max_adapter_lag == 0:
+            yield (
+                "in_flight_updates has no effect with max_adapter_lag 0: no turn is under way when "
+                "an adapter is new"
+            )
+        if self.in_flight_updates and self.env_runners.shared_engines is not None:
+            yield ("in_flight_updates: the turns of env_runners.shared_engines are not interrupted")
+        if self.in_flight_updates and self.env_runners.engine == "scripted":
+            yield "in_flight_updates has no effect with env_runners.engine = 'scripted'"
         if self.deterministic and self.asks_gpus:
             yield (
                 "deterministic runs are on CPUs: learners.num_gpus_per_learner and "
@@ -1048,6 +1063,11 @@ class Settings(Section):
     def is_rl(self) -> bool:
         """Whether rewards are learnt from, rather than the oracle's episodes."""
         return self.training.algorithm != "sft"
+
+    @property
+    def num_served_versions(self) -> int:
+        """How many adapter versions an engine with slots serves: the ones that turns end with."""
+        return 1 if self.in_flight_updates else 1 + self.max_adapter_lag
 
     @property
     def stage_kwargs(self) -> list[dict[str, Any]]:

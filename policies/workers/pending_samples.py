@@ -18,16 +18,16 @@ class PendingSamples:
     def __init__(self, runners: "EnvRunnerGroup") -> None:
         self._runners = runners
         self._finished: list[Played] = []
-        self.num_under_way = 0
+        self.under_way: set[GroupRequest] = set()
 
     def ask(self, requests: Sequence[GroupRequest], *, is_first: bool = False) -> None:
         """Asks for groups, to be played after all others that wait, or before them."""
-        self.num_under_way += len(requests)
+        self.under_way.update(requests)
         self._runners.ask(self, requests, is_first=is_first)
 
     def receive(self, played: Played) -> None:
         """Takes a group from the runner that has played it."""
-        self.num_under_way -= 1
+        self.under_way.remove(played.request)
         self._finished.append(played)
 
     def fetch(self, *, is_waiting: bool = True) -> list[Played]:
@@ -36,7 +36,7 @@ class PendingSamples:
         Without `is_waiting`, only what has been heard of. Raises: TrainingError, DeliveryError, and
         what playing raises.
         """
-        while is_waiting and self.num_under_way and not self._finished:
+        while is_waiting and self.under_way and not self._finished:
             self._runners.play()
         finished, self._finished = self._finished, []
         return finished
@@ -44,7 +44,7 @@ class PendingSamples:
     def result(self) -> tuple[list[Ref], SampleReport]:
         """Waits for all groups; returns as `merge_played`. Raises: as `fetch`."""
         played: list[Played] = []
-        while self.num_under_way or self._finished:
+        while self.under_way or self._finished:
             played += self.fetch()
         return merge_played(played)
 

@@ -108,6 +108,17 @@ class EnvRunnerGroup:
                 self._receive(busy[place])
         self._hand_out()
 
+    @property
+    def num_slots(self) -> int:
+        """How many episodes all runners together play at once."""
+        return sum(self._desks[runner].capacity for runner in self._roster.serving)
+
+    @property
+    def num_episodes_left(self) -> int:
+        """How many episodes were asked for and are not over, as far as was heard."""
+        in_play = sum(desk.num_handed - desk.num_ended for desk in self._desks)
+        return self._queue.num_waiting_episodes + in_play
+
     def give_up(self) -> None:
         """Forgets the groups that wait, and lets those in play come to their end."""
         self._queue.clear()

@@ -89,6 +89,11 @@ class WorkQueue:
         """Whether there are jobs for the next runner that has room."""
         return bool(self._waiting) and not self._is_deterministic
 
+    @property
+    def num_waiting_episodes(self) -> int:
+        """How many episodes the jobs that wait have."""
+        return sum(job.request.num_episodes for block in self._waiting for job in block)
+
     def add(self, jobs: Sequence[Job], *, is_first: bool = False) -> None:
         """Adds jobs at the end, or before all others."""
         blocks = self._cut(jobs)

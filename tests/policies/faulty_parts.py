@@ -42,6 +42,9 @@ class EngineAround:
     async def generate(self, request):
         return await self.engine.generate(request)
 
+    def interrupt(self):
+        self.engine.interrupt()
+
     def load_adapter(self, adapter):
         return self.engine.load_adapter(adapter)
 

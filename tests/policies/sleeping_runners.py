@@ -57,17 +57,21 @@ class SlotClock:
 
 
 class SleepingEngine:
-    """Answers each turn by the same text, once its length is over; serves several versions."""
+    """Answers each turn by the same text, once its length is over; serves several versions.
+
+    An interrupted one has no text yet, and what is left of its length lies ahead.
+    """
 
     served_effect = math.nan
 
     def __init__(self, chat, simulation, num_versions):
         self.ids = np.array(chat.encode_action("0"))
         self.simulation, self.num_versions = simulation, num_versions
-        self.clock, self._sleeping = SlotClock(), {}
+        self.clock, self._sleeping, self._left_s = SlotClock(), {}, {}
 
     def update_sessions(self, opened=(), closed=()):
         for session in closed:
+            self._left_s.pop(session, None)
             future = self._sleeping.pop(session, None)
             if future is not None and not future.done():
                 future.set_exception(EngineError("its session was closed"))
@@ -75,17 +79,28 @@ class SleepingEngine:
     async def generate(self, request):
         loop = asyncio.get_running_loop()
         future = self._sleeping[request.session] = loop.create_future()
-        length_s = self.simulation.length_s(request.seed)
-        alarm = loop.call_later(length_s, lambda: future.done() or future.set_result(None))
+        left_s = self._left_s.pop(request.session, None)
+        length_s = self.simulation.length_s(request.seed) if left_s is None else left_s
+        start_s = loop.time()
+        alarm = loop.call_later(length_s, lambda: future.done() or future.set_result(True))
         self.clock.change(1)
         try:
-            await future
+            is_over = await future
         finally:
             self.clock.change(-1)
             alarm.cancel()
             self._sleeping.pop(request.session, None)
-        logprobs = np.full(len(self.ids), -1.0, np.float32)
-        return Completion(self.ids, logprobs, StopReason.STOP_TOKEN, request.adapter_version)
+        if not is_over:
+            self._left_s[request.session] = length_s - (loop.time() - start_s)
+        ids = self.ids if is_over else self.ids[:0]
+        reason = StopReason.STOP_TOKEN if is_over else StopReason.INTERRUPTED
+        logprobs = np.full(len(ids), -1.0, np.float32)
+        return Completion(ids, logprobs, reason, request.adapter_version)
+
+    def interrupt(self):
+        for future in list(self._sleeping.values()):
+            if not future.done():
+                future.set_result(False)
 
     def load_adapter(self, adapter):
         return ack_of(adapter)
@@ -120,7 +135,7 @@ def sleeping_kinds(simulation, runner_hosting=IN_THREADS, learner_hosting=IN_THR
 
         def make_runner(self, settings):
             chat = chat_of(settings)
-            self.engine = SleepingEngine(chat, simulation, 1 + settings.max_adapter_lag)
+            self.engine = SleepingEngine(chat, simulation, settings.num_served_versions)
             return EnvRunner(settings, player=Player(chat, self.engine))
 
         def collect(self, max_groups, until_room):

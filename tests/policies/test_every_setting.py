@@ -141,6 +141,7 @@ ELSEWHERE = {
     "curriculum.demote_at": "policies/test_curriculum.py",
     "deterministic": "policies/test_transformers_engine.py",
     "max_adapter_lag": "policies/test_killed_parts.py",
+    "in_flight_updates": "policies/test_in_flight.py",
     "model.name": "policies/test_models.py",
     "model.load_in_4bit": "policies/test_models.py",
     "model.chat_template_kwargs": "policies/test_thoughts.py",

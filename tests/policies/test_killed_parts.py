@@ -64,8 +64,10 @@ def killed_while_sampling(fault):
     return runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGKILL, at=3))
 
 
-def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault):
-    settings = make_settings("deterministic=false", "max_adapter_lag=1")
+@pytest.mark.parametrize("in_flight", ["false", "true"])
+def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault, in_flight):
+    lag = "max_adapter_lag=1", f"in_flight_updates={in_flight}"
+    settings = make_settings("deterministic=false", *lag)
     kind = killed_while_sampling(fault)
     with Algorithm(settings, tmp_path, env_runner_class=kind) as algorithm:
         fault.touch()

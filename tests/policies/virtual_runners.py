@@ -89,6 +89,8 @@ class VirtualRunner:
         self.version = adapter.version
         oldest = adapter.version - self.settings.max_adapter_lag
         for group in list(self.under_way):
+            if group.version is not None and self.settings.in_flight_updates:
+                group.version = self.version  # turns go on where they were
             if group.version is not None and group.version < oldest:
                 group.is_stale = True
                 self.read_busy_s()
@@ -167,6 +169,7 @@ class VirtualRunner:
             num_retries=0,
             num_slow_episodes=0,
             num_cut_turns=0,
+            num_interruptions=0,
             num_sampled_tokens=0,
             total_s=0.0,
             engine_s=0.0,

@@ -146,7 +146,7 @@ def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
         base=base_name(folder, settings),
         dtype=str(dtype).removeprefix("torch."),
         rank=settings.lora.as_saved().rank,
-        num_versions=1 + settings.max_adapter_lag,
+        num_versions=settings.num_served_versions,
         max_context_tokens=own.limit_context(shape.max_position_embeddings),
         stop_token_ids=tuple(chat.stop_token_ids),
     )

@@ -159,6 +159,10 @@ class Batch:
         if 0 <= row.slot < self.num_active:
             self._finish(np.array([row.slot]))
 
+    def interrupt(self) -> list[Ended]:
+        """Ends all jobs, and returns them with what they have."""
+        return self._finish(np.arange(self.num_active))
+
     def release(self, row: Row) -> None:
         """Ends a row's job, if one is under way, and frees its slot."""
         self.cancel(row)

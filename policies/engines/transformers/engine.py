@@ -10,7 +10,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -107,6 +107,7 @@ class TransformersEngine:
         self._wave: list[DecodingJob] = []
         self._dropped: list[tuple[Row, bool]] = []
         self._steps_waited = 0
+        self._is_interrupted = False
         self._is_idle = False
         self._fault: str | None = None
         self._wake = threading.Condition()
@@ -168,6 +169,12 @@ class TransformersEngine:
             scores = score_sequences(self._model, size, sequences)
             release_threads()
             return scores
+
+    def interrupt(self) -> None:
+        """Has all requests under way answered with the tokens that they have by then."""
+        with self._wake:
+            self._is_interrupted = True
+            self._wake.notify_all()
 
     def sleep(self) -> None:
         """Gives the memory of keys and values back. Raises: EngineError, as `load_adapter`."""
@@ -262,6 +269,8 @@ class TransformersEngine:
             for row, is_closed in self._dropped:
                 (batch.release if is_closed else batch.cancel)(row)
             self._dropped.clear()
+            if self._is_interrupted:
+                self._interrupt()
             jobs = self._take(self._settings.max_concurrent - batch.num_active)
         if jobs:
             batch.admit(jobs)
@@ -269,10 +278,20 @@ class TransformersEngine:
             self._deliver(batch.step(stops))
 
     def _has_work(self) -> bool:
-        if self._fault or self._dropped or self._wave or self._batch.num_active:
+        is_asked = self._dropped or self._is_interrupted or self._wave
+        if self._fault or is_asked or self._batch.num_active:
             return True
         has_all = not self._settings.deterministic or self._has_all()
         return bool(self._pending) and has_all
+
+    def _interrupt(self) -> None:
+        """Answers all requests, those that have not begun without a token."""
+        self._is_interrupted = False
+        unbegun = [*self._pending.values(), *self._wave]
+        self._pending.clear()
+        self._wave.clear()
+        ended = [*self._batch.interrupt(), *((job, NO_IDS, job.uniforms[:0]) for job in unbegun)]
+        self._deliver(ended, is_interrupted=True)
 
     def _take(self, room: int) -> list[DecodingJob]:
         """Returns the jobs that begin now, at most `room`."""
@@ -296,7 +315,7 @@ class TransformersEngine:
         self._steps_waited = (self._steps_waited + 1) % MAX_STEPS_WAITED if is_few else 0
         return self._steps_waited > 0
 
-    def _deliver(self, ended: list[Ended]) -> None:
+    def _deliver(self, ended: list[Ended], *, is_interrupted: bool = False) -> None:
         results: list[Result] = []
         with self._wake:
             for job, ids, logprobs in ended:
@@ -304,9 +323,10 @@ class TransformersEngine:
                     del self._jobs[job.row.session]
                     is_sound = np.isfinite(logprobs).all()
                     failure = EngineError("the model's log-probabilities are not finite")
-                    results.append(
-                        (job, self._complete(job, ids, logprobs) if is_sound else failure)
-                    )
+                    completion = self._complete(job, ids, logprobs)
+                    if is_interrupted:
+                        completion = replace(completion, stop_reason=StopReason.INTERRUPTED)
+                    results.append((job, completion if is_sound else failure))
         _settle(results)
 
     def _complete(self, job: DecodingJob, ids: Ids, logprobs: Floats) -> Completion:

@@ -4,6 +4,8 @@ import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +24,18 @@ from agentpeft.policies.messages import (
     Ids,
     StopReason,
 )
+
+_TICKETS = count()
+"""Names of requests, over all engines of this process."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request under way."""
+
+    future: Future[Completion]
+    version: int
+    ticket: str
 
 
 class VllmEngine:
@@ -48,15 +62,15 @@ class VllmEngine:
         self._served: dict[int, Slot | None] = {} if settings.needs_adapter else {0: None}
         """By version, the newest last."""
         self._slots: list[Slot] = []
-        self._sessions: dict[str, tuple[Future[Completion], int] | None] = {}
-        """The request that each has under way, and its version."""
+        self._sessions: dict[str, _Asked | None] = {}
+        """The request that each has under way."""
         self._is_closed = False
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
         """Announces and forgets sessions; what a closed one asked for is cancelled."""
         for session in closed:
             if under_way := self._sessions.pop(session, None):
-                under_way[0].cancel()
+                under_way.future.cancel()
         for session in opened:
             self._sessions.setdefault(session, None)
 
@@ -74,10 +88,11 @@ class VllmEngine:
         if limit == 0:
             empty = np.empty(0, np.int64), np.empty(0, np.float32)
             return Completion(*empty, reason, version)
-        asked = self._process.submit(self._sample(request, limit, reason, version))
-        self._sessions[request.session] = under_way = asked, version
+        ticket = f"turn-{next(_TICKETS)}"
+        future = self._process.submit(self._sample(request, limit, reason, version, ticket))
+        self._sessions[request.session] = under_way = _Asked(future, version, ticket)
         try:
-            return await asyncio.wrap_future(asked)
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():
@@ -101,10 +116,15 @@ class VllmEngine:
         """
         self._check_alive()
         for version in list(self._served)[: len(self._served) + 1 - self.num_versions]:
-            if any(asked and asked[1] == version for asked in list(self._sessions.values())):
+            if any(asked and asked.version == version for asked in list(self._sessions.values())):
                 raise EngineError("an adapter cannot be loaded while requests are under way")
             del self._served[version]
         return self._process.submit(self._load(adapter)).result()
+
+    def interrupt(self) -> None:
+        """Has all of its requests under way answered with the tokens that they have by then."""
+        tickets = [asked.ticket for asked in list(self._sessions.values()) if asked]
+        self._process.submit(self._process.interrupt(tickets))
 
     def sleep(self) -> None:
         """Has vLLM give its cache back, and a GPU's weights; see `VllmProcess.sleep`.
@@ -153,11 +173,20 @@ class VllmEngine:
         return version
 
     async def _sample(
-        self, request: GenerationRequest, limit: int, reason: StopReason, version: int
+        self,
+        request: GenerationRequest,
+        limit: int,
+        reason: StopReason,
+        version: int,
+        ticket: str,
     ) -> Completion:
         slot, salt = self._served[version], f"v{version}"
-        ids, logprobs = await self._process.sample(request, limit, self._stops, slot, salt)
-        if len(ids) and int(ids[-1]) in self._stops:
+        ids, logprobs, is_interrupted = await self._process.sample(
+            request, limit, self._stops, slot, salt, ticket
+        )
+        if is_interrupted:
+            reason = StopReason.INTERRUPTED
+        elif len(ids) and int(ids[-1]) in self._stops:
             reason = StopReason.STOP_TOKEN
         return Completion(ids, logprobs, reason, version)
 

@@ -7,7 +7,7 @@ Over several GPUs it has a process for each besides, which ends with it.
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ T = TypeVar("T")
 Slot: TypeAlias = LoRARequest
 """An adapter that vLLM holds, under a name that was never used before."""
 _CLOSE_S = 5.0
+_PAUSE_S = 0.005
 
 
 class VllmProcess:
@@ -49,7 +50,9 @@ class VllmProcess:
         """
         self.settings, self._claim = settings, claim
         self.fault: str | None = None
-        self._num_loaded = self._num_asked = self._num_under_way = 0
+        self._num_loaded = self._num_scored = self._num_under_way = 0
+        self._tickets: set[str] = set()
+        """Of what is being sampled."""
         self._slots: set[int] = set()
         self._filling = asyncio.Lock()
         self._waking = asyncio.Lock()
@@ -89,10 +92,11 @@ class VllmProcess:
         stops: Sequence[int],
         slot: Slot | None,
         salt: str,
-    ) -> tuple[Ids, Floats]:
-        """Returns sampled ids and their log-probabilities; `salt` names prompts to be shared.
+        ticket: str,
+    ) -> tuple[Ids, Floats, bool]:
+        """Returns sampled ids, their log-probabilities, and whether it was interrupted.
 
-        Raises: EngineError.
+        `salt` names prompts to be shared, `ticket` this request. Raises: EngineError.
         """
         params = SamplingParams(
             temperature=request.temperature,
@@ -105,12 +109,23 @@ class VllmProcess:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        (sampled,) = (await self._ask(request.prompt_ids, params, salt, slot)).outputs
+        self._tickets.add(ticket)
+        try:
+            output = await self._ask(request.prompt_ids, params, salt, slot, ticket)
+        finally:
+            self._tickets.discard(ticket)
+        (sampled,) = output.outputs
         ids = np.array(sampled.token_ids, np.int64)
-        logprobs = np.array(sampled.logprobs.logprobs, np.float32)
+        logprobs = np.array(sampled.logprobs.logprobs if len(ids) else (), np.float32)
         if len(logprobs) != len(ids) or not np.isfinite(logprobs).all():
             raise EngineError("the model's log-probabilities are not finite")
-        return ids, logprobs
+        return ids, logprobs, sampled.finish_reason == "abort"
+
+    async def interrupt(self, tickets: Iterable[str]) -> None:
+        """Has requests end soon with what they have; returns once they are answered."""
+        while waiting := self._tickets.intersection(tickets):
+            await self._call(partial(self._llm.abort, waiting))  # it ignores those not yet begun
+            await asyncio.sleep(_PAUSE_S)
 
     async def score(self, sequences: Sequence[Ids], slot: Slot | None) -> list[Floats]:
         """Returns the log-probabilities of each sequence's tokens but the first.
@@ -129,16 +144,17 @@ class VllmProcess:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         # Keys and values under a name of their own are nobody's older ones
-        output = await self._ask(ids, params, f"score-{self._num_asked}", slot)
+        name = f"score-{self._num_scored}"
+        self._num_scored += 1
+        output = await self._ask(ids, params, name, slot, name)
         return np.array(output.prompt_logprobs.logprobs[: len(ids) - 1], np.float32)
 
     async def _ask(
-        self, ids: Ids, params: SamplingParams, salt: str, slot: Slot | None
+        self, ids: Ids, params: SamplingParams, salt: str, slot: Slot | None, name: str
     ) -> RequestOutput:
         await self._wake_up()
-        self._num_asked += 1
         prompt = TokensPrompt(prompt_token_ids=ids.tolist(), cache_salt=salt)
-        outputs = self._llm.generate(prompt, params, str(self._num_asked), lora_request=slot)
+        outputs = self._llm.generate(prompt, params, name, lora_request=slot)
         self._num_under_way += 1
         try:
             (output,) = [output async for output in outputs]

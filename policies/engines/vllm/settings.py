@@ -113,7 +113,7 @@ def read_vllm_settings(settings: Settings, folder: Path) -> VllmSettings:
         gpu_share=gpu_share,
         num_parts=num_parts,
         num_threads=own.num_threads,
-        num_adapters=1 + settings.max_adapter_lag if serving == "native" else 1,
+        num_adapters=settings.num_served_versions if serving == "native" else 1,
         sleeps=own.sleep_while_learning,
     )
     check_shape(result, shape.to_dict())

@@ -1,7 +1,7 @@
 """`TurnGate`: holds an engine's turns back while its weights are changed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -27,10 +27,12 @@ class TurnGate:
                 async with self._changed:
                     self._changed.notify_all()
 
-    async def close(self) -> None:
-        """Lets no turn begin, and returns when none is under way."""
+    async def close(self, hurry: Callable[[], None] | None = None) -> None:
+        """Lets no turn begin, and returns when none is under way; `hurry` is to end these soon."""
         async with self._changed:
             self._is_open = False
+            if hurry is not None:
+                hurry()
             await self._changed.wait_for(lambda: self._num_turns == 0)
 
     async def open(self) -> None:

@@ -1,0 +1,141 @@
+"""`TurnSampler`: how the turns of an env runner's episodes are sampled while adapters come and go.
+
+An engine of one version holds new turns back while an adapter is loaded, and waits for those under
+way. With `in_flight_updates` it does not wait: they are interrupted, and go on with the new adapter
+after the tokens that they have, each of which keeps the version that sampled it. Keys and values of
+the older adapter are not gone on with: the engine computes them anew.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.engines.interrupting import InterruptibleEngine
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
+from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.groups import Seat
+from agentpeft.policies.rollout.scheduling.lanes import BusyClock
+from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
+from agentpeft.policies.settings.config import Settings
+
+_STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
+
+
+class SlowEpisodeError(Exception):
+    """An episode's time was over before its next turn was sampled."""
+
+
+class StaleGroupError(Exception):
+    """An episode's group has become too old to be learnt from."""
+
+
+class TurnSampler:
+    """Asks an engine for turns. `version` is the adapter's that it serves newest.
+
+    Its methods run in one event loop; `clock` counts the seconds in which the engine was asked.
+    """
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        """Raises: SettingsError where turns are to be interrupted, and the engine cannot."""
+        self._settings, self._own, self._engine = settings, settings.env_runners, engine
+        self._interrupt = None
+        if settings.in_flight_updates:
+            if not isinstance(engine, InterruptibleEngine):
+                name = type(engine).__name__
+                raise SettingsError(f"in_flight_updates: {name} cannot interrupt a turn")
+            self._interrupt = engine.interrupt
+        self._gate = TurnGate()
+        self.clock = BusyClock()
+        self.version = 0
+
+    async def hold(self) -> None:
+        """Lets no turn begin or go on, and returns once none is under way."""
+        await self._gate.close(self._interrupt)
+
+    async def release(self) -> None:
+        """Lets turns begin and go on."""
+        await self._gate.open()
+
+    async def sample(
+        self, seat: Seat, attempt: int, deadline_s: float, episode: EpisodeBuilder
+    ) -> Completion:
+        """Samples an episode's next turn.
+
+        Raises: SlowEpisodeError where its time is over, StaleGroupError where its group is stale,
+        EngineError.
+        """
+        parts: list[Completion] = []
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while not parts or parts[-1].stop_reason is StopReason.INTERRUPTED:
+                    async with self._gate.turn():
+                        parts.append(await self._generate(seat, attempt, episode, parts))
+        except TimeoutError:
+            raise SlowEpisodeError from None
+        counts = seat.group.counts
+        counts["interruptions"] += len(parts) - 1
+        counts["cut"] += parts[-1].stop_reason is StopReason.MAX_NEW_TOKENS
+        return join_parts(parts)
+
+    def _make_request(
+        self, episode: EpisodeBuilder, seat: Seat, attempt: int, parts: Sequence[Completion]
+    ) -> GenerationRequest:
+        group, request = seat.group, seat.group.request
+        is_shared = request.num_episodes > 1 and episode.context is group.prompt_ids
+        seed = self._settings.seed, _STREAMS[request.mode], request.group_id, seat.sample
+        if group.version is None or self._settings.in_flight_updates:
+            group.version = self.version
+        sampled = [part.token_ids for part in parts]
+        later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
+        return GenerationRequest(
+            session=seat.session,
+            prompt_ids=np.concatenate([episode.context, *sampled]) if parts else episode.context,
+            seed=(*seed, episode.num_turns, *later),
+            temperature=0.0 if request.is_greedy else self._own.temperature,
+            max_new_tokens=self._own.max_new_tokens - sum(map(len, sampled)),
+            prefix=group.name if is_shared and not parts else None,
+            adapter_version=group.version if self._engine.num_versions > 1 else self.version,
+        )
+
+    async def _generate(
+        self, seat: Seat, attempt: int, episode: EpisodeBuilder, parts: Sequence[Completion]
+    ) -> Completion:
+        """Samples a turn, or what is left of one after `parts`, up to its end or interruption."""
+        if seat.group.is_stale:
+            raise StaleGroupError
+        request = self._make_request(episode, seat, attempt, parts)
+        self.clock.begin()
+        try:
+            completion = await self._engine.generate(request)
+        except EngineError:
+            if seat.group.is_stale:  # its session was closed
+                raise StaleGroupError from None
+            raise
+        finally:
+            self.clock.end()
+        if completion.adapter_version != request.adapter_version:
+            raise EngineError(
+                f"the engine served adapter version {completion.adapter_version}, not "
+                f"{request.adapter_version}, in the middle of a group"
+            )
+        return completion
+
+
+def join_parts(parts: Sequence[Completion]) -> Completion:
+    """Returns the parts of a turn as one completion, of the version of the last."""
+    if len(parts) == 1:
+        return parts[0]
+    versions = [np.full(len(part.token_ids), part.adapter_version) for part in parts]
+    joined: Ids = np.concatenate(versions)
+    return Completion(
+        token_ids=np.concatenate([part.token_ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        stop_reason=parts[-1].stop_reason,
+        adapter_version=parts[-1].adapter_version,
+        token_versions=joined,
+    )

@@ -1,0 +1,370 @@
+"""Adapters that take over turns in the middle: each token keeps the version that sampled it."""
+
+import asyncio
+import math
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import word_env
+from learner_parts import (
+    flat_weights,
+    gradients,
+    make_group,
+    make_learner,
+    make_policy,
+    make_trajectory,
+)
+from small_model import SMALL
+from test_taken_work import OneIsLong, simulate
+from test_transformers_engine import BASE, STOP, full_logprobs, make_model, prompt_of
+
+from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.engines.transformers.engine import TransformersEngine
+from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.rollout.env_runner import EnvRunner
+from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.turn_sampler import join_parts
+from agentpeft.policies.settings.config import Settings, with_overrides
+
+IN_FLIGHT = ("max_adapter_lag=1", "in_flight_updates=true")
+TURN = 120
+TINY = (
+    *SMALL,
+    f"env_runners.max_new_tokens={TURN}",
+    "tiny.max_context_tokens=1024",
+    "environment.id=Tests/Word-v0",
+    *IN_FLIGHT,
+)
+
+
+# The engine
+
+
+@pytest.fixture
+def engine():
+    engine = TransformersEngine(make_model(), [STOP], BASE)
+    yield engine
+    engine.close()
+
+
+class Asking:
+    """Requests under way in a thread of their own; `steps` counts the engine's tokens."""
+
+    def __init__(self, engine, requests, monkeypatch):
+        self.steps, step = 0, engine._batch.step
+
+        def counted(stops):
+            time.sleep(0.002)
+            self.steps += 1
+            return step(stops)
+
+        monkeypatch.setattr(engine._batch, "step", counted)
+        self.requests, self.engine, self.answers = requests, engine, None
+        engine.update_sessions(opened=[request.session for request in requests])
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
+        self._thread.start()
+
+    async def _ask(self):
+        self.answers = await asyncio.gather(*map(self.engine.generate, self.requests))
+
+    def wait_for(self, num_steps):
+        while self.steps < num_steps:
+            time.sleep(0.001)
+
+    def finish(self):
+        self._thread.join(20)
+        return self.answers
+
+
+@pytest.mark.parametrize("max_concurrent", [256, 3])
+def test_an_interrupted_request_has_what_was_sampled_and_others_none(monkeypatch, max_concurrent):
+    """With a shared prompt; of five requests, three of which may be decoded at once or all."""
+    settings = BASE.__class__(max_concurrent, needs_adapter=False)
+    engine = TransformersEngine(make_model(), [], settings)
+    requests = [GenerationRequest(f"{i}", prompt_of(9), (i,), 0.7, 100, "group") for i in range(5)]
+    asking = Asking(engine, requests, monkeypatch)
+    asking.wait_for(10)
+    engine.interrupt()
+    answers = asking.finish()
+    assert {answer.stop_reason for answer in answers} == {StopReason.INTERRUPTED}
+    lengths = [len(answer.token_ids) for answer in answers]
+    assert sum(length >= 10 for length in lengths) == min(max_concurrent, 5)
+    assert all(length >= 10 or length == 0 for length in lengths) and max(lengths) < 100
+    for request, answer in zip(requests, answers, strict=True):
+        expected = full_logprobs(make_model(), request.prompt_ids, answer.token_ids, 0.7)
+        np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
+    # What goes on is as if nothing had been: keys and values are where they were
+    later = [
+        GenerationRequest(r.session, np.concatenate([r.prompt_ids, a.token_ids]), (7,), 0.7, 5)
+        for r, a in zip(requests, answers, strict=True)
+    ]
+    for request, answer in zip(later, Asking(engine, later, monkeypatch).finish(), strict=True):
+        assert answer.stop_reason is StopReason.MAX_NEW_TOKENS
+        expected = full_logprobs(make_model(), request.prompt_ids, answer.token_ids, 0.7)
+        np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)
+    engine.close()
+
+
+def test_an_idle_engine_is_interrupted_without_a_trace(engine):
+    engine.interrupt()
+    while engine._is_interrupted:
+        time.sleep(0.001)
+    engine.update_sessions(opened=["a"])
+    answer = asyncio.run(engine.generate(GenerationRequest("a", prompt_of(9), (0,), 1.0, 4)))
+    assert answer.stop_reason is not StopReason.INTERRUPTED and len(answer.token_ids) > 0
+    engine.load_adapter(make_version(1, "run", {}, 1.0))
+
+
+# The runner
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return load_base(make_settings())
+
+
+def make_settings(*overrides):
+    return Settings(**with_overrides({}, (*TINY, *overrides)))
+
+
+def adapter_of(base, number):
+    """One that changes the model's answers."""
+    rng, weights = np.random.default_rng(number), {}
+    for name, tensor in base.model.state_dict().items():
+        if name.endswith("mlp.up_proj.weight"):
+            rows, columns = tensor.shape
+            for part, shape in (("A", (4, columns)), ("B", (rows, 4))):
+                key = f"base_model.model.{name.removesuffix('.weight')}.lora_{part}.weight"
+                weights[key] = rng.normal(0, 0.3, shape).astype(np.float32)
+    return make_version(number, "run", weights, 2.0)
+
+
+def test_each_token_has_the_log_probability_and_the_version_of_who_sampled_it(base):
+    """Three adapters come while two groups of several turns are played."""
+    word_env.HEARD.clear()
+    word_env.FAULTS.clear()
+    runner = EnvRunner(make_settings("env_runners.max_concurrent_episodes=6"), base=base)
+    adapters = {number: adapter_of(base, number) for number in range(4)}
+    runner.load_adapter(adapters[0])
+    runner.take([GroupRequest(0, 4), GroupRequest(1, 4)])
+    for number in (1, 2, 3):
+        time.sleep(0.25)
+        runner.load_adapter(adapters[number])
+    played = {}
+    while len(played) < 2:
+        got = runner.collect(2, until_room=False)
+        for request, group, report in zip(got.requests, got.groups, got.reports, strict=True):
+            played[request.group_id] = group, report
+    trajectories = [t for group, _ in played.values() for t in group.trajectories]
+    mixed = [t for t in trajectories if t.token_versions is not None]
+    assert mixed and sum(report.num_interruptions for _, report in played.values()) > 0
+    newest = max(int(t.token_versions.max()) for t in mixed)
+    assert max(group.adapter_version for group, _ in played.values()) >= newest
+    for group, report in played.values():
+        assert report.stale_group_ids == () and report.adapter_versions == (group.adapter_version,)
+        versions = [t.token_versions for t in group.trajectories if t.token_versions is not None]
+        assert all(group.adapter_version >= each.max() for each in versions)
+    scores = {}
+    for number, adapter in adapters.items():
+        runner.load_adapter(adapter)
+        ids = [np.concatenate([t.prompt_ids, t.token_ids]) for t in mixed]
+        scores[number] = asyncio.run(runner._engine.score(ids))
+    for place, t in enumerate(mixed):
+        sampled = t.token_versions[t.loss_mask]
+        assert len(set(sampled)) > 1 and (np.diff(sampled) >= 0).all()
+        assert not t.token_versions[~t.loss_mask].any()
+        by_version = np.stack([scores[n][place][-len(t.token_ids) :] for n in sorted(scores)])
+        own = by_version[t.token_versions, np.arange(len(t.token_ids))][t.loss_mask]
+        np.testing.assert_allclose(t.sampling_logprobs[t.loss_mask], own, atol=1e-4)
+        other = by_version[(t.token_versions + 1) % 4, np.arange(len(t.token_ids))][t.loss_mask]
+        assert np.abs(other - own).max() > 1e-2  # another version would be noticed
+        starts = [0, *t.turn_ends]
+        turns = [t.loss_mask[begin:end].sum() for begin, end in pairwise(starts)]
+        assert max(turns) <= TURN
+    runner.close()
+
+
+def test_an_adapter_does_not_wait_for_the_turns_under_way(base):
+    class Endless(ScriptedEngine):
+        is_interrupted = False
+
+        async def generate(self, request):
+            while request.session.startswith("train") and not self.is_interrupted:
+                await asyncio.sleep(0.005)
+            return await super().generate(request)
+
+        def interrupt(self):
+            self.is_interrupted = True
+
+    def make_engine(settings, base, chat):
+        return Endless(chat, lambda session, turn: "hello")
+
+    runner = EnvRunner(make_settings(), base=base, make_engine=make_engine)
+    runner.take([GroupRequest(0, 2)])
+    time.sleep(0.1)
+    start_s = time.monotonic()
+    runner.load_adapter(make_version(1, "run", {}, 1.0))
+    assert time.monotonic() - start_s < 5
+    got = runner.collect(1, until_room=False)
+    assert got.groups[0].adapter_version == 1
+    runner.close()
+
+
+def test_an_engine_that_cannot_be_interrupted_is_named(base):
+    def make_engine(settings, base, chat):
+        return ScriptedEngine(chat, lambda session, turn: "hello")
+
+    with pytest.raises(SettingsError, match="ScriptedEngine cannot interrupt a turn"):
+        EnvRunner(make_settings(), base=base, make_engine=make_engine)
+
+
+def test_parts_are_joined_with_the_version_of_each_token():
+    def part(ids, reason, version):
+        logprobs = np.array([-i for i in ids], np.float32)
+        return Completion(np.array(ids, np.int64), logprobs, reason, version)
+
+    cut, end = StopReason.INTERRUPTED, StopReason.STOP_TOKEN
+    alone = part([5], end, 2)
+    assert join_parts([alone]) is alone
+    joined = join_parts(
+        [part([], cut, 0), part([1, 2], cut, 1), part([], cut, 2), part([3], end, 4)]
+    )
+    assert joined.token_ids.tolist() == [1, 2, 3]
+    assert joined.logprobs.tolist() == [-1, -2, -3]
+    assert joined.token_versions.tolist() == [1, 1, 4]
+    assert (joined.stop_reason, joined.adapter_version) == (end, 4)
+
+
+# The learner
+
+
+def versioned(trajectory, versions):
+    own = dict(vars(trajectory))
+    return type(trajectory)(**{**own, "token_versions": np.array(versions, np.int64)})
+
+
+def groups_with(first_tokens, versions=None):
+    """A group whose first episode begins with three tokens that are another's to choose."""
+    rng = np.random.default_rng(3)
+    episodes = [make_trajectory([1, 2], rng.integers(0, 20, 6), n % 2) for n in range(4)]
+    first = make_trajectory([1, 2], [*first_tokens, 7, 8, 9], 1)
+    if versions is not None:
+        first = versioned(first, versions)
+    return [make_group(0, [first, *episodes])]
+
+
+@pytest.mark.parametrize("normalization", ["token", "sequence", "constant"])
+def test_tokens_older_than_the_lag_are_read_and_not_learnt_from(normalization):
+    """The gradient is that of an independent sum over the tokens that are young enough."""
+    learner = make_learner(
+        make_policy(nonzero=True), max_adapter_lag=1, algorithm="reinforce", max_grad_norm=1e9,
+        loss_normalization=normalization, importance_cap=2.0,
+    )  # fmt: skip
+    learner.version, learner.baseline = 5, 0.25
+    groups = groups_with([4, 5, 6], [3, 3, 4, 4, 5, 5])
+    policy = make_policy(nonzero=True)
+    members = [t for group in groups for t in group.trajectories]
+    lengths = [len(t.token_ids) for t in members]
+    weights = {
+        "token": [1 / sum(lengths)] * len(members),
+        "sequence": [1 / (len(members) * n) for n in lengths],
+        "constant": [1 / (len(members) * 8)] * len(members),
+    }[normalization]
+    loss = torch.zeros(())
+    for weight, t in zip(weights, members, strict=True):
+        ids = torch.tensor(np.concatenate([t.prompt_ids, t.token_ids]))
+        logits = policy.model(ids[None]).logits[0, len(t.prompt_ids) - 1 : -1]
+        logprobs = logits.log_softmax(-1)[torch.arange(len(t.token_ids)), ids[len(t.prompt_ids) :]]
+        ratio = (logprobs.detach() + 1.0).exp().clamp(max=2.0)
+        is_young = torch.ones(len(t.token_ids))
+        if t.token_versions is not None:
+            is_young[:2] = 0
+        loss = loss - (weight * is_young * ratio * (t.episode_return - 0.25) * logprobs).sum()
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.trainable_parameters()])
+    torch.testing.assert_close(gradients(learner, groups), expected, atol=1e-6, rtol=1e-4)
+
+
+def test_versions_within_the_lag_change_nothing_and_old_tokens_are_counted():
+    weights, counts = [], []
+    for versions in (None, [4, 4, 5, 5, 5, 5], [3, 3, 3, 5, 5, 5]):
+        learner = make_learner(make_policy(nonzero=True), max_adapter_lag=1, algorithm="grpo")
+        learner.version = 5
+        counts.append(learner.update(groups_with([4, 5, 6], versions))["train/num_old_tokens"])
+        weights.append(flat_weights(learner))
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert not np.array_equal(weights[0], weights[2])
+    assert counts == [0, 0, 3]
+
+
+def test_a_group_of_old_tokens_alone_makes_no_step():
+    learner = make_learner(make_policy(nonzero=True), max_adapter_lag=1, algorithm="grpo")
+    learner.version, before = 5, flat_weights(learner)
+    (group,) = groups_with([4, 5, 6])
+    old = [versioned(t, [1, 1, 1, 2, 2, 3]) for t in group.trajectories]
+    metrics = learner.update([make_group(0, old)])
+    np.testing.assert_allclose(flat_weights(learner), before, atol=1e-8)
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_what_is_replayed_is_learnt_from_however_old_its_tokens_are():
+    learner = make_learner(
+        make_policy(nonzero=True), max_adapter_lag=1, algorithm="grpo", num_replay_tasks=4
+    )
+    learner.version = 5
+    (group,) = groups_with([4, 5, 6], [4, 4, 4, 5, 5, 5])
+    learner.update([group])
+    learner.version = 50
+    failures = [make_trajectory([1, 2], [n, 3, 3], 0) for n in range(3)]
+    before = flat_weights(learner)
+    metrics = learner.update([make_group(0, failures)])
+    assert (metrics["train/num_replayed"], metrics["train/num_old_tokens"]) == (1, 0)
+    assert not np.array_equal(flat_weights(learner), before)
+
+
+# Whole runs
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_an_episode_longer_than_any_lag_is_learnt_from(tmp_path):
+    groups, metrics = simulate(tmp_path, OneIsLong(0.01, 1.2, 0.2), 8, *IN_FLIGHT)
+    (late,) = (number for number, each in enumerate(groups) if 1 in each)
+    assert late >= 3 and late - groups[late][1] <= 1  # of the adapter that has ended it
+    num_stale = [m["sample/num_stale_groups"] for m in metrics]
+    assert [len(each) for each in groups] == [4 + n for n in num_stale]
+    assert sum(num_stale) <= 1  # where the long one ends there is one too many
+    assert sum(m["sample/num_interruptions"] for m in metrics) >= late - 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["max_adapter_lag=0"], "in_flight_updates has no effect with max_adapter_lag 0"),
+        (["env_runners.engine=scripted"], "no effect with env_runners.engine = 'scripted'"),
+        (
+            ["env_runners.engine=vllm", "env_runners.shared_engines=x"],
+            "turns of env_runners.shared_engines are not interrupted",
+        ),
+    ],
+)
+def test_what_cannot_be_interrupted_is_refused(overrides, message):
+    with pytest.raises(SettingsError, match=message):
+        make_settings(*overrides)
+
+
+def test_slots_serve_one_version_in_flight_and_all_within_the_lag_else():
+    assert make_settings("max_adapter_lag=3").num_served_versions == 1
+    assert make_settings("max_adapter_lag=3", "in_flight_updates=false").num_served_versions == 4

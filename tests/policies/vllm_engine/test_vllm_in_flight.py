@@ -1,0 +1,96 @@
+"""Turns that are interrupted for a new adapter: what each has, and who sampled it."""
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from vllm_parts import full_logprobs, make_adapter, request_of
+
+from agentpeft.policies.messages import StopReason
+
+pytestmark = pytest.mark.slow
+ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3)}
+LONG = {"max_new_tokens": 90, "length": 20}
+
+
+class Asking:
+    """Requests under way in a thread of their own."""
+
+    def __init__(self, engine, requests):
+        self._engine, self._requests, self.answers = engine, requests, None
+        engine.update_sessions(opened=[request.session for request in requests])
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
+        self._thread.start()
+
+    async def _ask(self):
+        self.answers = await asyncio.gather(*map(self._engine.generate, self._requests))
+
+    def finish(self):
+        self._thread.join(60)
+        self._engine.update_sessions(closed=[request.session for request in self._requests])
+        return self.answers
+
+
+def until_sampled(engine, number):
+    """Waits until each of so many requests has three tokens."""
+    states = engine._process._llm.output_processor.request_states
+    while sum(len(each.detokenizer.output_token_ids) > 2 for each in [*states.values()]) < number:
+        time.sleep(0.001)
+
+
+def check(requests, answers, adapter):
+    for request, answer in zip(requests, answers, strict=True):
+        ids = np.concatenate([request.prompt_ids, answer.token_ids])
+        expected = full_logprobs(adapter, ids)[len(request.prompt_ids) - 1 :]
+        np.testing.assert_allclose(answer.logprobs, expected, atol=1e-4)
+
+
+def test_turns_go_on_with_the_next_adapter_after_the_tokens_that_they_have(engine):
+    """Fused and in slots; the second part is computed without the first one's keys and values."""
+    requests = [request_of(f"s{n}", seed=(n,), **LONG) for n in range(6)]
+    parts = []
+    for number in (1, 2, 3):
+        engine.load_adapter(ADAPTERS[number])
+        asking = Asking(engine, requests)
+        if number < 3:
+            until_sampled(engine, 2)
+            engine.interrupt()
+        answers = asking.finish()
+        assert {answer.adapter_version for answer in answers} == {number}
+        check(requests, answers, ADAPTERS[number])
+        parts.append(answers)
+        requests = [
+            replace(
+                request,
+                seed=(*request.seed, number),
+                prompt_ids=np.concatenate([request.prompt_ids, answer.token_ids]),
+                max_new_tokens=max(request.max_new_tokens - len(answer.token_ids), 1),
+            )
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+    reasons = [{answer.stop_reason for answer in answers} for answers in parts]
+    assert StopReason.INTERRUPTED in reasons[0] & reasons[1]
+    assert StopReason.INTERRUPTED not in reasons[2]
+    lengths = [len(a.token_ids) for a in parts[0] if a.stop_reason is StopReason.INTERRUPTED]
+    assert 0 < max(lengths) < 90
+
+
+def test_a_request_that_has_just_been_asked_is_interrupted_too(engine):
+    """vLLM itself ignores what it has not been told of."""
+    engine.load_adapter(ADAPTERS[1])
+    requests = [request_of(f"s{n}", seed=(n,), **LONG) for n in range(8)]
+    asking = Asking(engine, requests)
+    while not any(engine._sessions.values()):
+        pass
+    engine.interrupt()
+    answers = asking.finish()
+    # Those that were asked after the interruption go on
+    assert StopReason.INTERRUPTED in {answer.stop_reason for answer in answers}
+    check(requests, answers, ADAPTERS[1])
+    engine.interrupt()  # nothing is under way
+    asking = Asking(engine, [request_of("later", max_new_tokens=4)])
+    assert asking.finish()[0].stop_reason is not StopReason.INTERRUPTED
+    assert not engine._process._tickets
