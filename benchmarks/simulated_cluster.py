@@ -21,6 +21,9 @@ One JSON line for each lag. Times are means of the iterations after `--warmup`:
     iteration_ratio  seconds of an iteration over the larger of learning and sampling: sampling is a
                      batch's episodes at their mean length with all slots busy
     stale_share      groups that were given up as too old, of all
+    lag_mean, lag_max
+                     versions by which the adapter that sampled is behind the learner, over the
+                     seconds of what is learnt from (in virtual time alone)
     cpu              CPU seconds of this process over seconds: of the driver alone with hosts, else
                      of all that is simulated too
     calls_per_group, news_bytes, group_bytes
@@ -135,7 +138,7 @@ def run_virtually(options: argparse.Namespace, lag: int) -> dict[str, Any]:
     plan = Plan(options)
     time_, simulation = VirtualTime(), plan.simulation
     settings = make_settings(options, plan.num_groups, lag)
-    runner, learner, runners = virtual_kinds(time_, simulation)
+    runner, learner, runners, learners = virtual_kinds(time_, simulation)
     rows = []
     with (
         TemporaryDirectory() as folder,
@@ -155,9 +158,20 @@ def run_virtually(options: argparse.Namespace, lag: int) -> dict[str, Any]:
     total_s = time_.now_s - start_s
     return {
         **plan.describe(settings, rows[options.warmup :], total_s, busy_s),
+        **describe_lags(learners[0].lags, options.warmup),
         "calls_per_group": round(num_calls / (plan.num_groups * options.iterations), 2),
         "cpu": round(cpu_s / total_s, 4),
         "time": "virtual",
+    }
+
+
+def describe_lags(lags: list[tuple[int, int, float]], first_version: int) -> dict[str, float]:
+    """Returns how far behind the learner the adapters were that sampled what it learnt from."""
+    counted = [(lag, seconds) for version, lag, seconds in lags if version >= first_version]
+    total_s = sum(seconds for _, seconds in counted)
+    return {
+        "lag_mean": round(sum(lag * seconds for lag, seconds in counted) / total_s, 2),
+        "lag_max": max(lag for lag, _ in counted),
     }
 
 

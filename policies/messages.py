@@ -72,7 +72,7 @@ class Trajectory:
     sampled tokens only, stop tokens included; log-probabilities are 0 elsewhere. `turn_ends`: for
     each turn, the index after its last sampled token. `turn_rewards`: one per turn, the final
     reward in the last. An episode whose prompt fills the context has no tokens and no turns.
-    `token_versions`: (T,), the adapter version that sampled each token; None: one did all.
+    `token_versions`: (T,), the adapter version that sampled each token; None: the group's.
     """
 
     prompt_ids: Ids
@@ -88,12 +88,6 @@ class Trajectory:
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
         return float(sum(self.turn_rewards))
-
-    def sampled_before(self, version: int) -> Mask:
-        """Returns which of the N sampled tokens are known to be of adapters before `version`."""
-        if self.token_versions is None:
-            return np.zeros(int(self.loss_mask.sum()), np.bool_)
-        return self.token_versions[self.loss_mask] < version
 
 
 @dataclass(frozen=True)

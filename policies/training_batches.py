@@ -120,6 +120,8 @@ class TrainingBatches:
     def _num_missing(self) -> int:
         """How many groups are to be asked for, of n + 1 batches; in flight see above."""
         training = self._settings.training
+        if self._in_flight and self._num_failed > self._max_failed:
+            return 0
         num_here = len(self._samples.under_way - self._carried) + len(self._finished)
         num_missing = (self._lag + 1) * training.num_groups - num_here - len(self._batch)
         if not self._in_flight:
@@ -151,12 +153,19 @@ class TrainingBatches:
             if played.group is None or version - played.version > self._lag
         ]
         self._finished = [played for played in self._finished if played not in lost]
-        limit = self._settings.fault_tolerance.max_failed_group_share
         for played in lost:  # one by one: what is drawn does not depend on how many come at once
             self._others.append(played)
-            num_failed = sum(len(each.report.dropped_group_ids) for each in self._others)
-            if num_failed <= limit * self._settings.training.num_groups:
+            if self._num_failed <= self._max_failed:
                 self._samples.ask(self._curriculum.refill())
+
+    @property
+    def _num_failed(self) -> int:
+        return sum(len(each.report.dropped_group_ids) for each in self._others)
+
+    @property
+    def _max_failed(self) -> float:
+        limit = self._settings.fault_tolerance.max_failed_group_share
+        return limit * self._settings.training.num_groups
 
     def _pack(self, report: SampleReport) -> TrainingBatch:
         groups, learnt = merge_played(self._batch)

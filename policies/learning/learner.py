@@ -123,11 +123,6 @@ class Learner:
                 norms += self._step(minibatch, totals)
         if not norms:
             self._num_without_step += 1
-        num_old = sum(
-            int(t.sampled_before(self._oldest_version).sum())
-            for group in groups
-            for t in group.trajectories
-        )
         self._num_updates += 1
         self.version += 1
         fresh = [s for s in samples if not self._replay.is_replayed(s.member.trajectory)]
@@ -142,7 +137,7 @@ class Learner:
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
-            "train/num_old_tokens": num_old,
+            **(_compute_lag(groups, self.version - 1) if self.settings.max_adapter_lag else {}),
             **compute_critic_metrics(samples),
             **self._replay.metrics(),
             **teacher.compute_teacher_metrics(samples),
@@ -205,11 +200,6 @@ class Learner:
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
 
-    @property
-    def _oldest_version(self) -> int:
-        """The oldest adapter whose tokens this update learns from."""
-        return self.version - self.settings.max_adapter_lag
-
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
         return self.settings.training.dynamic_sampling and min(returns) == max(returns)
@@ -266,7 +256,7 @@ class Learner:
 
     def _step(self, minibatch: Sequence[Sample], totals: Totals) -> list[float]:
         """Takes one optimizer step; returns the gradient's norm, if it was taken."""
-        weighted = self._objective.weigh(minibatch, self._oldest_version)
+        weighted = self._objective.weigh(minibatch)
         if not weighted:
             return []
         numbers = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]
@@ -302,6 +292,23 @@ class Learner:
         if self.settings.lora.dropout > 0:
             own = (self.settings.seed, self.version, self.peers.rank)
             torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
+
+
+def _compute_lag(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:
+    """Returns by how many versions the adapters that sampled tokens are behind: mean and most."""
+    lags = [
+        version
+        - (
+            np.full(int(t.loss_mask.sum()), group.adapter_version)
+            if t.token_versions is None
+            else t.token_versions[t.loss_mask]
+        )
+        for group in groups
+        for t in group.trajectories
+    ]
+    every = np.concatenate([np.zeros(0), *lags])
+    mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)
+    return {"train/adapter_lag_mean": mean, "train/adapter_lag_max": most}
 
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

@@ -13,10 +13,10 @@ from agentpeft.policies.messages import Floats
 
 @dataclass(frozen=True)
 class WeightedSample:
-    """A sample of a minibatch, and what each of its N tokens and its turns weigh in the losses."""
+    """A sample of a minibatch, and what each of its tokens and turns weighs in the losses."""
 
     sample: Sample
-    token_weights: Floats
+    token_weight: float
     turn_weight: float
 
 
@@ -74,7 +74,7 @@ def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -
     return LossInputs(
         sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
         advantages=join(s.advantages for s in samples),
-        weights=join(each.token_weights for each in weighted),
+        weights=spread(each.token_weight for each in weighted),
         sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
         old_logprobs=join(old) if old else None,
         reference_logprobs=join(reference) if reference else None,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,20 +51,13 @@ class Objective:
         asked = settings.training.importance_cap
         self._importance_cap = default if asked is None else asked
 
-    def weigh(self, minibatch: Sequence[Sample], oldest_version: int) -> list[WeightedSample]:
-        """Settles the weights over the minibatch; drops samples that cannot have a gradient.
-
-        Tokens of adapters before `oldest_version` weigh nothing.
-        """
+    def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:
+        """Settles the weights over the minibatch; drops samples that cannot have a gradient."""
         lengths = [sample.member.num_sampled_tokens for sample in minibatch]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
         num_turns = sum(int(s.critic.turn_starts.sum()) for s in minibatch if s.critic is not None)
         return [
-            WeightedSample(
-                sample,
-                np.float32(weight) * ~sample.member.trajectory.sampled_before(oldest_version),
-                1 / max(num_turns, 1),
-            )
+            WeightedSample(sample, weight, 1 / max(num_turns, 1))
             for sample, weight in zip(minibatch, weights, strict=True)
             if self.can_learn(sample) or num_turns > 0
         ]

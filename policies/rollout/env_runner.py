@@ -51,7 +51,8 @@ class EnvRunner:
     """Environments and an engine in one process.
 
     Each token follows from a seed: the settings' seed, whether it is training, the group, the
-    sample in it, the turn (from 0), and, if an episode is played again after a fault, the attempt.
+    sample in it, the turn (from 0), and, if an episode is played again after a fault, the attempt
+    (`TurnSampler`: also the part, of a turn that was interrupted).
     """
 
     def __init__(
@@ -162,8 +163,8 @@ class EnvRunner:
         if self._engine.num_versions > 1:
             yield
             return
-        self._taken.run(self._turns.hold())
         try:
+            self._taken.run(self._turns.hold())
             yield
         finally:
             self._taken.run(self._turns.release())

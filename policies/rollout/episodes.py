@@ -91,13 +91,13 @@ class EpisodeBuilder:
         if outcome is None:
             self.add_reward(reward_for(env, self.outcome))
 
-    def to_trajectory(self) -> Trajectory:
-        """Returns the episode up to its last sampled token."""
+    def to_trajectory(self, adapter_version: int | None = None) -> Trajectory:
+        """Returns the episode up to its last sampled token, of a group of `adapter_version`."""
         first = len(self._prompt_ids)
         num_tokens = self._turn_ends[-1] if self._turn_ends else 0
         loss_mask = np.concatenate([np.empty(0, np.bool_), *self._masks])[:num_tokens]
         versions = np.concatenate([np.empty(0, np.int64), *self._versions])[:num_tokens]
-        sampled = versions[loss_mask]
+        is_of_group = adapter_version is None or (versions[loss_mask] == adapter_version).all()
         return Trajectory(
             prompt_ids=self._prompt_ids,
             token_ids=self.context[first : first + num_tokens],
@@ -108,7 +108,7 @@ class EpisodeBuilder:
             turn_ends=tuple(self._turn_ends),
             turn_rewards=tuple(self._rewards),
             outcome=self.outcome,
-            token_versions=versions if (sampled != sampled[:1]).any() else None,
+            token_versions=None if is_of_group else versions,
         )
 
     def _append(self, ids: Ids, logprobs: Floats, versions: Ids | None = None) -> None:

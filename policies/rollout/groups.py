@@ -135,9 +135,9 @@ class Collected:
 class OpenGroup:
     """A group in play: its prompt once it is known, and its finished episodes by sample.
 
-    `version` is the adapter's that sampled its first turn; None before. `num_left` counts the
-    episodes that are not over; it is dropped if its world keeps failing, and stale once it is too
-    old to be learnt from.
+    `version` is the adapter's that sampled its first turn, with `in_flight_updates` its last; None
+    before. `num_left` counts the episodes that are not over; it is dropped if its world keeps
+    failing, and stale once it is too old to be learnt from.
     """
 
     request: GroupRequest
@@ -184,7 +184,7 @@ class OpenGroup:
             task_id=self.task.task_id,
             skills=self.task.skills,
             adapter_version=adapter_version,
-            trajectories=tuple(e.to_trajectory() for e in played),
+            trajectories=tuple(e.to_trajectory(adapter_version) for e in played),
         )
 
     def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:

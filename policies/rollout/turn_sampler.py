@@ -2,16 +2,15 @@
 
 An engine of one version holds new turns back while an adapter is loaded, and waits for those under
 way. With `in_flight_updates` it does not wait: they are interrupted, and go on with the new adapter
-after the tokens that they have, each of which keeps the version that sampled it. Keys and values of
-the older adapter are not gone on with: the engine computes them anew.
+after the tokens that they have, each of which keeps the version that sampled it; keys and values of
+the older adapter are computed anew. An engine that cannot be interrupted is waited for.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agentpeft.envs import SettingsError
 from agentpeft.policies.engines.interrupting import InterruptibleEngine
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.errors import EngineError
@@ -41,13 +40,9 @@ class TurnSampler:
     """
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        """Raises: SettingsError where turns are to be interrupted, and the engine cannot."""
         self._settings, self._own, self._engine = settings, settings.env_runners, engine
-        self._interrupt = None
-        if settings.in_flight_updates:
-            if not isinstance(engine, InterruptibleEngine):
-                name = type(engine).__name__
-                raise SettingsError(f"in_flight_updates: {name} cannot interrupt a turn")
+        self._interrupt: Callable[[], None] | None = None
+        if settings.in_flight_updates and isinstance(engine, InterruptibleEngine):
             self._interrupt = engine.interrupt
         self._gate = TurnGate()
         self.clock = BusyClock()
@@ -90,15 +85,15 @@ class TurnSampler:
         seed = self._settings.seed, _STREAMS[request.mode], request.group_id, seat.sample
         if group.version is None or self._settings.in_flight_updates:
             group.version = self.version
-        sampled = [part.token_ids for part in parts]
+        sampled = [part.token_ids for part in parts if len(part.token_ids)]
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         return GenerationRequest(
             session=seat.session,
-            prompt_ids=np.concatenate([episode.context, *sampled]) if parts else episode.context,
+            prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
             seed=(*seed, episode.num_turns, *later),
             temperature=0.0 if request.is_greedy else self._own.temperature,
             max_new_tokens=self._own.max_new_tokens - sum(map(len, sampled)),
-            prefix=group.name if is_shared and not parts else None,
+            prefix=group.name if is_shared and not sampled else None,
             adapter_version=group.version if self._engine.num_versions > 1 else self.version,
         )
 

@@ -991,9 +991,8 @@ class Settings(Section):
     """
     in_flight_updates: bool = False
     """With `max_adapter_lag`: a new adapter takes over the turns that are being sampled, after the
-    tokens that they have, so that no episode is too long for a batch. Of an episode's tokens those
-    are learnt from that are of adapters up to `max_adapter_lag` old. See
-    [in flight](how_it_works.md#adapters-that-change-in-flight).
+    tokens that they have, so that no episode is too long for a batch. What bounds the lag is then
+    an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
     """
     callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:

@@ -28,7 +28,7 @@ class Played:
 
     @property
     def version(self) -> int:
-        """The adapter version that it began with, of a whole group."""
+        """The adapter version that it counts as of, of a whole group."""
         return self.report.adapter_versions[0]
 
 

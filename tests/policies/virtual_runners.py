@@ -25,6 +25,8 @@ class VirtualTime:
 
     def __init__(self):
         self.now_s, self._events, self._numbers = 0.0, [], count()
+        self.played = {}
+        """By group, the spans of its episodes: since when, until when, by which version."""
 
     def after(self, seconds, function):
         heapq.heappush(self._events, (self.now_s + seconds, next(self._numbers), function))
@@ -48,6 +50,7 @@ class OpenGroup:
     def __init__(self, request):
         self.request, self.num_left, self.version = request, request.num_episodes, None
         self.num_playing, self.is_stale = 0, False
+        self.since_s = {}
 
 
 class VirtualRunner:
@@ -90,7 +93,10 @@ class VirtualRunner:
         oldest = adapter.version - self.settings.max_adapter_lag
         for group in list(self.under_way):
             if group.version is not None and self.settings.in_flight_updates:
-                group.version = self.version  # turns go on where they were
+                for sample in list(group.since_s):  # turns go on where they were
+                    self._note(group, sample)
+                    group.since_s[sample] = self.time.now_s
+                group.version = self.version
             if group.version is not None and group.version < oldest:
                 group.is_stale = True
                 self.read_busy_s()
@@ -110,12 +116,21 @@ class VirtualRunner:
                 group.version = self.version
             group.num_playing += 1
             self.num_free -= 1
+            group.since_s[sample] = self.time.now_s
             seed = self.settings.seed, TRAIN_STREAM, group.request.group_id, sample, 0
-            self.time.after(self.simulation.length_s(seed), lambda own=group: self._end(own))
+            self.time.after(
+                self.simulation.length_s(seed),
+                lambda own=group, number=sample: self._end(own, number),
+            )
 
-    def _end(self, group):
+    def _note(self, group, sample):
+        span = group.since_s.pop(sample), self.time.now_s, group.version
+        self.time.played.setdefault(group.request.group_id, []).append(span)
+
+    def _end(self, group, sample):
         if group.is_stale:
             return
+        self._note(group, sample)
         self.read_busy_s()
         self.num_free += 1
         self.num_ended += 1
@@ -223,11 +238,18 @@ class VirtualLearners(_VirtualActors):
     def __init__(self, time, simulation):
         super().__init__(time, 1)
         self.simulation, self.version, self.num_groups = simulation, 0, 0
+        self.lags = []
+        """Of each span that was learnt from: its version, how far behind it was, its seconds."""
 
     def call(self, index, method, *args, num_returns=1, is_beside=False):
         promises = [Promise() for _ in range(num_returns)]
         if method.__name__ == "receive":
             self.num_groups = len(args[0])
+            spans = [span for ref in args[0] for span in self.time.played.pop(ref.value.group_id)]
+            self.lags += [
+                (self.version, self.version - version, until_s - since_s)
+                for since_s, until_s, version in spans
+            ]
             promises[0].set(None)
         elif method.__name__ == "update":
             self.version += 1
@@ -241,8 +263,8 @@ class VirtualLearners(_VirtualActors):
 
 
 def virtual_kinds(time, simulation):
-    """Returns the classes of runners and of learners, and a list that gets the runners."""
-    runners = []
+    """Returns the classes of runners and of learners, and lists that get runners and learner."""
+    runners, learners = [], []
 
     class Runner(EnvRunnerActor):
         @classmethod
@@ -254,6 +276,7 @@ def virtual_kinds(time, simulation):
     class Learner(LearnerActor):
         @classmethod
         def start_all(cls, spec, settings):
-            return VirtualLearners(time, simulation)
+            learners.append(VirtualLearners(time, simulation))
+            return learners[0]
 
-    return Runner, Learner, runners
+    return Runner, Learner, runners, learners

@@ -173,7 +173,7 @@ class TransformersEngine:
     def interrupt(self) -> None:
         """Has all requests under way answered with the tokens that they have by then."""
         with self._wake:
-            self._is_interrupted = True
+            self._is_interrupted = bool(self._jobs)
             self._wake.notify_all()
 
     def sleep(self) -> None:
@@ -327,6 +327,7 @@ class TransformersEngine:
                     if is_interrupted:
                         completion = replace(completion, stop_reason=StopReason.INTERRUPTED)
                     results.append((job, completion if is_sound else failure))
+            self._is_interrupted &= bool(self._jobs)
         _settle(results)
 
     def _complete(self, job: DecodingJob, ids: Ids, logprobs: Floats) -> Completion:

@@ -124,7 +124,8 @@ class VllmEngine:
     def interrupt(self) -> None:
         """Has all of its requests under way answered with the tokens that they have by then."""
         tickets = [asked.ticket for asked in list(self._sessions.values()) if asked]
-        self._process.submit(self._process.interrupt(tickets))
+        if not self._fault:  # else they fail by themselves
+            self._process.submit(self._process.interrupt(tickets))
 
     def sleep(self) -> None:
         """Has vLLM give its cache back, and a GPU's weights; see `VllmProcess.sleep`.

@@ -49,7 +49,6 @@ class Replay:
                     self._successes.pop(key, None)
                     # Of its own, or the success would keep its whole group in Ray's store
                     arrays = {name: getattr(trajectory, name).copy() for name in _ARRAYS}
-                    # Without versions: replayed tokens are learnt from, however old they are
                     self._successes[key] = replace(trajectory, **arrays, token_versions=None)
         self._forget()
 
