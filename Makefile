@@ -24,7 +24,8 @@ FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
 export RAY_worker_niceness := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
-PIP := -m pip --disable-pip-version-check install --quiet
+# Python compiles what it imports when it does so first: all that a package has takes five times as long.
+PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 # It bounds the memory of the machine that is left, so it runs beside what is small.
 LOST_NODES := tests/policies/test_lost_nodes.py
 
@@ -50,7 +51,7 @@ test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and sec
 	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
-	$(PYTEST) --dist load tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
+	$(PYTEST) --dist load -m "not long" tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
 
 # Shells beside databases: an attack is charged with what its own process and those below it take.
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks

@@ -1,12 +1,17 @@
-"""Ten of the random scenarios; `benchmarks/chaos.py scenarios` plays any number of them."""
+"""Ten of the random scenarios, four of them among the longest tests.
+
+`benchmarks/chaos.py scenarios` plays any number of them.
+"""
 
 import pytest
 from scenario import SENSELESS, Fault, Moment, Part, draw, play
 
 SERIAL = [draw(seed, [Part.DRIVER]) for seed in range(1000, 1100)]
 IN_RAY = [draw(seed, [Part.RUNNER, Part.LEARNER]) for seed in range(2000, 2100)]
+OWN = [each for each in SERIAL if not each.in_ray]
 SCENARIOS = [
-    *[each for each in SERIAL if not each.in_ray][:9],
+    *OWN[:5],
+    *[pytest.param(each, marks=pytest.mark.long) for each in OWN[5:9]],
     next(each for each in IN_RAY if each.fault == Fault.NO_MEMORY),  # kills: test_killed_parts
 ]
 

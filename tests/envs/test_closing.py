@@ -137,7 +137,7 @@ for delay in delays:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_threads", [None, 8])
+@pytest.mark.parametrize("num_threads", [None, pytest.param(8, marks=pytest.mark.long)])
 def test_a_vector_is_closed_after_ctrl_c(settings, num_threads):
     env_id, kwargs, action = settings
     delays = [0.03, 0.11] if "sandbox" in kwargs else [0.01, 0.03, 0.05, 0.11, 0.2]

@@ -174,6 +174,7 @@ def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, capsys):
     out = tmp_path / "out"
     summary = learn(capsys, tiny, "--output", out)

@@ -165,7 +165,9 @@ def test_a_run_whose_lines_nobody_reads_goes_on(tmp_path, start, streams):
         assert "Traceback" not in text and "Exception" not in text
 
 
-@pytest.mark.parametrize("part", ["gcs_server", "ray::LearnerActor"])
+@pytest.mark.parametrize(
+    "part", [pytest.param("gcs_server", marks=pytest.mark.long), "ray::LearnerActor"]
+)
 def test_sigterm_while_ray_or_its_actors_start_says_so(tmp_path, start, part):
     process = start(RAY)
 

@@ -130,6 +130,7 @@ print(json.dumps({
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_agilerl_trains_by_url(merged, tmp_path, trainers):
     after = """
 import json
@@ -149,6 +150,7 @@ print(json.dumps({"steps": sorted(steps), "moved": moved}))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_swift_trains_on_what_the_model_said(merged, tmp_path, trainers):
     before = """
 from swift.template import TemplateMeta, register_template

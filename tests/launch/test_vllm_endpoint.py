@@ -131,7 +131,7 @@ def test_served_probabilities_are_those_of_plain_transformers(urls, models, name
     assert torch.allclose(torch.tensor(served), compute_logprobs(models, name), atol=1e-3)
 
 
-@pytest.mark.parametrize("page", ["merge", "evaluate"])
+@pytest.mark.parametrize("page", ["merge", pytest.param("evaluate", marks=pytest.mark.long)])
 def test_the_pages_commands_have_vllms_own_options(vllm, page):
     text = (ROOT / "docs" / "training" / f"{page}.md").read_text("utf-8")
     commands = re.findall(r"^vllm serve (.+)$", text, re.M)

@@ -6,6 +6,7 @@ from test_lost_nodes import run_tests_of
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_settings_name_reaches_machines_that_share_no_disk(bubblewrap):
     run_tests_of("own_disks.py", "not long")

@@ -64,7 +64,7 @@ def killed_while_sampling(fault):
     return runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGKILL, at=3))
 
 
-@pytest.mark.parametrize("in_flight", ["false", "true"])
+@pytest.mark.parametrize("in_flight", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_rounds_that_a_killed_runner_owed_are_all_played(tmp_path, fault, in_flight):
     lag = "max_adapter_lag=1", f"in_flight_updates={in_flight}"
     settings = make_settings("deterministic=false", *lag)
@@ -125,7 +125,7 @@ def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
             algorithm.train()
 
 
-@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("has_checkpoint", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_learner_that_dies_while_it_saves_ends_the_run_and_says_what_to_do(
     tmp_path, fault, has_checkpoint
 ):

@@ -23,7 +23,7 @@ SHAPES = {"tied": {"tie_word_embeddings": True}, "untied": {"tie_word_embeddings
 """The output layer is the embedding, or has weights of its own."""
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(scope="module", params=["tied", pytest.param("untied", marks=pytest.mark.long)])
 def shape(request):
     return SHAPES[request.param]
 
@@ -102,7 +102,7 @@ class Steps(LearnerActor):
         self.learner.update(groups)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_what_a_learner_trains_is_delivered_whole_and_proven(vllm, tmp_path, monkeypatch, dtype):
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     settings = Settings(

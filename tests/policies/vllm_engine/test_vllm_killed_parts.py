@@ -81,7 +81,7 @@ def kill_engine():
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("part", ["engine", "runner"])
+@pytest.mark.parametrize("part", ["engine", pytest.param("runner", marks=pytest.mark.long)])
 def test_groups_of_a_killed_part_are_drawn_again(runners, folder, part):
     num_restarts = runners.counts["num_env_runner_restarts"]
     (folder / part).touch()
