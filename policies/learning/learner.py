@@ -296,17 +296,12 @@ class Learner:
 
 def _compute_lag(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:
     """Returns by how many versions the adapters that sampled tokens are behind: mean and most."""
-    lags = [
-        version
-        - (
-            np.full(int(t.loss_mask.sum()), group.adapter_version)
-            if t.token_versions is None
-            else t.token_versions[t.loss_mask]
-        )
-        for group in groups
-        for t in group.trajectories
-    ]
-    every = np.concatenate([np.zeros(0), *lags])
+    lags = [np.zeros(0)]
+    for group in groups:
+        for t in group.trajectories:
+            versions = group.adapter_version if t.token_versions is None else t.token_versions
+            lags.append((version - np.broadcast_to(versions, t.loss_mask.shape))[t.loss_mask])
+    every = np.concatenate(lags)
     mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)
     return {"train/adapter_lag_mean": mean, "train/adapter_lag_max": most}
 

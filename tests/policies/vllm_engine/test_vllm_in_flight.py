@@ -3,13 +3,16 @@
 import asyncio
 import threading
 import time
+import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from vllm_parts import full_logprobs, make_adapter, request_of
 
+from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.messages import StopReason
+from agentpeft.policies.settings.config import Settings, with_overrides
 
 pytestmark = pytest.mark.slow
 ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3)}
@@ -94,3 +97,35 @@ def test_a_request_that_has_just_been_asked_is_interrupted_too(engine):
     asking = Asking(engine, [request_of("later", max_new_tokens=4)])
     assert asking.finish()[0].stop_reason is not StopReason.INTERRUPTED
     assert not engine._process._tickets
+
+
+RUN = """
+max_adapter_lag = 1
+in_flight_updates = true
+environment = {kwargs = {num_digits = 1, prompt = "compact", reward = {length_cost = 0.1}}}
+tiny = {hidden_size = 32, num_layers = 1, num_heads = 1, intermediate_size = 32}
+lora = {rank = 2}
+training = {num_groups = 4, group_size = 3, lr = 1e-2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 0}
+[env_runners]
+engine = "vllm"
+num_threads = 1
+kv_cache_gib = 0.05
+max_new_tokens = 150
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("serving", ["fused", "native"])
+def test_deliveries_of_a_run_are_proven_while_its_turns_are_interrupted(
+    vllm, tmp_path, monkeypatch, serving
+):
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
+    settings = Settings(**with_overrides(tomllib.loads(RUN), [f"env_runners.serving={serving}"]))
+    with Algorithm(settings, tmp_path / "run") as run:
+        metrics = [run.train() for _ in range(5)]
+    assert sum(m["sample/num_interruptions"] for m in metrics) > 0
+    assert [m["sample/num_stale_groups"] for m in metrics] == [0] * 5
+    assert all(m["delivery/probe_max"] < 1e-4 for m in metrics)
+    assert max(m["train/adapter_lag_max"] for m in metrics) >= 1
