@@ -126,6 +126,5 @@ def test_deliveries_of_a_run_are_proven_while_its_turns_are_interrupted(
     with Algorithm(settings, tmp_path / "run") as run:
         metrics = [run.train() for _ in range(5)]
     assert sum(m["sample/num_interruptions"] for m in metrics) > 0
-    assert [m["sample/num_stale_groups"] for m in metrics] == [0] * 5
     assert all(m["delivery/probe_max"] < 1e-4 for m in metrics)
     assert max(m["train/adapter_lag_max"] for m in metrics) >= 1
