@@ -81,9 +81,8 @@ class TrainingBatches:
 
     def begin(self, version: int) -> None:
         """Asks for as many groups as may be under way beside those that are finished."""
-        self._finished += self._samples.fetch(is_waiting=False)
-        self._sort_out(version)
-        self._samples.ask(self._curriculum.next_groups(max(self._num_missing(), 0)))
+        self._look(version)
+        self._ask_for_missing()
 
     def complete(self, version: int) -> TrainingBatch:
         """Waits for a batch, of groups that a learner at `version` may learn from.
@@ -117,10 +116,18 @@ class TrainingBatches:
         self._carried = set(self._samples.under_way) if self._in_flight else set()
         self._num_wanted = self._settings.training.num_groups
 
+    def _look(self, version: int) -> None:
+        """Takes in what has been heard of."""
+        self._finished += self._samples.fetch(is_waiting=False)
+        self._sort_out(version)
+
+    def _ask_for_missing(self) -> None:
+        self._samples.ask(self._curriculum.next_groups(max(self._num_missing(), 0)))
+
     def _num_missing(self) -> int:
         """How many groups are to be asked for, of n + 1 batches; in flight see above."""
         training = self._settings.training
-        if self._in_flight and self._num_failed > self._max_failed:
+        if self._in_flight and self._fails_too_often:
             return 0
         num_here = len(self._samples.under_way - self._carried) + len(self._finished)
         num_missing = (self._lag + 1) * training.num_groups - num_here - len(self._batch)
@@ -132,11 +139,10 @@ class TrainingBatches:
     def _fill(self, version: int) -> None:
         """Adds to the batch until it has as many groups as are wanted, or none are under way."""
         while True:
-            self._finished += self._samples.fetch(is_waiting=False)
-            self._sort_out(version)
-            num_free = self._num_wanted - len(self._batch)
+            self._look(version)
             if self._in_flight:
-                self.begin(version)
+                self._ask_for_missing()
+            num_free = self._num_wanted - len(self._batch)
             is_full = self._lag > 0 and num_free <= len(self._finished)  # else: waits for all
             if is_full or not self._samples.under_way:
                 self._finished.sort(key=lambda each: (each.version, each.request.group_id))
@@ -155,17 +161,14 @@ class TrainingBatches:
         self._finished = [played for played in self._finished if played not in lost]
         for played in lost:  # one by one: what is drawn does not depend on how many come at once
             self._others.append(played)
-            if self._num_failed <= self._max_failed:
+            if not self._fails_too_often:
                 self._samples.ask(self._curriculum.refill())
 
     @property
-    def _num_failed(self) -> int:
-        return sum(len(each.report.dropped_group_ids) for each in self._others)
-
-    @property
-    def _max_failed(self) -> float:
+    def _fails_too_often(self) -> bool:
         limit = self._settings.fault_tolerance.max_failed_group_share
-        return limit * self._settings.training.num_groups
+        num_failed = sum(len(each.report.dropped_group_ids) for each in self._others)
+        return num_failed > limit * self._settings.training.num_groups
 
     def _pack(self, report: SampleReport) -> TrainingBatch:
         groups, learnt = merge_played(self._batch)

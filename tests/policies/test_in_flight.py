@@ -1,7 +1,6 @@
 """Adapters that take over turns in the middle: each token keeps the version that sampled it."""
 
 import asyncio
-import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import word_env
+from asking import Asking
 from learner_parts import (
     flat_weights,
     make_group,
@@ -54,33 +54,17 @@ def engine():
     engine.close()
 
 
-class Asking:
-    """Requests under way in a thread of their own; `steps` counts the engine's tokens."""
+def slow_steps(engine, monkeypatch):
+    """Has a decoding step take some time; returns a list that grows with each."""
+    steps, step = [], engine._batch.step
 
-    def __init__(self, engine, requests, monkeypatch):
-        self.steps, step = 0, engine._batch.step
+    def slow(stops):
+        time.sleep(0.002)
+        steps.append(stops)
+        return step(stops)
 
-        def counted(stops):
-            time.sleep(0.002)
-            self.steps += 1
-            return step(stops)
-
-        monkeypatch.setattr(engine._batch, "step", counted)
-        self.requests, self.engine, self.answers = requests, engine, None
-        engine.update_sessions(opened=[request.session for request in requests])
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
-        self._thread.start()
-
-    async def _ask(self):
-        self.answers = await asyncio.gather(*map(self.engine.generate, self.requests))
-
-    def wait_for(self, num_steps):
-        while self.steps < num_steps:
-            time.sleep(0.001)
-
-    def finish(self):
-        self._thread.join(20)
-        return self.answers
+    monkeypatch.setattr(engine._batch, "step", slow)
+    return steps
 
 
 @pytest.mark.parametrize("max_concurrent", [256, 3])
@@ -89,8 +73,10 @@ def test_an_interrupted_request_has_what_was_sampled_and_others_none(monkeypatch
     settings = BASE.__class__(max_concurrent, needs_adapter=False)
     engine = TransformersEngine(make_model(), [], settings)
     requests = [GenerationRequest(f"{i}", prompt_of(9), (i,), 0.7, 100, "group") for i in range(5)]
-    asking = Asking(engine, requests, monkeypatch)
-    asking.wait_for(10)
+    steps = slow_steps(engine, monkeypatch)
+    asking = Asking(engine, requests)
+    while len(steps) < 10:
+        time.sleep(0.001)
     engine.interrupt()
     answers = asking.finish()
     assert {answer.stop_reason for answer in answers} == {StopReason.INTERRUPTED}
@@ -105,7 +91,7 @@ def test_an_interrupted_request_has_what_was_sampled_and_others_none(monkeypatch
         GenerationRequest(r.session, np.concatenate([r.prompt_ids, a.token_ids]), (7,), 0.7, 5)
         for r, a in zip(requests, answers, strict=True)
     ]
-    for request, answer in zip(later, Asking(engine, later, monkeypatch).finish(), strict=True):
+    for request, answer in zip(later, Asking(engine, later).finish(), strict=True):
         assert answer.stop_reason is StopReason.MAX_NEW_TOKENS
         expected = full_logprobs(make_model(), request.prompt_ids, answer.token_ids, 0.7)
         np.testing.assert_allclose(answer.logprobs, expected, atol=1e-5)

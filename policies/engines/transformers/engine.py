@@ -10,7 +10,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -323,16 +323,17 @@ class TransformersEngine:
                     del self._jobs[job.row.session]
                     is_sound = np.isfinite(logprobs).all()
                     failure = EngineError("the model's log-probabilities are not finite")
-                    completion = self._complete(job, ids, logprobs)
-                    if is_interrupted:
-                        completion = replace(completion, stop_reason=StopReason.INTERRUPTED)
+                    completion = self._complete(job, ids, logprobs, is_interrupted)
                     results.append((job, completion if is_sound else failure))
             self._is_interrupted &= bool(self._jobs)
         _settle(results)
 
-    def _complete(self, job: DecodingJob, ids: Ids, logprobs: Floats) -> Completion:
+    def _complete(
+        self, job: DecodingJob, ids: Ids, logprobs: Floats, is_interrupted: bool = False
+    ) -> Completion:
         is_stopped = len(ids) > 0 and int(ids[-1]) in self._stop_token_ids
         reason = StopReason.STOP_TOKEN if is_stopped else job.stop_reason
+        reason = StopReason.INTERRUPTED if is_interrupted else reason
         return Completion(ids, logprobs, reason, self._version or 0)
 
 

@@ -1,13 +1,12 @@
 """Turns that are interrupted for a new adapter: what each has, and who sampled it."""
 
-import asyncio
-import threading
 import time
 import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from asking import Asking
 from vllm_parts import full_logprobs, make_adapter, request_of
 
 from agentpeft.policies.algorithm import Algorithm
@@ -17,24 +16,6 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 pytestmark = pytest.mark.slow
 ADAPTERS = {number: make_adapter(number) for number in (1, 2, 3)}
 LONG = {"max_new_tokens": 90, "length": 20}
-
-
-class Asking:
-    """Requests under way in a thread of their own."""
-
-    def __init__(self, engine, requests):
-        self._engine, self._requests, self.answers = engine, requests, None
-        engine.update_sessions(opened=[request.session for request in requests])
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
-        self._thread.start()
-
-    async def _ask(self):
-        self.answers = await asyncio.gather(*map(self._engine.generate, self._requests))
-
-    def finish(self):
-        self._thread.join(60)
-        self._engine.update_sessions(closed=[request.session for request in self._requests])
-        return self.answers
 
 
 def until_sampled(engine, number):
