@@ -11,9 +11,12 @@ the machine, goes on where it was. Weights are random.
     learner-0.5b, -7b, -32b  an update of GRPO on LoRA weights, groups of eight, 700 + 500 ± 60 %:
                              tokens/s (each episode with its prompt), share of the card's peak (a
                              dense product in bfloat16, measured beside it), bytes a token of the
-                             micro-batch at the most. As many layers as fit; then scaled to all
+                             micro-batch at the most. As many layers as fit; then scaled to all.
+                             Of 0.5b also with micro-batches of four times the tokens
     layouts                  the same at 0.5b with prompts shared, whole sequences packed, padded
                              rows, and by TRL's loss, as much of a micro-batch
+    gradients                what the layouts' gradients in float32 and bfloat16, four layers of
+                             0.5b, are off by, over those of padded rows in float32 (as norms)
     head                     the output layer of 7b over 4,096 tokens: seconds and errors of its
                              products in float32, in TF32, and with bfloat16 inputs (what learners
                              take); log-probabilities and gradients by how many logits are made at
@@ -35,7 +38,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,6 +88,8 @@ class Bench:
 
     device: torch.device
     is_tiny: bool
+    max_tokens: int
+    """Of a micro-batch."""
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -96,11 +101,6 @@ class Bench:
         """How often a short figure is measured."""
         return 2 if self.is_tiny else 5
 
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        return 128 if self.is_tiny else 8192
-
     def peak(self) -> float:
         """Measures the card's operations per second."""
         return measure_peak(self.device, 256 if self.is_tiny else 8192, self.repeats)
@@ -111,8 +111,12 @@ class LeftOutError(Exception):
 
 
 def learner_figures(bench: Bench, name: str) -> Iterator[Figure]:
-    """Yields the one figure of a size."""
+    """Yields the figure of a size; of the smallest another, of larger micro-batches."""
     yield f"learner-{name}", lambda: measure_learner(bench, bench.shapes[name])
+    if name == "0.5b":
+        large = replace(bench, max_tokens=4 * bench.max_tokens)
+        figure = partial(measure_learner, large, bench.shapes[name])
+        yield f"learner-{name} {large.max_tokens} tokens", figure
 
 
 def layout_figures(bench: Bench) -> Iterator[Figure]:
@@ -186,12 +190,45 @@ def measure_trl(bench: Bench, shape: Shape) -> Values:
     }
 
 
+def gradient_figures(bench: Bench) -> Iterator[Figure]:
+    """Yields the layouts' errors, in both types."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for layout in ("shared", "packed", "padded"):
+            name = f"gradients {layout} {str(dtype).removeprefix('torch.')}"
+            yield name, partial(measure_gradients, bench, layout, dtype)
+
+
+def measure_gradients(bench: Bench, layout: str, dtype: torch.dtype) -> Values:
+    """Returns the norm of the gradients' error over the norm of the gradients."""
+    exact = compute_gradients(bench, "padded", torch.float32)
+    error = compute_gradients(bench, layout, dtype) - exact
+    return {"error": float(f"{(error.norm() / exact.norm()).item():.3g}")}
+
+
+def compute_gradients(bench: Bench, layout: str, dtype: torch.dtype) -> torch.Tensor:
+    """Returns the gradients of an update, of all the adapter's weights, one behind the other."""
+    shape = bench.shapes["0.5b"]
+    num_layers, is_padded = min(4, shape.num_layers), layout == "padded"
+    model = make_model(shape, bench.device, num_layers=num_layers, is_padded=is_padded)
+    policy = make_policy(model.to(dtype))
+    policy.load_weights(random_weights({n: w.shape for n, w in policy.adapter_weights().items()}))
+    settings = make_settings(
+        bench.max_tokens,
+        shares_prompts=layout == "shared",
+        computes_in_bfloat16=dtype == torch.bfloat16,
+        max_grad_norm=1e9,
+    )
+    learn(Learner(settings, policy), shape_groups(shape)[:2])
+    grads = [each.grad for each in model.parameters() if each.grad is not None]
+    return torch.cat([grad.flatten().double() for grad in grads])
+
+
 def head_figures(bench: Bench) -> Iterator[Figure]:
     """Yields products one by one, then the whole of `linear_logprobs`."""
     for product in ("logits", "sums"):
         for way in ("float32", "tf32", "bfloat16"):
             yield f"head {product} {way}", partial(measure_product, bench, product, way)
-    exponents = (12,) if bench.is_tiny else range(20, 29)
+    exponents = (12,) if bench.is_tiny else range(20, 29, 2)
     for bonus in (False, True):
         yield f"head whole float32 {bonus=}", partial(measure_head, bench, bonus, None, True)
         for exponent in exponents:
@@ -381,6 +418,7 @@ def measure_vllm(bench: Bench, serving: str) -> Values:
 PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     **{f"learner-{name}": partial(learner_figures, name=name) for name in SHAPES},
     "layouts": layout_figures,
+    "gradients": gradient_figures,
     "head": head_figures,
     "delivery": delivery_figures,
     "served": served_figures,
@@ -421,7 +459,7 @@ def main() -> None:
     is_tiny = options.tiny or not torch.cuda.is_available()
     if is_tiny:
         torch.set_num_threads(1)  # several would only wait for each other
-    bench = Bench(torch.device("cpu" if is_tiny else "cuda"), is_tiny)
+    bench = Bench(torch.device("cpu" if is_tiny else "cuda"), is_tiny, 128 if is_tiny else 8192)
     results = options.results or (None if is_tiny else RESULTS)
     run = {
         "card": card_name(bench.device),

@@ -151,14 +151,19 @@ def make_policy(model: PreTrainedModel, is_checkpointed: bool = False) -> Policy
 
 
 def make_settings(
-    max_tokens: int, *, shares_prompts: bool = True, is_checkpointed: bool = False
+    max_tokens: int,
+    *,
+    shares_prompts: bool = True,
+    is_checkpointed: bool = False,
+    computes_in_bfloat16: bool = True,
+    max_grad_norm: float = 1.0,
 ) -> Settings:
     """Returns a learner's settings; no environment is looked up, as there may be none."""
     return Settings.model_construct(
-        training=TrainingSettings(algorithm="grpo"),
+        training=TrainingSettings(algorithm="grpo", max_grad_norm=max_grad_norm),
         lora=LoraSettings(rank=RANK),
         learners=LearnerSettings(
-            autocast="bfloat16",
+            autocast="bfloat16" if computes_in_bfloat16 else "off",
             gradient_checkpointing=is_checkpointed,
             share_prompts=shares_prompts,
             max_tokens_per_micro_batch=max_tokens,

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 NUM_CONTINUED = 4
 """How many greedy tokens an engine adds to each sequence."""
 _MAX_SEQUENCE_TOKENS = 32
-_EXACT_LIMIT, _BFLOAT16_LIMIT = 1e-3, 0.05
-"""How far learner and engine may be apart, where settings say nothing: in nats, a token's mean."""
+_EXACT_LIMIT, _BFLOAT16_LIMIT, _BFLOAT16_SHARE = 1e-3, 0.05, 0.01
+"""How far learner and engine may be apart, where settings say nothing: in nats, a token's mean.
+
+In bfloat16 it may be a hundredth of the log-probabilities themselves, of which its last digit is
+0.4 %: a small model that has only seen one kind of text gives others -12 a token.
+"""
 MIN_EFFECT = 0.1
 """In parts of the limit: below it an adapter's effect may be rounding, and there is no canary."""
 MIN_CANARY = 0.5
@@ -97,10 +101,21 @@ def make_probe(policy: "Policy", settings: Settings) -> Probe:
     gpus = settings.env_runners.num_gpus_per_env_runner, settings.learners.num_gpus_per_learner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     is_bfloat16 = torch.bfloat16 in [choose_dtype(settings.model, device) for device in devices]
-    default = _BFLOAT16_LIMIT if is_autocast or is_bfloat16 else _EXACT_LIMIT
     limits = settings.fault_tolerance
-    limit = limits.max_probe_difference or default
+    limit = limits.max_probe_difference or choose_limit(logprobs, is_autocast or is_bfloat16)
     return Probe(sequences, logprobs, policy.probed_base, limit, limits.min_served_effect)
+
+
+def choose_limit(logprobs: Floats, in_bfloat16: bool) -> float:
+    """Returns how far an engine may be from a learner's log-probabilities (N,), by the type.
+
+    Example:
+        >>> choose_limit(np.full(9, -2.0), True), choose_limit(np.full(9, -12.0), True)
+        (0.05, 0.12)
+    """
+    if not in_bfloat16:
+        return _EXACT_LIMIT
+    return max(_BFLOAT16_LIMIT, _BFLOAT16_SHARE * float(np.abs(logprobs).mean()))
 
 
 async def prove(engine: Engine, sequences: Sequence[Ids], timeout_s: float) -> Proof:

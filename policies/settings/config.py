@@ -906,7 +906,8 @@ class FaultToleranceSettings(Section):
     """
     max_probe_difference: float | None = Field(default=None, gt=0)
     """Largest mean difference of their log-probabilities that is still a delivery. None:
-    0.001 in float32, 0.05 where a base or the learner computes in bfloat16.
+    0.001 in float32; where a base or the learner computes in bfloat16, 0.05 or a hundredth of
+    their mean, whichever is more.
     """
     min_served_effect: float = Field(default=0.8, ge=0, lt=1)
     """Share of an adapter's change that the served weights must hold, or it is no delivery.
