@@ -174,6 +174,7 @@ def test_trl_trains_on_whole_episodes(merged, tmp_path, trl_python):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)  # it makes a model first: 20 s where no one else is at work
 def test_trl_trains_by_tool_calls(tmp_path, trl_python):
     made = Path(__file__).with_name("tool_model.py")

@@ -259,6 +259,7 @@ def test_a_study_killed_in_each_stage_goes_on_to_the_same_matrices(tiny, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny, tmp_path, capsys):
     summary = learn(
         capsys, tiny, "--quick", "--methods", "base,sequential", "--stages", "sums,backwards",

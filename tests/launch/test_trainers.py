@@ -109,6 +109,7 @@ def test_the_documentation_s_gem_plays(tmp_path, trainers):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rllib_trains(merged, tmp_path, trainers, ray_parent):
     after = """
 import json

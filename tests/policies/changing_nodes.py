@@ -1,5 +1,6 @@
 """Nodes that are drained and nodes that are added while a run goes on, on a real cluster."""
 
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -25,11 +26,11 @@ def make_settings(*overrides):
     return Settings(**with_overrides({}, (*TWO_RUNNERS, *overrides)))
 
 
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """A head without CPUs, and three nodes with one each."""
-    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A head without CPUs, and three nodes with one each, of which the first test exchanges one."""
+    os.environ["AGENTPEFT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(3):
         made.add_node(num_cpus=1)

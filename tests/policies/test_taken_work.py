@@ -241,7 +241,7 @@ def test_few_simulated_runners_are_busier_than_if_groups_were_dealt(num_hosts):
     [
         (64, 8, 1, 8, False),
         pytest.param(64, 8, 2, 8, False, marks=LONG),
-        (256, 2, 2, 8, False),
+        pytest.param(256, 2, 2, 8, False, marks=LONG),
         (64, 8, 1, 2, True),
     ],
 )
