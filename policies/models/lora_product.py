@@ -1,7 +1,6 @@
 """A frozen linear layer with a LoRA adapter as one product: few operations, and what must be kept.
 
-Layers of PyTorch's own make some twenty-six operations of it, forwards and backwards, which a GPU
-starts more slowly than it computes them for a model of less than a billion weights. Here they are
+Layers of PyTorch's own make some twenty-six operations of it, forwards and backwards. Here they are
 fifteen, and the adapter's part is added by the product itself, to its sums.
 """
 

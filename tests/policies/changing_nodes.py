@@ -1,6 +1,5 @@
 """Nodes that are drained and nodes that are added while a run goes on, on a real cluster."""
 
-import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -29,15 +28,17 @@ def make_settings(*overrides):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A head without CPUs, and three nodes with one each, of which the first test exchanges one."""
-    os.environ["AGENTPEFT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(3):
-        made.add_node(num_cpus=1)
-    ray.init(made.address, log_to_driver=False)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        head = {"num_cpus": 0, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(3):
+            made.add_node(num_cpus=1)
+        ray.init(made.address, log_to_driver=False)
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 def located_runner(folder):
