@@ -1,6 +1,7 @@
 """The conventions of CONTRIBUTING.md that a machine can check."""
 
 import ast
+import os
 import re
 import subprocess
 from collections import Counter
@@ -191,3 +192,11 @@ def test_the_reading_list_of_the_training_service_stays_short() -> None:
     num_lines = sum(len((ROOT / name).read_text().splitlines()) for name in listed)
     assert len(set(listed)) == len(listed) == 20
     assert num_lines <= 3_450
+
+
+def test_make_lets_python_keep_what_it_compiles() -> None:
+    # packages are installed without being compiled: each process would do all of it anew
+    command = ["make", "--eval=shown: ; @env", "shown"]
+    told = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    shown = subprocess.run(command, cwd=ROOT, env=told, check=True, capture_output=True, text=True)
+    assert "PATH=" in shown.stdout and "DONTWRITEBYTECODE" not in shown.stdout

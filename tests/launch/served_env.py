@@ -26,7 +26,10 @@ class ToySource:
 
 
 class ToyEnv(TextEnv[Task]):
-    """Holds a file in `folder` from its first episode to its end, as others hold a sandbox."""
+    """Holds a file in `folder` from its first episode to its end, as others hold a sandbox.
+
+    The file has the last action, also while it is done.
+    """
 
     default_config = EpisodeConfig(max_turns=1000, invalid_ends=False)
 
@@ -39,6 +42,7 @@ class ToyEnv(TextEnv[Task]):
         return f"{task.instruction} You have {self.config.max_turns} turns."
 
     def _act(self, action: str) -> Turn:
+        self._file.write_text(action, "utf-8", "replace")  # what it does now
         word, _, number = action.partition(" ")
         if word == "sleep":
             time.sleep(float(number))

@@ -300,14 +300,16 @@ def test_one_who_asks_much_delays_no_other_and_is_not_taken_for_silent(tmp_path)
                 socket.send('{"type": "reset", "data": {"seed": 1}}')
                 assert json.loads(socket.recv())["type"] == "observation"
             pool = stack.enter_context(ThreadPoolExecutor(40))
-            slow = [pool.submit(call, "sleep 6"), *(pool.submit(call, "hello") for _ in range(39))]
+            waiting = [pool.submit(call, "sleep 8")]
+            wait_until(lambda: any(path.read_text() == "sleep 8" for path in tmp_path.iterdir()))
+            waiting += [pool.submit(call, "hello") for _ in range(39)]
             for _ in range(5):
                 time.sleep(0.3)
                 start_s = time.monotonic()
                 other.send('{"type": "step", "data": {"text": "hello"}}')
                 assert "You said" in other.recv()
                 assert time.monotonic() - start_s < 1
-            answers = [each.result() for each in slow]
+            answers = [each.result() for each in waiting]
             assert sum("result" in answer for answer in answers) == 15  # and its WebSocket
             refused = [answer["error"]["message"] for answer in answers if "error" in answer]
             assert all("16 requests of this session wait" in text for text in refused)
