@@ -112,7 +112,7 @@ def test_of_several_configs_a_later_one_wins_and_one_may_build_on_a_preset(tmp_p
     settings = Settings(**tomllib.loads(capsys.readouterr().out))
     preset = read_start(["arithmetic_add"], []).settings
     assert (settings.experiment, settings.training.lr) == ("own", 0.5)
-    assert (preset.training.num_iterations, settings.training.num_iterations) == (200, 3)
+    assert (preset.training.num_iterations, settings.training.num_iterations) == (80, 3)
     assert settings.environment == preset.environment
 
 
