@@ -476,7 +476,7 @@ class TrainingSettings(Section):
     and `a2c` allow 1 only, since their loss has no ratio.
     """
     num_minibatches: Count = 1
-    """Optimizer steps in a pass. A group is never cut."""
+    """Optimizer steps in a pass. A group is never cut, so of fewer groups there are fewer steps."""
     clip_range: float | None = Field(default=None, gt=0)
     """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
     0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
@@ -598,11 +598,6 @@ class TrainingSettings(Section):
             yield (
                 f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
                 "leave them out, or begin with them (warm_start.chats)"
-            )
-        if self.num_minibatches > self.num_groups:
-            yield (
-                f"training.num_minibatches {self.num_minibatches} must be <= training.num_groups "
-                f"{self.num_groups}: a group is in one minibatch"
             )
         is_signed_raft = self.algorithm == "raft" and self.teacher is not None
         if (self.num_epochs or 1) > 1 and (self.algorithm in _WITHOUT_RATIO or is_signed_raft):

@@ -77,7 +77,6 @@ def test_there_are_many_of_them():
     ("arguments", "message"),
     [
         (["training.num_groups=1000000000000"], "training.num_groups"),
-        (["training.num_minibatches=5"], "must be <= training.num_groups 4"),
         (["learners.max_tokens_per_micro_batch=10000000000000"], "max_tokens_per_micro_batch"),
         (["env_runners.num_threads=100000000000"], "env_runners.num_threads"),
         (["environment.id=CartPole-v9"], "unknown environment 'CartPole-v9'"),

@@ -341,6 +341,15 @@ def test_samples_of_older_adapters_are_weighed_by_their_ratio_unless_told_otherw
     assert after[0] == after[1] != after[2]
 
 
+def test_of_fewer_groups_than_minibatches_there_is_a_step_for_each():
+    steps = []
+    for num_minibatches in (4, 9):
+        learner = make_learner(num_minibatches=num_minibatches)
+        learner.update(random_groups())  # four groups
+        steps.append(learner.policy.adapter_weights())
+    assert all((steps[0][name] == steps[1][name]).all() for name in steps[0])
+
+
 @pytest.mark.parametrize("more", [{}, {"kl_coeff": 0.1}, {"entropy_coeff": 0.1}])
 def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
     groups = random_groups()
