@@ -26,7 +26,7 @@ export RAY_worker_niceness := 0
 SANDBOXES := $(wildcard tests/envs/test_sandbox*.py tests/envs/test_os_*.py tests/envs/test_container_disk.py)
 # Python compiles what it imports when it does so first: all that a package has takes five times as long.
 # Where it is told to keep none of it, as in many containers, each process would compile everything anew,
-# which is four times the seconds of a start.
+# which is two to four times the seconds of a start.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 # It bounds the memory of the machine that is left, so it runs beside what is small.
