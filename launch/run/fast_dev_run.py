@@ -42,7 +42,6 @@ def shorten(settings: Settings) -> Settings:
     values["training"] |= {
         "num_iterations": min(training.num_iterations, _NUM_ITERATIONS),
         "num_groups": num_groups,
-        "num_minibatches": min(training.num_minibatches, num_groups),
         "num_warmup_iterations": 0,
     }
     if settings.is_rl:
