@@ -156,8 +156,8 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
 
 def count_keys(packing: Packing) -> int:
     """Returns the keys that attention holds beside the row's own, at most."""
-    for_a_moment = [own.places.numel() for group in packing.groups for own in group]
-    return sum(block.keys.numel() for block in packing.blocks) + max(for_a_moment, default=0)
+    for_a_moment = [own.places.numel() for group in packing.cut.groups for own in group]
+    return sum(block.keys.numel() for block in packing.cut.blocks) + max(for_a_moment, default=0)
 
 
 def count_scored(max_tokens: int) -> Iterator[Count]:

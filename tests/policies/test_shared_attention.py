@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from agentpeft.policies.learning.passes import packed_attention, shared_attention
-from agentpeft.policies.learning.passes.packed_attention import Segment, _attend, make_packing
+from agentpeft.policies.learning.passes.packed_attention import Packing, _attend
+from agentpeft.policies.learning.passes.segments import Segment
 
 CPU = torch.device("cpu")
 
@@ -57,8 +58,8 @@ def attend_plainly(segments, query, key, value, scale):
 def attend_packed(segments, query, key, value, scale, dropout=0.0):
     module = nn.Module()
     module.num_key_value_groups = query.shape[1] // key.shape[1]
-    packing = make_packing(segments, CPU)
-    assert len(packing.groups) == len({s.context[0] for s in segments if len(s.context)})
+    packing = Packing(segments, CPU)
+    assert len(packing.cut.groups) == len({s.context[0] for s in segments if len(s.context)})
     states = (each.transpose(0, 1)[None] for each in (query, key, value))
     result, _ = _attend(module, *states, None, packing=packing, scaling=scale, dropout=dropout)
     return result[0]
@@ -112,10 +113,10 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage, dtype)
     attend, attend_backward = shared_attention._attend, shared_attention._attend_backward
 
     def wrong(*args, **options):
-        result, lse, notes = attend(*args, **options)
+        result, lse = attend(*args, **options)
         if damage == "raises":
             raise NotImplementedError
-        return result, lse + 0.1 * (damage == "forwards"), notes
+        return result, lse + 0.1 * (damage == "forwards")
 
     def wrong_backward(*args, is_causal, **options):
         gradients = attend_backward(*args, is_causal=is_causal, **options)
@@ -203,7 +204,7 @@ def test_few_pairs_are_masked_and_many_are_shared(monkeypatch):
     small, large = ([np.arange(n), np.arange(n, 2 * n), np.arange(2 * n, 3 * n)] for n in (50, 300))
     for prompt, *answers in (small, large):
         segments = [Segment(prompt[:0], prompt), *(Segment(prompt, each) for each in answers)]
-        packing = make_packing(segments, CPU)
-        assert len(packing.groups) == (len(prompt) == 300)
-        kept = sum(block.keys.numel() for block in packing.blocks)
-        assert kept == (300 if packing.groups else 50 + 2 * 100)
+        packing = Packing(segments, CPU)
+        assert len(packing.cut.groups) == (len(prompt) == 300)
+        kept = sum(block.keys.numel() for block in packing.cut.blocks)
+        assert kept == (300 if packing.cut.groups else 50 + 2 * 100)

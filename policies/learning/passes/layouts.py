@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentpeft.policies.learning.passes.packed_attention import Packing, Segment, make_packing
+from agentpeft.policies.learning.passes.packed_attention import Packing
+from agentpeft.policies.learning.passes.segments import Segment
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Ids, Trajectory
 
@@ -116,7 +117,7 @@ def lay_out_packed(units: Sequence[Unit], device: torch.device) -> Rows:
         starts=row_starts,
         token_ids=to_tensor(np.concatenate(ids)[None], device),
         position_ids=to_tensor(np.concatenate(positions)[None], device),
-        packing=make_packing(segments, device),
+        packing=Packing(segments, device),
     )
 
 

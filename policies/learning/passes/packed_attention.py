@@ -1,10 +1,11 @@
 """Attention within a row of many sequences, laid end to end without padding, shared prompts once.
 
 All other layers see one row (1, T) and compute each of its tokens once. Attention alone must know
-what a token may see: it gathers the queries of similar segments of the row, and for each segment
-the keys of its context and its own, padded. The gradients of a prompt's keys, of all the answers
-that see it, add up in the backward pass of that gathering. Answers that have many pairs with their
-prompt read its keys where they are instead (`shared_attention`).
+what a token may see. GPUs have kernels for sequences of any lengths (`varlen_attention`). Elsewhere
+it gathers the queries of similar segments of the row, and for each segment the keys of its context
+and its own, padded. The gradients of a prompt's keys, of all the answers that see it, add up in the
+backward pass of that gathering. Answers that have many pairs with their prompt read its keys where
+they are instead (`shared_attention`).
 
 Models of transformers get it where they take their attention from its `AttentionInterface` and
 hand a forward pass's keyword arguments on to it; `can_pack` tries it.
@@ -13,6 +14,7 @@ hand a forward pass's keyword arguments on to it; `can_pack` tries it.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,13 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from agentpeft.policies.learning.passes.segments import Segment
 from agentpeft.policies.learning.passes.shared_attention import AnswerBlock, attend_to_shared
+from agentpeft.policies.learning.passes.varlen_attention import (
+    RowRuns,
+    attend_to_runs,
+    has_varlen_kernel,
+)
 from agentpeft.policies.messages import Ids
 
 _NAME = "agentpeft_packed"
@@ -38,17 +46,6 @@ _MAX_OWN_PAIRS = 2**22
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Tokens of a row that follow one another: they see `context`, and causally each other.
-
-    Both are places in the row; a token's position id is the number of tokens that it sees before.
-    """
-
-    context: Ids
-    tokens: Ids
-
-
-@dataclass(frozen=True)
 class _Block:
     """B segments, padded. `queries` (B, Q) and `keys` (B, K) are places in the row.
 
@@ -61,8 +58,8 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class Packing:
-    """What the tokens of a row see. `places` (T,): where all the results have each token's.
+class Cut:
+    """A row in blocks of similar segments. `places` (T,): where all the results have each token's.
 
     Results are those of `blocks`, then of each of `groups`, the answers to one prompt. `sizes` cuts
     the row for them: into what is before a group's prompt, the prompt and its answers, group by
@@ -75,12 +72,28 @@ class Packing:
     places: Tensor
 
 
-def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
-    """Returns the packing of a row, all of whose tokens are in one of the segments.
+class Packing:
+    """What the tokens of a row see, which each way of attention has cut as it wants it.
 
-    They come in the order of the row, none of them empty; those of one context follow it, and one
-    another, without a gap.
+    The segments, none of them empty, come in the order of the row and hold all its tokens; those of
+    one context follow it, and one another, without a gap.
     """
+
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        self._segments, self._device = segments, device
+
+    @cached_property
+    def runs(self) -> RowRuns:
+        """As kernels for sequences of any lengths have it."""
+        return RowRuns.of(self._segments, self._device)
+
+    @cached_property
+    def cut(self) -> Cut:
+        """As other kernels have it."""
+        return _cut(self._segments, self._device)
+
+
+def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
     groups = list(_find_large_groups(segments))
     is_apart = {segment.tokens[0] for group in groups for segment in group}
     rest = [segment for segment in segments if segment.tokens[0] not in is_apart]
@@ -117,7 +130,7 @@ def make_packing(segments: Sequence[Segment], device: torch.device) -> Packing:
         tokens = ([each.tokens for each in block] for block in cut)
         apart.append(tuple(AnswerBlock.of(each, device) for each in tokens))
     sizes.append(len(places) - sum(sizes))
-    return Packing(tuple(blocks), tuple(apart), sizes, torch.from_numpy(places).to(device))
+    return Cut(tuple(blocks), tuple(apart), sizes, torch.from_numpy(places).to(device))
 
 
 @contextmanager
@@ -172,7 +185,7 @@ def _play_packed(network: nn.Module, ids: Tensor) -> Tensor:
     prompt, first, second = np.arange(3), np.arange(3, 5), np.arange(5, 8)
     segments = [Segment(prompt[:0], prompt), Segment(prompt, first), Segment(prompt, second)]
     positions = torch.tensor([[0, 1, 2, 3, 4, 3, 4, 5]], device=ids.device)
-    packing = make_packing(segments, ids.device)
+    packing = Packing(segments, ids.device)
     output = network(input_ids=ids[None], position_ids=positions, use_cache=False, packing=packing)
     logits: Tensor = output.logits[0, 3:]
     return logits
@@ -193,8 +206,12 @@ def _attend(
     if packing is None or any(options[name] is not None for name in changes):
         raise ValueError(f"packed attention with {options}")
     row = [states[0].transpose(0, 1) for states in (query, key, value)]
-    results = []
-    for block in packing.blocks:
+    dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
+    if dropout == 0.0 and (states := _states_for_runs(row)):
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return attend_to_runs(states, packing.runs, scale)[None], None
+    cut, results = packing.cut, []
+    for block in cut.blocks:
         picked = (block.queries, block.keys, block.keys)
         queries, keys, values = (
             each.index_select(0, places.flatten())
@@ -208,20 +225,32 @@ def _attend(
             keys,
             values,
             block.mask,
-            dropout=options.get("dropout", 0.0),
-            scaling=options.get("scaling"),
+            dropout=dropout,
+            scaling=scaling,
             is_causal=block.mask is None,
         )
         results.append(result.flatten(0, 1))
-    if packing.groups:
-        parts = [torch.split(states, packing.sizes) for states in row]
-        dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
-        for number, group in enumerate(packing.groups):
+    if cut.groups:
+        parts = [torch.split(states, cut.sizes) for states in row]
+        for number, group in enumerate(cut.groups):
             prompt, answers = 3 * number + 1, 3 * number + 2
             own = [each[answers] for each in parts]
             of_prompt = [each[prompt] for each in parts[1:]]
             results.append(attend_to_shared(module, [*own, *of_prompt], group, dropout, scaling))
-    return torch.cat(results).index_select(0, packing.places)[None], None
+    return torch.cat(results).index_select(0, cut.places)[None], None
+
+
+def _states_for_runs(row: Sequence[Tensor]) -> list[Tensor]:
+    """Returns queries, keys and values as `attend_to_runs` takes them; none if it cannot."""
+    query, key, value = row
+    device, size = query.device, query.shape[-1]
+    is_autocast = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if is_autocast else query.dtype
+    num_repeats = query.shape[1] // key.shape[1]
+    if value.shape[-1] != size or not has_varlen_kernel(device, dtype, size, num_repeats):
+        return []
+    cast = (each.to(dtype) for each in row)
+    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
 
 
 AttentionInterface.register(_NAME, _attend)

@@ -1,4 +1,4 @@
-"""Attention of a group's answers to the prompt that they share, without copies of its keys.
+"""Attention on CPUs of a group's answers to the prompt that they share, without copies of its keys.
 
 Each answer sees the prompt and, causally, itself. Both are attended to apart, by kernels that also
 give the logarithm of the sum of their exponentials (LSE), which says how much each counts in the
@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import saved_tensors_hooks
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.errors import is_out_of_memory
+from agentpeft.policies.learning.passes.segments import agrees
 from agentpeft.policies.messages import Ids
 
 
@@ -95,38 +94,37 @@ class _SharedAttention(torch.autograd.Function):
         *row, blocks, scale = inputs
         own, prompt = row[:3], row[3:]
         alone = [_heads_first(each[None]) for each in (own[0], *prompt)]
-        part, part_lse, note = _attend(*alone, is_causal=False, scale=scale)
-        lse, notes = part_lse[0].T.contiguous(), [note]
+        part, part_lse = _attend(*alone, is_causal=False, scale=scale)
+        lse = part_lse[0].T.contiguous()
         result = part[0].transpose(0, 1).to(lse.dtype)
         for block in blocks:
             picked = [_heads_first(block.pick(each)) for each in own]
             parts = _attend(*picked, is_causal=True, scale=scale)
-            part, part_lse = (block.drop_padding(each.transpose(1, 2)) for each in parts[:2])
+            part, part_lse = (block.drop_padding(each.transpose(1, 2)) for each in parts)
             before = lse[block.there]
             whole = torch.logaddexp(before, part_lse)
             share = (part_lse - whole).exp()[..., None]
             result[block.there] = result[block.there].lerp(part.to(lse.dtype), share)
             lse[block.there] = whole
-            notes.append(parts[2])
         result = result.to(own[0].dtype)
         ctx.save_for_backward(*row, result, lse)
-        ctx.rest = blocks, notes, scale
+        ctx.rest = blocks, scale
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         *row, result, lse = ctx.saved_tensors
-        blocks, notes, scale = ctx.rest
+        blocks, scale = ctx.rest
         own, prompt, whole = row[:3], row[3:], (gradients[0], result, lse[..., None])
         alone = [_heads_first(each[None]) for each in (*whole, own[0], *prompt)]
-        of_query, *of_prompt = _attend_backward(alone, notes[0], is_causal=False, scale=scale)
+        of_query, *of_prompt = _attend_backward(alone, is_causal=False, scale=scale)
         totals = [of_query[0].transpose(0, 1), *map(torch.zeros_like, own[1:])]
-        for block, note in zip(blocks, notes[1:], strict=True):
+        for block in blocks:
             picked = [block.pick(each) for each in (*whole, *own)]
             picked[0] = picked[0].masked_fill(block.is_padding[..., None, None], 0)
             states = [_heads_first(each) for each in picked]
-            parts = _attend_backward(states, note, is_causal=True, scale=scale)
+            parts = _attend_backward(states, is_causal=True, scale=scale)
             for total, part in zip(totals, parts, strict=True):
                 total[block.there] += block.drop_padding(part.transpose(1, 2))
         return *totals, *(each[0].transpose(0, 1) for each in of_prompt), None, None
@@ -162,36 +160,24 @@ def _heads_first(states: Tensor) -> Tensor:
 
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, scale: float
-) -> tuple[Tensor, Tensor, Sequence[Any]]:
-    """Returns results (B, H, Q, D), LSE (B, H, Q), and what else the backward pass wants.
-
-    LSE are in float32, in float64 where the states are.
-    """
-    if query.device.type == "cpu":
-        on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        return *on_cpu(query, key, value, 0.0, is_causal, scale=scale), ()
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention
-    result, lse, *notes, _ = kernel(query, key, value, 0.0, is_causal, False, scale=scale)
-    return result, lse, notes
+) -> tuple[Tensor, Tensor]:
+    """Returns results (B, H, Q, D), and LSE (B, H, Q) in float32 or wider."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    result, lse = kernel(query, key, value, 0.0, is_causal, scale=scale)
+    return result, lse
 
 
 def _attend_backward(
-    states: Sequence[Tensor], notes: Sequence[Any], *, is_causal: bool, scale: float
+    states: Sequence[Tensor], *, is_causal: bool, scale: float
 ) -> Sequence[Tensor]:
     """Returns the gradients of queries, keys and values.
 
     `states`: the results' gradients, the results, their LSE (B, H, Q, 1), queries, keys, values.
     """
     gradient, result, lse, *inputs = states
-    gradients: Sequence[Tensor]
-    if gradient.device.type == "cpu":
-        on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        given = gradient, *inputs, result, lse[..., 0]
-        gradients = on_cpu(*given, 0.0, is_causal, scale=scale)
-    else:
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
-        given = gradient, *inputs, result, lse[..., 0].contiguous()
-        gradients = kernel(*given, *notes[:4], 0.0, is_causal, *notes[4:], scale=scale)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    given = gradient, *inputs, result, lse[..., 0]
+    gradients: Sequence[Tensor] = kernel(*given, 0.0, is_causal, scale=scale)
     return gradients
 
 
@@ -201,34 +187,19 @@ def _has_kernel(device: torch.device, dtype: torch.dtype, size: int, num_groups:
 
     They play two answers, of two and three tokens, to a prompt of four, forwards and backwards.
     """
+    if device.type != "cpu":
+        return False
     generator = torch.Generator().manual_seed(0)
     shapes = [(5, 2 * num_groups, size), *[(5, 2, size)] * 2, *[(4, 2, size)] * 2]
-    scale, module, found = size**-0.5, nn.Module(), []
+    row = [torch.randn(each, generator=generator).to(device, dtype) for each in shapes]
+    scale, module = size**-0.5, nn.Module()
     module.num_key_value_groups = num_groups  # type: ignore[assignment]
-    # Hooks of its own: those of gradient checkpointing would count what is kept here
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
-        saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
-    ):
-        row = [torch.randn(each, generator=generator).to(device, dtype) for each in shapes]
-        blocks = [AnswerBlock.of([np.arange(2), np.arange(2, 5)], device)]
-        for is_kernel in (True, False):
-            inputs = [each.clone().requires_grad_() for each in row]
-            try:
-                if is_kernel:
-                    result = _SharedAttention.apply(*inputs, blocks, scale)  # type: ignore[no-untyped-call]
-                else:
-                    result = _attend_to_copies(module, inputs, blocks, 0.0, scale)
-                gradients = torch.autograd.grad(result, inputs, row[0])
-            except (RuntimeError, AttributeError, TypeError, ValueError) as error:
-                if is_out_of_memory(error):
-                    raise
-                return False
-            found.append([result.detach().double(), *(each.double() for each in gradients)])
-    limit = 0.05 if dtype.itemsize < 4 else 1e-4
-    return all(
-        bool((one - other).abs().max() <= limit * other.abs().max().clamp(min=1))
-        for one, other in zip(*found, strict=True)
-    )
+
+    def blocks() -> list[AnswerBlock]:
+        return [AnswerBlock.of([np.arange(2), np.arange(2, 5)], device)]
+
+    def kernel(*row: Tensor) -> Tensor:
+        result: Tensor = _SharedAttention.apply(*row, blocks(), scale)  # type: ignore[no-untyped-call]
+        return result
+
+    return agrees(kernel, lambda *row: _attend_to_copies(module, row, blocks(), 0.0, scale), row)
