@@ -2,8 +2,8 @@
 
 Logits are U x V numbers: 600 KB a token with a vocabulary of 152,000, and a plain backward pass
 holds four of them. Here the vocabulary goes by in slices. A running maximum and running sums make
-log-sum-exp and entropy of them, as FlashAttention does with keys; at most `MAX_LOGITS` are
-there at once, and no copy of all the layer's weights.
+log-sum-exp and entropy of them, as FlashAttention does with keys; at most `MAX_LOGITS` are there at
+once, of `MAX_ROWS` rows, and no copy of all the layer's weights.
 
 Where the layer is frozen (LoRA), the sums for the gradient are made in the same pass, so the
 backward pass has (U, H) numbers to read and no logits to make. Where it is trained, the backward
@@ -21,6 +21,8 @@ from agentpeft.policies.models.float_head import FloatHead, float_product, takes
 
 MAX_LOGITS = {"cpu": 2**20, "cuda": 2**24}
 """How many logits there are at once: as many as a CPU's cache holds, and a GPU's cores want."""
+MAX_ROWS = {"cpu": 2**30, "cuda": 2**11}
+"""Of how many rows: each slice goes over the sums for the gradient, so GPUs want wide ones."""
 _MIN_SLICE = 256
 
 
@@ -94,34 +96,40 @@ class _LinearLogprobs(torch.autograd.Function):
         keeps_means = needs_gradient and is_frozen
         keeps_products = keeps_means and has_entropy_gradient
         num_rows, width = states.shape
-        lowest = torch.finfo(torch.float32).min
-        top = states.new_full((num_rows, 1), lowest, dtype=torch.float32)
-        total, mean = torch.zeros_like(top), torch.zeros_like(top)
-        mean_weight = top.new_zeros(num_rows if keeps_means else 0, width)
-        mean_product = top.new_zeros(num_rows if keeps_products else 0, width)
-        chosen = top.new_zeros(len(targets))
-        for start, logits, part in _slices(states, weight, bias, temperature):
-            here, places = _places(targets, start, len(part))
-            chosen = torch.where(here, logits[rows, places], chosen)
-            before, top = top, torch.maximum(top, logits.amax(-1, keepdim=True))
-            shift = before - top
-            shrink = shift.exp()
-            odds = logits.sub_(top).exp()
-            mean = (mean + shift * total) * shrink + torch.linalg.vecdot(odds, logits)[:, None]
-            total = total * shrink + odds.sum(-1, keepdim=True)
-            if keeps_products:
-                mean_product.addcmul_(mean_weight, shift).mul_(shrink)
-                _add_product(mean_product, logits.mul_(odds), part)
+        log_sum, entropy = states.new_empty(2, num_rows, 1, dtype=torch.float32)
+        mean_weight = log_sum.new_zeros(num_rows if keeps_means else 0, width)
+        mean_product = log_sum.new_zeros(num_rows if keeps_products else 0, width)
+        chosen = log_sum.new_zeros(len(targets))
+        most = MAX_ROWS.get(states.device.type, MAX_ROWS["cuda"])
+        for first in range(0, num_rows, most):
+            block = slice(first, min(first + most, num_rows))
+            is_here = (rows >= block.start) & (rows < block.stop)
+            here_rows = (rows - first).clamp(0, block.stop - first - 1)
+            means, products = mean_weight[block], mean_product[block]
+            top = log_sum.new_full((block.stop - first, 1), torch.finfo(torch.float32).min)
+            total, mean = torch.zeros_like(top), torch.zeros_like(top)
+            for start, logits, part in _slices(states[block], weight, bias, temperature):
+                here, places = _places(targets, start, len(part))
+                chosen = torch.where(here & is_here, logits[here_rows, places], chosen)
+                before, top = top, torch.maximum(top, logits.amax(-1, keepdim=True))
+                shift = before - top
+                shrink = shift.exp()
+                odds = logits.sub_(top).exp()
+                mean = (mean + shift * total) * shrink + torch.linalg.vecdot(odds, logits)[:, None]
+                total = total * shrink + odds.sum(-1, keepdim=True)
+                if keeps_products:
+                    products.addcmul_(means, shift).mul_(shrink)
+                    _add_product(products, logits.mul_(odds), part)
+                if keeps_means:
+                    _add_product(means.mul_(shrink), odds, part)
+            mean /= total
+            log_sum[block], entropy[block] = top + total.log(), total.log() - mean
             if keeps_means:
-                _add_product(mean_weight.mul_(shrink), odds, part)
-        mean /= total
-        log_sum, entropy = top + total.log(), total.log() - mean
+                means.div_(total)
+            if keeps_products:  # now d entropy / d states, times the temperature
+                products.div_(-total).addcmul_(mean, means)
         ctx.temperature, ctx.is_frozen = temperature, is_frozen
         if is_frozen:
-            if keeps_means:
-                mean_weight.div_(total)
-            if keeps_products:  # now d entropy / d states, times the temperature
-                mean_product.div_(-total).addcmul_(mean, mean_weight)
             ctx.save_for_backward(weight, rows, targets, mean_weight, mean_product)
         else:
             ctx.save_for_backward(weight, rows, targets, states, bias, log_sum, entropy)
@@ -198,9 +206,9 @@ def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def slice_size(num_rows: int, device: torch.device) -> int:
-    """Returns how much of the vocabulary is computed at once."""
+    """Returns how much of the vocabulary is computed at once: a multiple of what GPUs align."""
     num_logits = MAX_LOGITS.get(device.type, MAX_LOGITS["cuda"])
-    return max(num_logits // max(num_rows, 1), _MIN_SLICE)
+    return max(num_logits // max(num_rows, 1) // _MIN_SLICE, 1) * _MIN_SLICE
 
 
 def _places(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:

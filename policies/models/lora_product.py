@@ -38,12 +38,12 @@ class _LoraProduct(torch.autograd.Function):
         weight, bias, ctx.scaling, dtype = rest
         rows, down, up, weight = (each.to(dtype) for each in (rows, down, up, weight))
         bias = None if bias is None else bias.to(dtype)
-        inner = rows @ down.T
+        inner = _scaled_product(rows, down.T, ctx.scaling)
         if dtype == torch.bfloat16:
-            output = _scaled_product(inner, up.T, ctx.scaling).addmm_(rows, weight.T)
+            output = (inner @ up.T).addmm_(rows, weight.T)
             output = output if bias is None else output.add_(bias)
         else:
-            output = F.linear(rows, weight, bias).addmm_(inner, up.T, alpha=ctx.scaling)
+            output = F.linear(rows, weight, bias).addmm_(inner, up.T)
         ctx.save_for_backward(rows, inner, down, up, weight)
         return output
 
@@ -57,12 +57,19 @@ class _LoraProduct(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_rows = (of_inner @ down).addmm_(gradient, weight).to(dtype)
         if ctx.needs_input_grad[1]:
-            of_down = (of_inner.T @ rows).to(down_dtype)
+            of_down = _product(of_inner.T, rows, down_dtype)
         if ctx.needs_input_grad[2]:
-            of_up = _scaled_product(gradient.T, inner, ctx.scaling).to(up_dtype)
+            of_up = _product(gradient.T, inner, up_dtype)
         return of_rows, of_down, of_up, None
 
 
 def _scaled_product(left: Tensor, right: Tensor, scaling: float) -> Tensor:
     """Returns scaling * left @ right."""
     return torch.addmm(left.new_empty(()), left, right, beta=0, alpha=scaling)
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns left @ right in `dtype`; GPUs give the sums in float32 as they are."""
+    if left.device.type == "cuda" and dtype == torch.float32 != left.dtype:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)

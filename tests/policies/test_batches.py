@@ -159,6 +159,13 @@ def test_models_are_packed_where_attention_sees_all_that_was_before_and_no_more(
     assert model.config._attn_implementation == before
 
 
+def test_rounding_to_16_bits_in_many_layers_hinders_no_packing():
+    torch.manual_seed(0)
+    config = LlamaConfig(**SMALL | {"num_hidden_layers": 24, "vocab_size": 20_000})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").bfloat16().eval()
+    assert can_pack(model, model)
+
+
 def count_tokens(batches):
     return sum(batch.rows.token_ids.numel() for batch in batches)
 

@@ -175,8 +175,8 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
         for module in training:
             module.training = True
     expected = torch.cat(alone).float()
-    scale = expected.std() * (0.05 if packed.dtype == torch.bfloat16 else 1e-3)
-    is_close = bool((packed.float() - expected).abs().max() <= scale)
+    limit = 0.1 if model.dtype.itemsize < 4 else 1e-4  # of 16 bits: kernels differ by 2 %
+    is_close = bool((packed.float() - expected).norm() <= limit * expected.norm())
     return is_close and torch.equal(packed[2:], other[2:])
 
 
