@@ -14,7 +14,7 @@ the machine, goes on where it was. Weights are random.
                              micro-batch at the most. As many layers as fit; then scaled to all.
                              Of 0.5b also with micro-batches of four times the tokens
     layouts                  the same at 0.5b with prompts shared, whole sequences packed, padded
-                             rows, and by TRL's loss, as much of a micro-batch
+                             rows, and by TRL's loss, in micro-batches of both sizes
     gradients                what the layouts' gradients in float32 and bfloat16, four layers of
                              0.5b, are off by, over those of padded rows in float32 (as norms)
     head                     the output layer of 7b over 4,096 tokens: seconds and errors of its
@@ -120,11 +120,13 @@ def learner_figures(bench: Bench, name: str) -> Iterator[Figure]:
 
 
 def layout_figures(bench: Bench) -> Iterator[Figure]:
-    """Yields the layouts, without gradient checkpointing."""
+    """Yields the layouts, without gradient checkpointing, in large and in usual micro-batches."""
     shape = bench.shapes["0.5b"]
-    for layout in ("shared", "packed", "padded"):
-        yield f"layouts {layout}", partial(measure_learner, bench, shape, layout)
-    yield "layouts trl", partial(measure_trl, bench, shape)
+    for each in (replace(bench, max_tokens=4 * bench.max_tokens), bench):
+        size = f"{each.max_tokens} tokens"
+        for layout in ("shared", "packed", "padded"):
+            yield f"layouts {layout} {size}", partial(measure_learner, each, shape, layout)
+        yield f"layouts trl {size}", partial(measure_trl, each, shape)
 
 
 def measure_learner(bench: Bench, shape: Shape, layout: str = "shared") -> Values:
