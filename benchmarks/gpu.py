@@ -122,11 +122,11 @@ def learner_figures(bench: Bench, name: str) -> Iterator[Figure]:
 def layout_figures(bench: Bench) -> Iterator[Figure]:
     """Yields the layouts, without gradient checkpointing, in large and in usual micro-batches."""
     shape = bench.shapes["0.5b"]
-    for each in (replace(bench, max_tokens=4 * bench.max_tokens), bench):
-        size = f"{each.max_tokens} tokens"
+    large = replace(bench, max_tokens=4 * bench.max_tokens)
+    for each, size in ((large, f" {large.max_tokens} tokens"), (bench, "")):
         for layout in ("shared", "packed", "padded"):
-            yield f"layouts {layout} {size}", partial(measure_learner, each, shape, layout)
-        yield f"layouts trl {size}", partial(measure_trl, each, shape)
+            yield f"layouts {layout}{size}", partial(measure_learner, each, shape, layout)
+        yield f"layouts trl{size}", partial(measure_trl, each, shape)
 
 
 def measure_learner(bench: Bench, shape: Shape, layout: str = "shared") -> Values:
