@@ -159,6 +159,30 @@ def test_models_are_packed_where_attention_sees_all_that_was_before_and_no_more(
     assert model.config._attn_implementation == before
 
 
+class _WithoutPositions(torch.nn.Module):
+    """Gives each token the position of its place in the row, and all logits 5 more."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, position_ids=None, **options):
+        output = self.model(input_ids=input_ids, **options)
+        output.logits = output.logits + 5
+        return output
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_takes_no_positions_is_not_packed(dtype):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL | {"vocab_size": 500}))
+    for parameter in model.parameters():
+        parameter.data *= 5
+    model = model.to(dtype).eval()
+    assert can_pack(model, model)
+    assert not can_pack(model, _WithoutPositions(model))
+
+
 def test_rounding_to_16_bits_in_many_layers_hinders_no_packing():
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL | {"num_hidden_layers": 24, "vocab_size": 20_000})

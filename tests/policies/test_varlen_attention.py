@@ -132,6 +132,11 @@ def test_a_kernel_that_fails_or_is_wrong_is_not_used(monkeypatch, damage):
     assert varlen_attention.is_right(CPU, torch.float32, 64, 2) == (damage is None)
 
 
+def test_a_trial_in_inference_mode_says_the_same():
+    with torch.inference_mode():
+        assert varlen_attention.is_right(CPU, torch.float32, 64, 2)
+
+
 def test_processors_and_exact_numbers_are_not_asked():
     assert not varlen_attention.has_varlen_kernel(CPU, torch.bfloat16, 64, 2)
     assert not varlen_attention.has_varlen_kernel(torch.device("cuda"), torch.float32, 64, 2)

@@ -188,7 +188,7 @@ def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: i
         is_hidden[each.tokens[0] : each.tokens[-1] + 1, each.context] = False
         causal = torch.ones(len(each.tokens), len(each.tokens), dtype=torch.bool).triu(1)
         is_hidden[each.tokens[0] : each.tokens[-1] + 1, each.tokens] = causal
-    hidden, scale = is_hidden.to(device), size**-0.5
+    scale = size**-0.5
 
     def kernel(*row: Tensor) -> Tensor:
         return attend_to_runs(row, RowRuns.of(segments, device), scale)
@@ -197,7 +197,7 @@ def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: i
         query, *rest = (each.float() for each in row)
         key, value = (each.repeat_interleave(num_repeats, 1) for each in rest)
         scores = torch.einsum("qhd,khd->hqk", query, key) * scale
-        odds = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        odds = scores.masked_fill(is_hidden.clone().to(device), -torch.inf).softmax(-1)
         return torch.einsum("hqk,khd->qhd", odds, value).to(row[0].dtype)
 
     generator = torch.Generator().manual_seed(0)
