@@ -103,8 +103,7 @@ class _LinearLogprobs(torch.autograd.Function):
         most = MAX_ROWS.get(states.device.type, MAX_ROWS["cuda"])
         for first in range(0, num_rows, most):
             block = slice(first, min(first + most, num_rows))
-            is_here = (rows >= block.start) & (rows < block.stop)
-            here_rows = (rows - first).clamp(0, block.stop - first - 1)
+            is_here, here_rows = _places(rows, first, block.stop - first)
             means, products = mean_weight[block], mean_product[block]
             top = log_sum.new_full((block.stop - first, 1), torch.finfo(torch.float32).min)
             total, mean = torch.zeros_like(top), torch.zeros_like(top)
@@ -211,9 +210,9 @@ def slice_size(num_rows: int, device: torch.device) -> int:
     return max(num_logits // max(num_rows, 1) // _MIN_SLICE, 1) * _MIN_SLICE
 
 
-def _places(targets: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """Returns which targets are in a slice, and their places in it (any, for the others)."""
-    places = targets - start
+def _places(numbers: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """Returns which numbers are in a slice, and their places in it (any, for the others)."""
+    places = numbers - start
     return (places >= 0) & (places < size), places.clamp(0, size - 1)
 
 

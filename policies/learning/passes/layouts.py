@@ -112,7 +112,7 @@ def lay_out_packed(units: Sequence[Unit], device: torch.device) -> Rows:
         for row in unit.rows:
             row_starts[-1].append(stop)
             add(prompt, row)
-    positions = [len(each.context) + np.arange(len(each.tokens)) for each in segments]
+    positions = [each.positions for each in segments]
     return Rows(
         starts=row_starts,
         token_ids=to_tensor(np.concatenate(ids)[None], device),

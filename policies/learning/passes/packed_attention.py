@@ -24,7 +24,11 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.learning.passes.segments import Segment
+from agentpeft.policies.learning.passes.segments import (
+    Segment,
+    as_read_by_kernels,
+    computed_dtype,
+)
 from agentpeft.policies.learning.passes.shared_attention import AnswerBlock, attend_to_shared
 from agentpeft.policies.learning.passes.varlen_attention import (
     RowRuns,
@@ -195,9 +199,7 @@ def _play_packed(network: nn.Module, prompt: Tensor, first: Tensor, second: Tens
     sizes = np.cumsum([len(prompt), len(first)])
     places = np.split(np.arange(len(ids)), sizes)
     segments = [Segment(places[0][:0], places[0]), *(Segment(places[0], p) for p in places[1:])]
-    positions = np.concatenate(
-        [len(each.context) + np.arange(len(each.tokens)) for each in segments]
-    )
+    positions = np.concatenate([each.positions for each in segments])
     output = network(
         input_ids=ids[None],
         position_ids=torch.from_numpy(positions)[None].to(ids.device),
@@ -260,14 +262,14 @@ def _attend(
 def _states_for_runs(row: Sequence[Tensor]) -> list[Tensor]:
     """Returns queries, keys and values as `attend_to_runs` takes them; none if it cannot."""
     query, key, value = row
-    device, size = query.device, query.shape[-1]
-    is_autocast = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if is_autocast else query.dtype
-    num_repeats = query.shape[1] // key.shape[1]
-    if value.shape[-1] != size or not has_varlen_kernel(device, dtype, size, num_repeats):
+    size, num_repeats, dtype = (
+        query.shape[-1],
+        query.shape[1] // key.shape[1],
+        computed_dtype(query),
+    )
+    if value.shape[-1] != size or not has_varlen_kernel(query.device, dtype, size, num_repeats):
         return []
-    cast = (each.to(dtype) for each in row)
-    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
+    return as_read_by_kernels(row, dtype)
 
 
 AttentionInterface.register(_NAME, _attend)

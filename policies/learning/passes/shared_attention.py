@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.learning.passes.segments import agrees
+from agentpeft.policies.learning.passes.segments import agrees, as_read_by_kernels, computed_dtype
 from agentpeft.policies.messages import Ids
 
 
@@ -72,15 +72,12 @@ def attend_to_shared(
     `row`: queries (A, H, D), keys (A, G, D) and values (A, G, E) of the answers' tokens, where H
     is a multiple of G; then keys and values of the prompt's. Each of the A tokens is in a block.
     """
-    query, device = row[0], row[0].device
-    is_autocast = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if is_autocast else query.dtype
+    query, dtype = row[0], computed_dtype(row[0])
     size = query.shape[-1]
     scale = size**-0.5 if scaling is None else scaling
     is_plain = dropout == 0.0 and row[2].shape[-1] == size
-    if is_plain and _has_kernel(device, dtype, size, query.shape[1] // row[1].shape[1]):
-        cast = (each.to(dtype) for each in row)
-        dense = (each if each.stride(-1) == 1 else each.contiguous() for each in cast)
+    if is_plain and _has_kernel(query.device, dtype, size, query.shape[1] // row[1].shape[1]):
+        dense = as_read_by_kernels(row, dtype)
         result: Tensor = _SharedAttention.apply(*dense, blocks, scale)  # type: ignore[no-untyped-call]
         return result
     return _attend_to_copies(module, row, blocks, dropout, scale)
