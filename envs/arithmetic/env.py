@@ -10,7 +10,13 @@ from agentpeft.envs.arithmetic.difficulty import LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
 from agentpeft.envs.arithmetic.tools import TOOLS
-from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
+from agentpeft.envs.core.errors import (
+    SettingsError,
+    check_choice,
+    check_count,
+    check_share,
+    shown,
+)
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
@@ -62,6 +68,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
             or the other way round, and answers as it reads them, without working. What learns from
             it can do both, and leaves to the reward what the format's name means.
+        oracle_omits: characters of its working, in front, that the oracle leaves out, for imitation
+            in stages: who has learnt to do without the first one learns to do without the next,
+            until the answer stands alone. Format "worked" alone.
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
 
@@ -85,6 +94,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         prompt: Literal["full", "compact", "named", "tools"] = "full",
         *,
         oracle_lapses: float = 0.0,
+        oracle_omits: int = 0,
         split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
@@ -92,6 +102,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         check_choice("format", format, ("plain", "reversed", "worked"))
         check_choice("prompt", prompt, ("full", "compact", "named", "tools"))
         check_share("oracle_lapses", oracle_lapses)
+        check_count("oracle_omits", oracle_omits, least=0)
+        if oracle_omits and format != "worked":
+            raise SettingsError(f"oracle_omits needs format='worked', got {format!r}")
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
@@ -105,6 +118,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         )
         super().__init__(source, options)
         self.prompt_style, self.oracle_lapses = prompt, oracle_lapses
+        self.oracle_omits = oracle_omits
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
         if not isinstance(adaptive, bool | Mapping):
@@ -135,10 +149,13 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return [replace(self._generator, num_digits=(level, level)) for level in levels]
 
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
-        """Returns the answer, behind working where there is room for it; see `oracle_lapses`."""
+        """Returns the answer, behind working where there is room for it.
+
+        See `oracle_lapses` and `oracle_omits`.
+        """
         if crc32(f"lapse {task.task_id}".encode()) < self.oracle_lapses * 2**32:
             return [misread(task)]
-        return [(task.work or "") + task.answer]
+        return [(task.work or "")[self.oracle_omits :] + task.answer]
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns

@@ -299,7 +299,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 
     settings = machine.settings
     sections = [("environment", own) for own in settings.stage_kwargs]
-    sections.append(("warm_start", settings.warm_start_kwargs))
+    sections += [("warm_start", own) for own in settings.warm_start_kwargs]
     sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):

@@ -13,7 +13,6 @@ from agentpeft.policies.models.lora import Policy
 from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
 
 _PRETRAIN_WARMUP = 0.05
-_LAST_DECAY = 0.1
 _WINDOW = 8
 
 
@@ -85,11 +84,12 @@ def _split_by_lr(
 
 
 class PretrainSchedule:
-    """The learning rate's factor in pretraining, and when to stop: warm-up, constant, linear decay.
+    """The learning rate's factor in pretraining, its stage, and when to stop.
 
-    The warm-up is a twentieth of `num_steps`. The decay takes the last `decay` of them; once the
-    mean success over 8 batches has reached `target_success`, it begins at once, and is a tenth of
-    the steps taken so far. Source: Hu et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
+    The rate warms up over a twentieth of `num_steps`, is constant, and falls linearly over the last
+    `decay` of them; once the mean success over 8 batches of the last stage has reached
+    `target_success`, it begins to fall at once, over `decay` of the steps taken so far. Source: Hu
+    et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
 
     >>> schedule = PretrainSchedule(WarmStartSettings(num_steps=100))
     >>> for _ in range(95): schedule.step(0.0)
@@ -99,9 +99,11 @@ class PretrainSchedule:
 
     def __init__(self, warm_start: WarmStartSettings) -> None:
         num_steps = warm_start.num_steps
-        self.num_done = 0
+        self.num_done = self.stage = 0
         self._num_warmup = max(1, round(_PRETRAIN_WARMUP * num_steps))
-        self._decay_at, self._end = num_steps - round(warm_start.decay * num_steps), num_steps
+        self._decay = warm_start.decay
+        self._decay_at, self._end = num_steps - round(self._decay * num_steps), num_steps
+        self._stage_ends, self._promote_at = warm_start.stage_ends, warm_start.promote_at
         self._target = warm_start.target_success
         self._recent: deque[float] = deque(maxlen=_WINDOW)
 
@@ -121,7 +123,15 @@ class PretrainSchedule:
         """Counts a step whose batch had this share of episodes right."""
         self.num_done += 1
         self._recent.append(success)
-        is_reached = self._target is not None and np.mean(self._recent) >= self._target
-        if is_reached and len(self._recent) == _WINDOW and self.num_done < self._decay_at:
+        if self.stage < len(self._stage_ends) - 1:
+            is_late = self.num_done >= self._stage_ends[self.stage]
+            if is_late or self._has_reached(self._promote_at):
+                self.stage += 1
+                self._recent.clear()
+        elif self.num_done < self._decay_at and self._has_reached(self._target):
             self._decay_at = self.num_done
-            self._end = self.num_done + max(1, round(_LAST_DECAY * self.num_done))
+            self._end = self.num_done + round(self._decay * self.num_done)
+
+    def _has_reached(self, success: float | None) -> bool:
+        is_full = len(self._recent) == _WINDOW
+        return success is not None and is_full and bool(np.mean(self._recent) >= success)

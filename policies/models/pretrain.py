@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
-from agentpeft.policies.models.batch_maker import make_batches
+from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.muon import Float32Muon
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
 from agentpeft.policies.rollout.tool_chat import make_chat
@@ -47,9 +47,10 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
-    with _one_core_each() as pool:
+    with _one_core_each() as pool, open_batches(settings, chat) as make_batch:
         optimizers = _make_optimizers(model, warm_start.lr, pool)
-        for groups in make_batches(settings, chat):
+        while not schedule.is_done:
+            groups = make_batch(schedule.num_done, schedule.stage)
             for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
                 group["lr"] = warm_start.lr * schedule.lr_factor
             rows = [_row(group, settings.tiny.max_context_tokens) for group in groups]
@@ -60,8 +61,6 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
             schedule.step(success)
             if progress is not None:
                 progress(schedule.num_done, loss, success)
-            if schedule.is_done:
-                break
     model.zero_grad()
     model.train(False)
 

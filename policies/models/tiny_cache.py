@@ -26,7 +26,7 @@ from agentpeft.policies.models.policy_base import (
 )
 from agentpeft.policies.models.pretrain import pretrain
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environment
+from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
 from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
 from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
 
@@ -115,9 +115,10 @@ def _environment_folder(env_id: str, suite: Path) -> Path:
 def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBase:
     """Returns a new model, pretrained on oracle episodes for `warm_start.num_steps`.
 
-    Its tokens come from such episodes too: others would stay without meaning.
+    Its tokens come from such episodes too, of the first stage: others would stay without meaning.
     """
-    corpus = oracle_texts(warm_start_environment(settings), _NUM_CORPUS_TASKS, settings.seed)
+    environment = warm_start_environments(settings)[0]
+    corpus = oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
     base = build_tiny(settings.tiny, corpus, settings.seed)
     if settings.warm_start.num_steps:
         pretrain(base, settings, progress)

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -61,20 +61,48 @@ def imitated_groups(
     return oracle_groups(environment, chat, seed, first)
 
 
-def warm_start_environment(settings: Settings) -> EnvironmentSettings:
-    """Returns the environment that the warm start learns from."""
-    return EnvironmentSettings(id=settings.environment.id, kwargs=settings.warm_start_kwargs)
+def warm_start_environments(settings: Settings) -> list[EnvironmentSettings]:
+    """Returns the environments that the warm start's stages learn from."""
+    env_id = settings.environment.id
+    return [EnvironmentSettings(id=env_id, kwargs=own) for own in settings.warm_start_kwargs]
+
+
+class WarmStartBatches:
+    """The batches that a warm start learns from. Close it, as it has an environment open."""
+
+    def __init__(self, settings: Settings, chat: ChatFormat) -> None:
+        self._settings, self._chat = settings, chat
+        self._environments = warm_start_environments(settings)
+        self._groups: Generator[EpisodeGroup, None, None] | None = None
+        self._next = (0, 0)
+
+    def make(self, step: int, stage: int) -> list[EpisodeGroup]:
+        """Returns the batch of a step (from 0): its tasks depend on the step and its stage alone.
+
+        The next step of the same stage is the quick one. Raises: as `imitated_groups`.
+        """
+        warm_start, seed = self._settings.warm_start, self._settings.seed
+        if self._groups is None or self._next != (step, stage):
+            self.close()
+            own = self._environments[stage], warm_start.chats, self._chat
+            self._groups = imitated_groups(*own, seed, step * warm_start.batch_size)
+        self._next = (step + 1, stage)
+        return list(islice(self._groups, warm_start.batch_size))
+
+    def close(self) -> None:
+        """Closes the environment, wherever the last batch has left it."""
+        if self._groups is not None:
+            self._groups.close()
 
 
 def warm_start_batches(
     settings: Settings, chat: ChatFormat
 ) -> Generator[list[EpisodeGroup], None, None]:
-    """Yields the `num_steps` batches that a warm start learns from."""
-    warm_start = settings.warm_start
-    own = warm_start_environment(settings), warm_start.chats
-    with closing(imitated_groups(*own, chat, settings.seed)) as groups:
-        for _ in range(warm_start.num_steps):
-            yield list(islice(groups, warm_start.batch_size))
+    """Yields the `num_steps` batches that a warm start learns from, no stage ending early."""
+    with closing(WarmStartBatches(settings, chat)) as batches:
+        for stage, (begin, end) in enumerate(pairwise([0, *settings.warm_start.stage_ends])):
+            for step in range(begin, end):
+                yield batches.make(step, stage)
 
 
 def _draw(env: TextEnv[Task], seed: int, position: int) -> Task:

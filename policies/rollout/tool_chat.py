@@ -359,7 +359,7 @@ def open_chat(
     if not settings.model.tool_calls:
         return ChatFormat(tokenizer, settings.model, eos_token_ids)
     tools = find_tools(settings.environment.id)
-    all_kwargs = [*settings.stage_kwargs, settings.held_out_kwargs, settings.warm_start_kwargs]
+    all_kwargs = [*settings.stage_kwargs, settings.held_out_kwargs, *settings.warm_start_kwargs]
     for kwargs in all_kwargs:
         for name, value in tools.env_kwargs.items():
             if kwargs.get(name) != value:

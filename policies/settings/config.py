@@ -270,8 +270,8 @@ class WarmStartSettings(Section):
     share of the episodes right. None: all `num_steps` are taken.
     """
     decay: float = Field(default=0.1, ge=0, le=1)
-    """Tiny model only: share of `num_steps` over which the learning rate falls to 0 at the
-    end, without a target.
+    """Tiny model only: share of `num_steps`, or of the steps up to the target, over which the
+    learning rate falls to 0 at the end.
     """
     batch_size: Count = 64
     """Episodes in a step."""
@@ -281,10 +281,25 @@ class WarmStartSettings(Section):
     """
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Override `environment.kwargs`, for easier tasks to learn from."""
+    stages: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
+    """Stages from what is easily imitated to what is wanted, each of which overrides some of
+    `env_kwargs`. They share `num_steps` equally. `target_success` counts in the last one. Empty:
+    one stage.
+    """
+    promote_at: float | None = Field(default=None, gt=0, le=1)
+    """Tiny model only: a stage ends early once greedy decoding would play this share of the
+    episodes of its last eight steps right. The next ones can take longer then.
+    """
     chats: str | None = Field(default=None, min_length=1)
     """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats) to learn from, or
     `hub:owner/name[:split]`. None: the oracle's episodes.
     """
+
+    @property
+    def stage_ends(self) -> list[int]:
+        """After how many steps each stage ends at the latest."""
+        num_stages = max(len(self.stages), 1)
+        return [self.num_steps * number // num_stages for number in range(1, num_stages + 1)]
 
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in `run`."""
@@ -295,6 +310,20 @@ class WarmStartSettings(Section):
             )
         if self.chats is not None and self.num_steps == 0:
             yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
+        if self.promote_at is not None and not (self.stages and run.is_tiny):
+            yield "warm_start.promote_at is for the stages of the tiny model's warm start"
+        num_stages = len(self.stages)
+        if num_stages == 1:
+            yield "warm_start.stages must be two or more, got 1: put it into warm_start.env_kwargs"
+        if num_stages > max(self.num_steps, 1):
+            yield f"warm_start.num_steps is {self.num_steps}, fewer than the {num_stages} stages"
+        if self.stages and self.chats is not None:
+            yield "warm_start.stages are of the oracle's episodes, which warm_start.chats replaces"
+        if any({"data", "split"} & stage.keys() for stage in self.stages):
+            yield (
+                "warm_start.stages may not change 'data' or 'split': set them in "
+                "warm_start.env_kwargs"
+            )
 
 
 class EnvRunnerSettings(Section):
@@ -1047,7 +1076,8 @@ class Settings(Section):
                 "deterministic runs need env_runners.engine = 'transformers': vLLM's rounding "
                 "depends on what else is in a batch"
             )
-        others = [self.warm_start.env_kwargs, self.evaluation.env_kwargs, *self.curriculum.stages]
+        others = [self.warm_start.env_kwargs, self.evaluation.env_kwargs]
+        others += [*self.curriculum.stages, *self.warm_start.stages]
         if any(kwargs.get("adaptive") for kwargs in others):
             yield (
                 "'adaptive' makes tasks follow the outcomes of training: it is for "
@@ -1071,9 +1101,10 @@ class Settings(Section):
         return [{**own, **stage} for stage in self.curriculum.stages or ({},)]
 
     @property
-    def warm_start_kwargs(self) -> dict[str, Any]:
-        """The environment's keyword arguments in the warm start."""
-        return {**self.environment.fixed_kwargs, **self.warm_start.env_kwargs}
+    def warm_start_kwargs(self) -> list[dict[str, Any]]:
+        """The environment's keyword arguments in each of the warm start's stages, one at least."""
+        own = {**self.environment.fixed_kwargs, **self.warm_start.env_kwargs}
+        return [{**own, **stage} for stage in self.warm_start.stages or ({},)]
 
     @property
     def held_out_kwargs(self) -> dict[str, Any]:
@@ -1115,6 +1146,7 @@ class Settings(Section):
 _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
+    ("warm_start", "stages"),
     ("evaluation", "env_kwargs"),
     ("curriculum", "stages"),
 )

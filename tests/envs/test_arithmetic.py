@@ -230,3 +230,27 @@ def test_the_oracle_lapses_in_its_share_of_tasks_and_always_in_the_same():
     assert lapsed == [often.oracle_actions(task) != [task.answer] for task in tasks]
     with pytest.raises(SettingsError, match="oracle_lapses must be a number from 0 to 1"):
         ArithmeticEnv(oracle_lapses=2)
+
+
+@pytest.mark.parametrize(
+    ("num_omitted", "action"),
+    [(0, "8400+0630=8040"), (3, "0+0630=8040"), (10, "8040"), (99, "8040")],
+)
+def test_an_oracle_that_omits_working_is_right_all_the_same(num_omitted, action):
+    options = {"operations": ["multiplication"], "format": "worked"}
+    env = ArithmeticEnv(**options, oracle_omits=num_omitted)
+    env.reset(options={"task": "multiplication:12*34:worked"})
+    assert env.oracle_actions(env.task) == [action]
+    assert env.step(action)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"oracle_omits": -1, "format": "worked"}, "oracle_omits must be"),
+        ({"oracle_omits": 1}, "oracle_omits needs format='worked', got 'plain'"),
+    ],
+)
+def test_what_is_omitted_is_a_number_of_characters_of_working(options, message):
+    with pytest.raises(SettingsError, match=message):
+        ArithmeticEnv(**options)

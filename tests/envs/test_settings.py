@@ -78,6 +78,7 @@ ACCEPTED = {
     "length_cost": NUMBERS - {"-1"},
     "oracle_commits": {"0", "1", "0.5"},
     "oracle_lapses": {"0", "1", "0.5"},
+    "oracle_omits": {"0"},  # others need format="worked"
     "max_phrasings": {"None", *COUNTS},
     "max_columns": {"None", "5"},
     "max_rows": {"None", "5"},

@@ -279,6 +279,11 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("environment.kwargs.data=a.jsonl", "would play the training file 'a.jsonl'"),
         ("evaluation.env_kwargs.adaptive=true", "tasks follow the outcomes"),
         ("warm_start.env_kwargs.adaptive=true", "tasks follow the outcomes"),
+        ("warm_start.num_steps=4 warm_start.stages=[{adaptive=true},{}]", "follow the outcomes"),
+        ("warm_start.num_steps=4 warm_start.stages=[{}]", "must be two or more, got 1"),
+        ("warm_start.num_steps=1 warm_start.stages=[{},{}]", "is 1, fewer than the 2 stages"),
+        ("warm_start.num_steps=4 warm_start.stages=[{split='test'},{}]", "not change 'data' or"),
+        ("warm_start.num_steps=4 warm_start.chats=c warm_start.stages=[{},{}]", "chats replaces"),
         ("env_runners.temperature=0", "RL needs > 0"),
         (
             "lora.use_lora=false training.algorithm=ppo training.critic=separate",

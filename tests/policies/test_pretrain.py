@@ -2,6 +2,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import pairwise
 from multiprocessing import active_children
 
@@ -11,7 +12,7 @@ import torch
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
-from agentpeft.policies.models.batch_maker import make_batches
+from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.pretrain import _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
@@ -19,6 +20,7 @@ from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.rollout.oracle import (
+    WarmStartBatches,
     oracle_groups,
     play_oracle,
     warm_start_batches,
@@ -32,6 +34,9 @@ from agentpeft.policies.settings.config import (
     WarmStartSettings,
 )
 
+STAGES = WarmStartSettings(
+    num_steps=100, batch_size=2, stages=[{"num_digits": n} for n in (1, 2, 3)]
+)
 SMALL = TinySettings(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48)
 ARITHMETIC = EnvironmentSettings(kwargs={"num_digits": 1, "prompt": "compact"})
 DB_BENCH = EnvironmentSettings(id="AgentPEFT/DBBench-v0")
@@ -80,6 +85,36 @@ def test_supervised_steps_learn_from_the_overridden_environment():
     batches = list(warm_start_batches(make_settings(warm_start=warm_start), make_chat()))
     assert [len(batch) for batch in batches] == [3, 3]
     assert {group.skills for batch in batches for group in batch} == {("addition", "3_digits")}
+
+
+def test_stages_follow_one_another_with_tasks_of_their_own():
+    warm_start = STAGES.model_copy(update={"num_steps": 7})
+    batches = list(warm_start_batches(make_settings(warm_start=warm_start), make_chat()))
+    digits = [{group.skills[1] for group in batch} for batch in batches]
+    assert digits == [{f"{n}_digits"} for n in (1, 1, 2, 2, 3, 3, 3)]
+    assert [group.group_id for batch in batches for group in batch] == list(range(14))
+
+
+def test_the_target_counts_in_the_last_stage():
+    warm_start = WarmStartSettings(num_steps=100, target_success=0.5, stages=[{}, {}])
+    factors = play_schedule(PretrainSchedule(warm_start), [1.0] * 100)
+    assert len(factors) == 64 and factors[57:] == [1.0, 1.0, *(n / 6 for n in range(5, 0, -1))]
+
+
+def test_a_stage_ends_early_by_success_and_leaves_its_steps_to_the_next():
+    warm_start = STAGES.model_copy(update={"promote_at": 0.5})
+    schedule, stages = PretrainSchedule(warm_start), []
+    for success in [1.0] * 9 + [0.0] * 91:
+        stages.append(schedule.stage)
+        schedule.step(success)
+    assert [stages.index(stage) for stage in range(3)] == [0, 8, 66]
+    assert schedule.is_done
+
+
+def test_a_target_without_decay_ends_at_once():
+    warm_start = WarmStartSettings(num_steps=100, target_success=0.5, decay=0)
+    assert play_schedule(PretrainSchedule(warm_start), [1.0] * 100)[-3:] == [1.0] * 3
+    assert len(play_schedule(PretrainSchedule(warm_start), [1.0] * 100)) == 8
 
 
 def test_environment_without_an_oracle_is_refused():
@@ -260,38 +295,45 @@ def test_an_id_with_its_module_has_a_key_too(name):
 
 
 def test_many_batches_made_by_a_process_are_those_of_this_one():
-    settings, chat = make_settings(num_steps=100), make_chat()
-    made, own = make_batches(settings, chat), warm_start_batches(settings, chat)
-    for theirs, ours in zip(made, own, strict=True):
-        for one, other in zip(theirs, ours, strict=True):
-            assert (one.task_id, one.skills) == (other.task_id, other.skills)
-            (first,), (second,) = one.trajectories, other.trajectories
-            assert first.token_ids.tolist() == second.token_ids.tolist()
+    settings, chat = make_settings(warm_start=STAGES), make_chat()
+    stages = [0] * 20 + [1] * 7 + [2] * 3  # the first two end early
+    with open_batches(settings, chat) as make, closing(WarmStartBatches(settings, chat)) as own:
+        for step, stage in enumerate(stages):
+            for one, other in zip(make(step, stage), own.make(step, stage), strict=True):
+                assert (one.task_id, one.skills) == (other.task_id, other.skills)
+                assert one.group_id // 2 == step and one.skills[1] == f"{stage + 1}_digits"
+                (first,), (second,) = one.trajectories, other.trajectories
+                assert first.token_ids.tolist() == second.token_ids.tolist()
     assert active_children() == []
 
 
 def test_who_has_enough_batches_leaves_no_process():
-    batches = make_batches(make_settings(num_steps=100), make_chat())
-    next(batches)
-    assert len(active_children()) == 1
-    batches.close()
+    with open_batches(make_settings(num_steps=100), make_chat()) as make:
+        make(0, 0)
+        assert len(active_children()) == 1
     assert active_children() == []
 
 
 def test_a_process_of_batches_that_was_ended_is_one_message():
-    batches = make_batches(make_settings(num_steps=100), make_chat())
-    next(batches)
-    (maker,) = active_children()
-    maker.kill()
-    with pytest.raises(EnvFault, match="was ended"):
-        list(batches)
+    with (
+        pytest.raises(EnvFault, match="was ended"),
+        open_batches(make_settings(num_steps=100), make_chat()) as make,
+    ):
+        make(0, 0)
+        (maker,) = active_children()
+        maker.kill()
+        for step in range(1, 100):
+            make(step, 0)
 
 
 def test_an_error_in_the_process_of_batches_is_its_own():
     environment = EnvironmentSettings(kwargs={"num_digits": -1})
     settings = make_settings(num_steps=100, environment=environment)
-    with pytest.raises(SettingsError, match="num_digits"):
-        next(make_batches(settings, make_chat()))
+    with (
+        pytest.raises(SettingsError, match="num_digits"),
+        open_batches(settings, make_chat()) as make,
+    ):
+        make(0, 0)
     assert active_children() == []
 
 
