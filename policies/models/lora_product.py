@@ -11,6 +11,9 @@ import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# Else a GPU may add parts of a product up in bfloat16: of small steps nine tenths were lost so
+torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
 
 def lora_product(
     rows: Tensor,
