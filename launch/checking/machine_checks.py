@@ -323,7 +323,7 @@ ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
 
 
 def try_environments(settings: Settings) -> None:
-    """Makes the environments of training and evaluation once, before anything is written.
+    """Makes the environments of a run once, before anything is written.
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
@@ -337,7 +337,9 @@ def try_environments(settings: Settings) -> None:
         check_frontier(settings, stages)
         if settings.output.checkpoint_interval == "epoch":
             count_epoch_tasks(settings, stages[0])
-    EnvPool(environment.id, settings.held_out_kwargs, (settings.seed,), limit_s).close()
+    others = settings.warm_start_kwargs if settings.warm_start.num_steps else []
+    for kwargs in (*others, settings.held_out_kwargs):
+        EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
 
 
 def find_faults(machine: Machine) -> None:

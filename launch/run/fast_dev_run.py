@@ -31,10 +31,13 @@ def shorten(settings: Settings) -> Settings:
     warm_start, evaluation = settings.warm_start, settings.evaluation
     num_groups = max(min(training.num_groups, 2), learners.num_learners)
     values = settings.model_dump()
+    num_steps = min(warm_start.num_steps, 2)
     values["warm_start"] |= {
-        "num_steps": min(warm_start.num_steps, 2),
+        "num_steps": num_steps,
         "batch_size": min(warm_start.batch_size, 2),
         "target_success": None,
+        "stages": warm_start.stages[:2] if num_steps == 2 else (),
+        "promote_at": None,
     }
     values["env_runners"] |= {
         "max_new_tokens": min(settings.env_runners.max_new_tokens, _MAX_NEW_TOKENS)

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Else a GPU may add parts of a product up in bfloat16: of small steps nine tenths were lost so
+# Else a GPU may add parts of a product up in bfloat16, by which small steps are lost
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 

@@ -312,18 +312,18 @@ class WarmStartSettings(Section):
             yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
         if self.promote_at is not None and not (self.stages and run.is_tiny):
             yield "warm_start.promote_at is for the stages of the tiny model's warm start"
+        elif self.promote_at is not None and 0 < self.num_steps <= 8 * len(self.stages):
+            yield "warm_start.promote_at has no effect on stages of at most eight steps"
         num_stages = len(self.stages)
         if num_stages == 1:
             yield "warm_start.stages must be two or more, got 1: put it into warm_start.env_kwargs"
-        if num_stages > max(self.num_steps, 1):
+        if 0 < self.num_steps < num_stages:
             yield f"warm_start.num_steps is {self.num_steps}, fewer than the {num_stages} stages"
         if self.stages and self.chats is not None:
             yield "warm_start.stages are of the oracle's episodes, which warm_start.chats replaces"
-        if any({"data", "split"} & stage.keys() for stage in self.stages):
-            yield (
-                "warm_start.stages may not change 'data' or 'split': set them in "
-                "warm_start.env_kwargs"
-            )
+        fixed = {"data", "scripts", "ca_file", "sources", "split"}
+        for name in sorted(fixed.intersection(set().union(*self.stages))):
+            yield f"warm_start.stages may not change {name!r}: set it in warm_start.env_kwargs"
 
 
 class EnvRunnerSettings(Section):
@@ -1081,7 +1081,7 @@ class Settings(Section):
         if any(kwargs.get("adaptive") for kwargs in others):
             yield (
                 "'adaptive' makes tasks follow the outcomes of training: it is for "
-                "environment.kwargs alone, not for env_kwargs or curriculum.stages"
+                "environment.kwargs alone, not for env_kwargs or stages"
             )
 
     @property
@@ -1147,6 +1147,7 @@ _ENVIRONMENT_KEYWORDS = (
     ("environment", "kwargs"),
     ("warm_start", "env_kwargs"),
     ("warm_start", "stages"),
+    ("warm_start", "promote_at"),
     ("evaluation", "env_kwargs"),
     ("curriculum", "stages"),
 )

@@ -282,7 +282,12 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("warm_start.num_steps=4 warm_start.stages=[{adaptive=true},{}]", "follow the outcomes"),
         ("warm_start.num_steps=4 warm_start.stages=[{}]", "must be two or more, got 1"),
         ("warm_start.num_steps=1 warm_start.stages=[{},{}]", "is 1, fewer than the 2 stages"),
-        ("warm_start.num_steps=4 warm_start.stages=[{split='test'},{}]", "not change 'data' or"),
+        ("warm_start.num_steps=4 warm_start.stages=[{split='test'},{}]", "not change 'split'"),
+        ("warm_start.num_steps=4 warm_start.promote_at=0.5", "for the stages of the tiny"),
+        (
+            "warm_start.num_steps=16 warm_start.promote_at=0.5 warm_start.stages=[{},{}]",
+            "no effect on stages of at most eight",
+        ),
         ("warm_start.num_steps=4 warm_start.chats=c warm_start.stages=[{},{}]", "chats replaces"),
         ("env_runners.temperature=0", "RL needs > 0"),
         (

@@ -180,7 +180,7 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
                 return False
             packed = _play_packed(network, prompt, first, second)
             other = _play_packed(network, prompt, first.flip(0), second)
-            stretched = _play_packed(network, prompt, first, second, stretch=2)
+            stretched = _play_packed(network, prompt, first, second, stretch=0)
     except (ValueError, TypeError):  # options that are not known here, or none handed on
         return False
     finally:
