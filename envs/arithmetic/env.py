@@ -103,14 +103,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         check_choice("prompt", prompt, ("full", "compact", "named", "tools"))
         check_share("oracle_lapses", oracle_lapses)
         check_count("oracle_omits", oracle_omits, least=0)
-        if oracle_omits and format != "worked":
-            raise SettingsError(f"oracle_omits needs format='worked', got {format!r}")
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
         low, high = digits = _digit_range(num_digits)
+        all_operations = tuple(get_operation(name) for name in names)
+        if oracle_omits and (format != "worked" or not any(each.work for each in all_operations)):
+            raise SettingsError("oracle_omits needs format='worked', and an operation with working")
         source = ArithmeticGenerator(
-            tuple(get_operation(name) for name in names),
+            all_operations,
             digits,
             width=None if format == "plain" else high,
             split=split,

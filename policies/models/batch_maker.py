@@ -60,7 +60,7 @@ class _Ahead:
         self._submit(0, 0)
 
     def make(self, step: int, stage: int) -> Batch:
-        if self._submitted != (step, stage):  # a stage has ended early
+        if self._submitted != (step, stage):  # a stage has ended
             self._submit(step, stage)
         batch = self._batch.result()
         self._submit(step + 1, stage)

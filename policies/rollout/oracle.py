@@ -86,13 +86,15 @@ class WarmStartBatches:
             self.close()
             own = self._environments[stage], warm_start.chats, self._chat
             self._groups = imitated_groups(*own, seed, step * warm_start.batch_size)
+        batch = list(islice(self._groups, warm_start.batch_size))
         self._next = (step + 1, stage)
-        return list(islice(self._groups, warm_start.batch_size))
+        return batch
 
     def close(self) -> None:
         """Closes the environment, wherever the last batch has left it."""
         if self._groups is not None:
             self._groups.close()
+            self._groups = None
 
 
 def warm_start_batches(

@@ -283,8 +283,8 @@ class WarmStartSettings(Section):
     """Override `environment.kwargs`, for easier tasks to learn from."""
     stages: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
     """Stages from what is easily imitated to what is wanted, each of which overrides some of
-    `env_kwargs`. They share `num_steps` equally. `target_success` counts in the last one. Empty:
-    one stage.
+    `env_kwargs`. They share `num_steps` equally. `target_success` counts in the last one. The tiny
+    model's vocabulary is of the first. Empty: one stage.
     """
     promote_at: float | None = Field(default=None, gt=0, le=1)
     """Tiny model only: a stage ends early once greedy decoding would play this share of the

@@ -248,7 +248,8 @@ def test_an_oracle_that_omits_working_is_right_all_the_same(num_omitted, action)
     ("options", "message"),
     [
         ({"oracle_omits": -1, "format": "worked"}, "oracle_omits must be"),
-        ({"oracle_omits": 1}, "oracle_omits needs format='worked', got 'plain'"),
+        ({"oracle_omits": 1}, "oracle_omits needs format='worked'"),
+        ({"oracle_omits": 1, "format": "worked"}, "and an operation with working"),  # addition
     ],
 )
 def test_what_is_omitted_is_a_number_of_characters_of_working(options, message):
