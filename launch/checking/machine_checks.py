@@ -323,7 +323,9 @@ ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
 
 
 def try_environments(settings: Settings) -> None:
-    """Makes the environments of a run once, before anything is written.
+    """Makes the environments of training, evaluation and a warm start's later stages once.
+
+    So no fault is found after something was written, or stages were learnt.
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
@@ -337,8 +339,8 @@ def try_environments(settings: Settings) -> None:
         check_frontier(settings, stages)
         if settings.output.checkpoint_interval == "epoch":
             count_epoch_tasks(settings, stages[0])
-    others = settings.warm_start_kwargs if settings.warm_start.num_steps else []
-    for kwargs in (*others, settings.held_out_kwargs):
+    later = settings.warm_start_kwargs[1:] if settings.warm_start.num_steps else []
+    for kwargs in (*later, settings.held_out_kwargs):
         EnvPool(environment.id, kwargs, (settings.seed,), limit_s).close()
 
 

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from agentpeft.policies.models.lora import Policy
-from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.config import SUCCESS_WINDOW, TrainingSettings, WarmStartSettings
 
 _PRETRAIN_WARMUP = 0.05
-_WINDOW = 8
 
 
 def compute_lr(training: TrainingSettings, iteration: int) -> float:
@@ -105,7 +104,7 @@ class PretrainSchedule:
         self._decay_at, self._end = num_steps - round(self._decay * num_steps), num_steps
         self._stage_ends, self._promote_at = warm_start.stage_ends, warm_start.promote_at
         self._target = warm_start.target_success
-        self._recent: deque[float] = deque(maxlen=_WINDOW)
+        self._recent: deque[float] = deque(maxlen=SUCCESS_WINDOW)
 
     @property
     def lr_factor(self) -> float:
@@ -133,5 +132,5 @@ class PretrainSchedule:
             self._end = self.num_done + round(self._decay * self.num_done)
 
     def _has_reached(self, success: float | None) -> bool:
-        is_full = len(self._recent) == _WINDOW
+        is_full = len(self._recent) == SUCCESS_WINDOW
         return success is not None and is_full and bool(np.mean(self._recent) >= success)

@@ -257,6 +257,12 @@ class LoraSettings(Section):
         return self.model_copy(update=changes)
 
 
+ENVIRONMENT_FILES = ("data", "scripts", "ca_file")
+"""Environments' keyword arguments that name files."""
+SUCCESS_WINDOW = 8
+"""Steps of a warm start by whose mean success its target and its stages go."""
+
+
 class WarmStartSettings(Section):
     """Supervised steps on the oracle's episodes before RL."""
 
@@ -312,7 +318,9 @@ class WarmStartSettings(Section):
             yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
         if self.promote_at is not None and not (self.stages and run.is_tiny):
             yield "warm_start.promote_at is for the stages of the tiny model's warm start"
-        elif self.promote_at is not None and 0 < self.num_steps <= 8 * len(self.stages):
+        elif self.promote_at is not None and 0 < self.num_steps <= SUCCESS_WINDOW * len(
+            self.stages
+        ):
             yield "warm_start.promote_at has no effect on stages of at most eight steps"
         num_stages = len(self.stages)
         if num_stages == 1:
@@ -321,7 +329,7 @@ class WarmStartSettings(Section):
             yield f"warm_start.num_steps is {self.num_steps}, fewer than the {num_stages} stages"
         if self.stages and self.chats is not None:
             yield "warm_start.stages are of the oracle's episodes, which warm_start.chats replaces"
-        fixed = {"data", "scripts", "ca_file", "sources", "split"}
+        fixed = {*ENVIRONMENT_FILES, "sources", "split"}
         for name in sorted(fixed.intersection(set().union(*self.stages))):
             yield f"warm_start.stages may not change {name!r}: set it in warm_start.env_kwargs"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import ENVIRONMENT_FILES, Settings
 
 _FILES = {"model": ("name", "adapter"), "training": ("teacher", "chats"), "warm_start": ("chats",)}
 _KWARGS = {
@@ -14,7 +14,6 @@ _KWARGS = {
     "evaluation": "env_kwargs",
     "curriculum": "stages",
 }
-_ENVIRONMENT_FILES = ("data", "scripts", "ca_file")
 _BUILT_IN = ("tiny", "hub")
 _HASHED_BYTES = 64 << 20
 
@@ -76,6 +75,6 @@ def _change_data(value: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: change(item) if key in _ENVIRONMENT_FILES else _change_data(item, change)
+        key: change(item) if key in ENVIRONMENT_FILES else _change_data(item, change)
         for key, item in value.items()
     }

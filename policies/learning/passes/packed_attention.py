@@ -180,7 +180,7 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
                 return False
             packed = _play_packed(network, prompt, first, second)
             other = _play_packed(network, prompt, first.flip(0), second)
-            stretched = _play_packed(network, prompt, first, second, stretch=0)
+            at_zero = _play_packed(network, prompt, first, second, spacing=0)
     except (ValueError, TypeError):  # options that are not known here, or none handed on
         return False
     finally:
@@ -193,18 +193,18 @@ def can_pack(model: PreTrainedModel, network: nn.Module) -> bool:
     limit = _MAX_ROUNDING if model.dtype.itemsize < 4 else 1e-4
     is_close = bool(error_norm <= limit * norm)
     is_apart = torch.equal(packed[len(first) :], other[len(first) :])
-    return is_close and is_apart and not torch.equal(packed, stretched)
+    return is_close and is_apart and not torch.equal(packed, at_zero)
 
 
 def _play_packed(
-    network: nn.Module, prompt: Tensor, first: Tensor, second: Tensor, stretch: int = 1
+    network: nn.Module, prompt: Tensor, first: Tensor, second: Tensor, spacing: int = 1
 ) -> Tensor:
-    """Returns the logits of two answers to a prompt, all of them token ids, `stretch` apart."""
+    """Returns the logits of two answers to a prompt, token ids whose positions are so far apart."""
     ids = torch.cat([prompt, first, second])
     sizes = np.cumsum([len(prompt), len(first)])
     places = np.split(np.arange(len(ids)), sizes)
     segments = [Segment(places[0][:0], places[0]), *(Segment(places[0], p) for p in places[1:])]
-    positions = stretch * np.concatenate([each.positions for each in segments])
+    positions = spacing * np.concatenate([each.positions for each in segments])
     output = network(
         input_ids=ids[None],
         position_ids=torch.from_numpy(positions)[None].to(ids.device),
