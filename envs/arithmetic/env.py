@@ -71,12 +71,16 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         oracle_omits: characters of its working, in front, that the oracle leaves out, for imitation
             in stages: who has learnt to do without the first one learns to do without the next,
             until the answer stands alone. Format "worked" alone.
+        oracle_omits_more: share of the tasks in which it leaves out a character more than that, of
+            which the same share another, and so on: a foretaste of the next stages, without which
+            a learner forgets how to do without at each of them (removal smoothing).
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
 
     Source:
         Reversed fixed-width digits, and working: Lee et al., "Teaching Arithmetic to Small
-        Transformers", 2023.
+        Transformers", 2023. What the oracle omits: Deng et al., "From Explicit CoT to Implicit
+        CoT", 2024.
 
     Version History:
         v0: first version.
@@ -95,6 +99,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         *,
         oracle_lapses: float = 0.0,
         oracle_omits: int = 0,
+        oracle_omits_more: float = 0.0,
         split: Split | None = None,
         **options: Unpack[EpisodeOptions],
     ) -> None:
@@ -103,13 +108,16 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         check_choice("prompt", prompt, ("full", "compact", "named", "tools"))
         check_share("oracle_lapses", oracle_lapses)
         check_count("oracle_omits", oracle_omits, least=0)
+        check_share("oracle_omits_more", oracle_omits_more)
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
         low, high = digits = _digit_range(num_digits)
         all_operations = tuple(get_operation(name) for name in names)
-        if oracle_omits and (format != "worked" or not any(each.work for each in all_operations)):
-            raise SettingsError("oracle_omits needs format='worked', and an operation with working")
+        has_work = format == "worked" and any(each.work for each in all_operations)
+        omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
+        for name in (name for name, value in omitted.items() if value and not has_work):
+            raise SettingsError(f"{name} needs format='worked', and an operation with working")
         source = ArithmeticGenerator(
             all_operations,
             digits,
@@ -119,7 +127,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         )
         super().__init__(source, options)
         self.prompt_style, self.oracle_lapses = prompt, oracle_lapses
-        self.oracle_omits = oracle_omits
+        self.oracle_omits, self.oracle_omits_more = oracle_omits, oracle_omits_more
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
         if not isinstance(adaptive, bool | Mapping):
@@ -152,11 +160,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
     def oracle_actions(self, task: ArithmeticTask) -> Sequence[str]:
         """Returns the answer, behind working where there is room for it.
 
-        See `oracle_lapses` and `oracle_omits`.
+        See `oracle_lapses`, `oracle_omits` and `oracle_omits_more`.
         """
-        if crc32(f"lapse {task.task_id}".encode()) < self.oracle_lapses * 2**32:
+        if _share_of(f"lapse {task.task_id}") < self.oracle_lapses:
             return [misread(task)]
-        return [(task.work or "")[self.oracle_omits :] + task.answer]
+        work, num_omitted = task.work or "", self.oracle_omits
+        drawn, share = _share_of(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more
+        while drawn < share and num_omitted < len(work):
+            num_omitted, share = num_omitted + 1, share * self.oracle_omits_more
+        return [work[num_omitted:] + task.answer]
 
     def _begin(self, task: ArithmeticTask) -> str:
         limit = self.config.max_turns
@@ -190,6 +202,11 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     def _follow(self, difficulty: AdaptiveDifficulty) -> None:
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
+
+
+def _share_of(text: str) -> float:
+    """Returns a number in [0, 1) that a text draws, the same everywhere."""
+    return crc32(text.encode()) / 2**32
 
 
 def _explain(task: ArithmeticTask, verb: str) -> str:

@@ -1,6 +1,7 @@
 """Arithmetic problems, operations and adaptive difficulty."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -244,11 +245,34 @@ def test_an_oracle_that_omits_working_is_right_all_the_same(num_omitted, action)
     assert env.step(action)[1] == 1.0
 
 
+@pytest.mark.parametrize("num_omitted", [0, 4])
+def test_a_share_of_the_tasks_omits_more_and_the_same_share_of_these_yet_more(num_omitted):
+    options = {"operations": ["multiplication"], "format": "worked", "oracle_omits": num_omitted}
+    env = ArithmeticEnv(**options, oracle_omits_more=0.3)
+    tasks = env.task_source.generate_batch(np.random.default_rng(0), 3000)
+    actions = [env.oracle_actions(task)[0] for task in tasks]
+    kept = [task.work + task.answer for task in tasks]
+    assert all(text.endswith(action) for text, action in zip(kept, actions, strict=True))
+    more = Counter(14 - num_omitted - len(action) for action in actions)
+    for number in range(4):
+        assert more[number] / 3000 == pytest.approx(0.7 * 0.3**number, abs=0.025)
+    assert actions == [env.oracle_actions(task)[0] for task in tasks]
+
+
+def test_where_every_task_omits_more_no_working_is_left():
+    options = {"operations": ["multiplication"], "format": "worked", "oracle_omits_more": 1.0}
+    env = ArithmeticEnv(**options)
+    env.reset(options={"task": "multiplication:12*34:worked"})
+    assert env.oracle_actions(env.task) == ["8040"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"oracle_omits": -1, "format": "worked"}, "oracle_omits must be"),
         ({"oracle_omits": 1}, "oracle_omits needs format='worked'"),
+        ({"oracle_omits_more": 1.5, "format": "worked"}, "oracle_omits_more must be"),
+        ({"oracle_omits_more": 0.5}, "oracle_omits_more needs format='worked'"),
         ({"oracle_omits": 1, "format": "worked"}, "and an operation with working"),  # addition
     ],
 )

@@ -79,6 +79,7 @@ ACCEPTED = {
     "oracle_commits": {"0", "1", "0.5"},
     "oracle_lapses": {"0", "1", "0.5"},
     "oracle_omits": {"0"},  # others need format="worked"
+    "oracle_omits_more": {"0"},
     "max_phrasings": {"None", *COUNTS},
     "max_columns": {"None", "5"},
     "max_rows": {"None", "5"},
