@@ -116,8 +116,9 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         all_operations = tuple(get_operation(name) for name in names)
         has_work = format == "worked" and any(each.work for each in all_operations)
         omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
-        for name in (name for name, value in omitted.items() if value and not has_work):
-            raise SettingsError(f"{name} needs format='worked', and an operation with working")
+        for name, value in omitted.items():
+            if value and not has_work:
+                raise SettingsError(f"{name} needs format='worked', and an operation with working")
         source = ArithmeticGenerator(
             all_operations,
             digits,

@@ -316,13 +316,11 @@ class WarmStartSettings(Section):
             )
         if self.chats is not None and self.num_steps == 0:
             yield f"warm_start.chats {self.chats!r} has no effect with warm_start.num_steps = 0"
+        num_stages = len(self.stages)
         if self.promote_at is not None and not (self.stages and run.is_tiny):
             yield "warm_start.promote_at is for the stages of the tiny model's warm start"
-        elif self.promote_at is not None and 0 < self.num_steps <= SUCCESS_WINDOW * len(
-            self.stages
-        ):
+        elif self.promote_at is not None and 0 < self.num_steps <= SUCCESS_WINDOW * num_stages:
             yield "warm_start.promote_at has no effect on stages of at most eight steps"
-        num_stages = len(self.stages)
         if num_stages == 1:
             yield "warm_start.stages must be two or more, got 1: put it into warm_start.env_kwargs"
         if 0 < self.num_steps < num_stages:
