@@ -1,11 +1,13 @@
 """Chats of a data set as tokens: what supervised steps learn from in place of an oracle's play.
 
 A row has `messages`, of which every assistant's turn is learnt, or `prompt` and `completion`, of
-which the completion alone is, whatever the prompt holds. Both are TRL's formats.
+which the completion alone is, whatever the prompt holds. Both are TRL's formats. A message may say
+that it is not to be learnt, in the words of OpenAI, Axolotl, tinker and ms-swift (`_FLAGS`).
 """
 
+import re
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 
@@ -14,20 +16,38 @@ import numpy as np
 from agentpeft.envs import DataError, Outcome, SettingsError
 from agentpeft.envs.tasks.hub import HUB_PREFIX, load_hub_rows
 from agentpeft.envs.tasks.records import Json, Record, read_records
-from agentpeft.policies.messages import Completion, EpisodeGroup, Ids, StopReason, Trajectory
+from agentpeft.policies.messages import EpisodeGroup, Ids, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.play import StepResult
 
 _SHUFFLES = 4
 """Seeds the rounds: other numbers than those of tasks, samples and choices (0 to 3)."""
-Turn = tuple[str, str]
-"""An assistant's text, and the user's answer to it; empty after the last."""
+_ROLES = ("system", "user", "assistant")
+_FLAGS = ("weight", "train", "training", "trainable", "loss")
+"""Fields of a message, or of a row: 0 and false say that it is not to be learnt."""
+_WITHOUT_MEANING = {"id", "name"}
+"""Further fields that a message may have."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class _Message:
+    role: str
+    text: str
+    is_learnt: bool
+
+
+@dataclass(frozen=True)
+class ChatTurn:
+    """An assistant's text, and the user's answer to it; empty after the last."""
+
+    said: str
+    answer: str
+    is_learnt: bool
 
 
 @dataclass(frozen=True)
 class ChatRow:
-    """A conversation: what it begins with, turns that are given, and turns that are learnt.
+    """A conversation: what it begins with, and its turns up to the last one that is learnt.
 
     `system` None: the settings' own system prompt.
     """
@@ -35,8 +55,12 @@ class ChatRow:
     name: str
     system: str | None
     prompt: str
-    given: tuple[Turn, ...]
-    learnt: tuple[Turn, ...]
+    turns: tuple[ChatTurn, ...]
+
+    @property
+    def learnt(self) -> tuple[tuple[str, str], ...]:
+        """The texts that are learnt, with the answers to them."""
+        return tuple((turn.said, turn.answer) for turn in self.turns if turn.is_learnt)
 
 
 @lru_cache(maxsize=2)
@@ -77,74 +101,116 @@ def chat_groups(
 
 
 def _read_row(record: Record) -> ChatRow:
-    if record.fields.get("label") is False:
+    if record.fields.get("label") in (False, 0):
         raise record.error("label", "is false: what led to a failure is not to be imitated")
+    for name in _FLAGS:
+        if record.fields.get(name) in (False, 0):
+            raise record.error(name, "says that the row is not to be learnt: leave it out")
+    if record.fields.get("tools"):
+        raise record.error("tools", "is not read: chats are texts alone, without tool calls")
     if "messages" in record.fields:
-        return _to_row(record, "messages", _read_messages(record, "messages", "user"), 0)
+        return _to_row(record, "messages", _read_messages(record, "messages", "user"))
     if "prompt" not in record.fields or "completion" not in record.fields:
         raise DataError(f"{record.place}: a chat has messages, or a prompt and a completion")
-    before = _read_messages(record, "prompt", "user")
-    return _to_row(
-        record,
-        "completion",
-        [*before, *_read_messages(record, "completion", "assistant")],
-        sum(role == "assistant" for role, _ in before),
-    )
+    prompt = [replace(m, is_learnt=False) for m in _read_messages(record, "prompt", "user")]
+    completion = _read_messages(record, "completion", "assistant")
+    return _to_row(record, "completion", [*prompt, *completion])
 
 
-def _read_messages(record: Record, field: str, role: str) -> list[tuple[str, str]]:
-    """Returns roles and texts; a text alone is of `role`. Raises: DataError."""
+def _read_messages(record: Record, field: str, role: str) -> list[_Message]:
+    """Returns messages; a text alone is of `role`. Raises: DataError."""
     value: Json = record.fields[field]
     if isinstance(value, str):
-        return [(role, value)]
-    messages = []
-    for message in record.get(field, list):
-        match message:
-            case {"role": "system" | "user" | "assistant" as own, "content": str() as text}:
-                messages.append((own, text))
-            case _:
-                raise record.error(
-                    field,
-                    "must have messages with a role (system, user, assistant) and a text as "
-                    f"content, got {message!r:.80}",
-                )
+        messages = [_Message(role, value, role == "assistant")]
+    else:
+        messages = [_read_message(record, field, message) for message in record.get(field, list)]
+    for message in messages:
+        if half := _SURROGATE.search(message.text):
+            raise record.error(
+                field, f"must be Unicode text, has {half[0]!a}, half of a surrogate pair"
+            )
     return messages
 
 
-def _to_row(
-    record: Record, field: str, messages: Sequence[tuple[str, str]], num_given: int
-) -> ChatRow:
-    """Returns the row of messages whose first `num_given` assistant's turns are not learnt."""
+def _read_message(record: Record, field: str, message: Json) -> _Message:
+    match message:
+        case {"role": str(role), "content": str(text), **others} if role in _ROLES:
+            is_assistant = role == "assistant"
+        case _:
+            raise record.error(
+                field,
+                f"must have messages with a role ({', '.join(_ROLES)}) and a text as content, got "
+                f"{message!r:.80}",
+            )
+    flags = {name: others.pop(name) for name in _FLAGS if others.get(name) is not None}
+    for name, value in flags.items():
+        if value not in (0, 1) or (value and not is_assistant):
+            raise record.error(
+                field,
+                f"must have {name!r} 0 or 1 (false or true), and 1 in an assistant's message "
+                f"alone, got {value!r:.60} in one of role {role!r}",
+            )
+    empty: tuple[Json, ...] = (None, "", [], {})
+    unread = [key for key in others if key not in _WITHOUT_MEANING and others[key] not in empty]
+    if unread:
+        raise record.error(
+            field,
+            f"has a message with {unread[0]!r}, which is not read: chats are texts alone, of role, "
+            f"content and {', '.join(_FLAGS)}",
+        )
+    return _Message(role, text, is_assistant and all(flags.values()))
+
+
+def _to_row(record: Record, field: str, messages: Sequence[_Message]) -> ChatRow:
+    """Returns the row of messages."""
     rest = list(messages)
-    system = rest.pop(0)[1] if rest and rest[0][0] == "system" else None
-    roles = [role for role, _ in rest]
+    system = rest.pop(0).text if rest and rest[0].role == "system" else None
+    roles = [message.role for message in rest]
     if len(rest) < 2 or roles != [("user", "assistant")[i % 2] for i in range(len(rest))]:
         raise record.error(
             field,
             "must have user and assistant by turns, the user first (after a system message), got "
-            f"{[role for role, _ in messages]!r:.80}",
+            f"{[message.role for message in messages]!r:.80}",
         )
-    texts = [text for _, text in rest[1:]]
-    turns = [(text, "".join(texts[i + 1 : i + 2])) for i, text in enumerate(texts) if i % 2 == 0]
-    learnt = tuple(turns[num_given:])
-    if not learnt:
+    answers = [*(message.text for message in rest[2::2]), ""]
+    turns = [
+        ChatTurn(message.text, answer, message.is_learnt)
+        for message, answer in zip(rest[1::2], answers, strict=False)
+    ]
+    while turns and not turns[-1].is_learnt:
+        turns.pop()
+    if not turns:
         raise record.error(field, "must end with an assistant's turn, which is what is learnt")
-    return ChatRow(record.place, system, rest[0][1], tuple(turns[:num_given]), learnt)
+    return ChatRow(record.place, system, rest[0].text, tuple(turns))
 
 
 def _to_trajectory(row: ChatRow, chat: ChatFormat) -> Trajectory:
-    """Returns a row as an episode that succeeded; what is not learnt is its prompt."""
-    ids: Ids = chat.begin(row.prompt, row.system)
-    for said, answer in row.given:
-        ids = np.concatenate([ids, chat.encode_action(said)])
-        ids = np.concatenate([ids, chat.extend(ids, answer)])
-    episode = EpisodeBuilder(row.prompt, ids, chat)
-    for index, (said, answer) in enumerate(row.learnt, 1):
-        turn = chat.encode_action(said)
-        episode.add_turn(
-            Completion(turn, np.zeros(len(turn), np.float32), StopReason.STOP_TOKEN, 0), said
-        )
-        is_last = index == len(row.learnt)
-        episode.add_result(StepResult(answer, float(is_last), is_last, False, {}))
-    episode.outcome = Outcome.SUCCESS
-    return episode.to_trajectory()
+    """Returns a row as an episode that succeeded; its prompt reaches to what is learnt first."""
+    first = [turn.is_learnt for turn in row.turns].index(True)
+    prompt_ids = chat.begin(row.prompt, row.system)
+    for turn in row.turns[:first]:
+        prompt_ids = np.concatenate([prompt_ids, *_encode(turn, chat)])
+    token_ids, loss_mask = np.empty(0, np.int64), np.empty(0, np.bool_)
+    turn_ends: list[int] = []
+    for turn in row.turns[first:]:
+        said, answer = _encode(turn, chat)
+        if turn.is_learnt:
+            turn_ends.append(len(token_ids) + len(said))
+        token_ids = np.concatenate([token_ids, said, answer])
+        learnt = np.arange(len(said) + len(answer)) < len(said) * turn.is_learnt
+        loss_mask = np.concatenate([loss_mask, learnt])
+    return Trajectory(
+        prompt_ids=prompt_ids,
+        token_ids=token_ids[: turn_ends[-1]],
+        loss_mask=loss_mask[: turn_ends[-1]],
+        sampling_logprobs=np.zeros(turn_ends[-1], np.float32),
+        turn_ends=tuple(turn_ends),
+        turn_rewards=(*[0.0] * (len(turn_ends) - 1), 1.0),
+        outcome=Outcome.SUCCESS,
+    )
+
+
+def _encode(turn: ChatTurn, chat: ChatFormat) -> tuple[Ids, Ids]:
+    """Returns the tokens of a turn, and those from there to where the next action begins."""
+    said = chat.encode_action(turn.said)
+    return said, chat.extend(said, turn.answer)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import product
 
 import numpy as np
 import pyarrow
@@ -52,6 +53,40 @@ def test_a_row_s_answers_are_learnt_and_its_prompt_is_not(tmp_path, row, prompt,
     begun, said, episode = played(write(tmp_path / "chats.jsonl", [row]))
     assert (begun, said) == (prompt, learnt)
     assert sum(episode.turn_rewards) == 1.0 and len(episode.turn_ends) == learnt.count(END)
+
+
+GUESSES = [
+    {"role": role, "content": f"{role[0]}{number}"}
+    for number in range(4)
+    for role in ("user", "assistant")
+]
+
+
+@pytest.mark.parametrize("marks", [(0, 1), (False, True), (0.0, None)])
+@pytest.mark.parametrize("name", ["weight", "train", "training", "trainable", "loss"])
+def test_what_is_said_not_to_be_learnt_is_read_alone(tmp_path, name, marks):
+    """Whichever turns those are; the conversation's text is the same, up to the last learnt."""
+    for learnt in list(product([True, False], repeat=4))[:-1]:
+        numbers = [number for number in range(4) if learnt[number]]
+        messages = [dict(message) for message in GUESSES]
+        for message, is_learnt in zip(messages[1::2], learnt, strict=True):
+            message[name] = marks[is_learnt]
+        path = write(tmp_path / f"chats{numbers}.jsonl", [{"messages": messages}])
+        _, said, episode = played(path)
+        assert said == "".join(f"a{number}{END}" for number in numbers)
+        whole = "".join(map(chr, [*episode.prompt_ids, *episode.token_ids]))
+        assert whole == "".join(m["content"] + END for m in GUESSES[: 2 * numbers[-1] + 2])
+        assert episode.turn_rewards == (*[0.0] * (len(numbers) - 1), 1.0)
+        first = len(episode.prompt_ids)
+        assert list(episode.turn_ends) == [whole.index(f"a{n}") + 3 - first for n in numbers]
+        assert [text for text, _ in read_chats(path)[0].learnt] == [f"a{n}" for n in numbers]
+
+
+def test_fields_without_a_value_or_a_meaning_are_left_out(tmp_path):
+    nothing = {"tool_calls": None, "images": [], "reasoning_content": "", "train_detail": None}
+    more = nothing | {"weight": 1, "name": "expert", "id": 3}
+    rows = [{"messages": [TALK[0] | nothing | {"weight": 0}, TALK[1] | more], "tools": None}]
+    assert played(write(tmp_path / "chats.jsonl", rows))[1] == f"1{END}"
 
 
 def test_every_round_has_each_row_once_and_a_position_is_always_the_same_row(tmp_path):
@@ -124,6 +159,48 @@ def test_without_the_datasets_package_its_extra_is_named(monkeypatch):
         ({"messages": [{"role": "tool", "content": "x"}]}, "must have messages with a role"),
         ({"messages": [{"role": "user", "content": None}]}, "must have messages with a role"),
         ({"prompt": TALK[:2], "completion": TALK[2:3]}, "must end with an assistant's turn"),
+        ({"messages": [TALK[0], TALK[1] | {"weight": 0}]}, "must end with an assistant's turn"),
+        ({"messages": TALK, "label": 0}, "field 'label' is false"),
+        ({"messages": TALK, "weight": 0}, "field 'weight' says that the row is not to be learnt"),
+        ({"messages": TALK, "train": False}, "field 'train' says that the row"),
+        ({"messages": TALK, "tools": [{}]}, "field 'tools' is not read"),
+        (
+            {"messages": [TALK[0] | {"loss": True}, TALK[1]]},
+            "in an assistant's message alone, got True",
+        ),
+        *(
+            (
+                {"messages": [TALK[0], TALK[1] | {name: value}]},
+                f"have {name!r} 0 or 1.*got {value!r}",
+            )
+            for name, value in [("weight", 0.5), ("train", "false"), ("loss", -1)]
+        ),
+        *(
+            (
+                {"messages": [TALK[0], TALK[1] | {"content": text} | more]},
+                f"a message with '{name}'",
+            )
+            for text in ("", "Calling.")
+            for name, more in [
+                ("tool_calls", {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}),
+                ("function_call", {"function_call": {"name": "f", "arguments": "{}"}}),
+                ("train_detail", {"train_detail": [{"begin_offset": 0, "train": False}]}),
+                ("reasoning_content", {"reasoning_content": "Hm."}),
+                ("masked", {"masked": True}),
+                ("loss_scale", {"loss_scale": 0}),
+            ]
+        ),
+        *(
+            (row, r"must be Unicode text, has '\\ud83d', half of a surrogate pair")
+            for row in [
+                {"messages": [TALK[0], TALK[1] | {"content": "a\ud83d"}]},
+                {"messages": [TALK[0] | {"content": "\ud83d\ud83d\ude00"}, TALK[1]]},
+                {"messages": [{"role": "system", "content": "\ud83d"}, *TALK]},
+                {"prompt": "\ud83d", "completion": "a"},
+                {"prompt": "a", "completion": "\ud83d"},
+                {"prompt": [TALK[0] | {"content": "\ud83d"}], "completion": "a"},
+            ]
+        ),
     ],
 )
 def test_a_row_that_is_no_chat_is_named(tmp_path, row, message):
