@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,20 +36,20 @@ class FoundAction:
 class ChatFormat:
     """Turns text into tokens at the ends of a conversation; what lies before is never touched.
 
-    With a chat template, an observation's tokens are the template's text between the end of an
-    assistant's turn and the beginning of the next one, taken from a rendering of sentinels.
-    Without one, observations and actions follow each other as plain text, a line each.
+    With a chat template, an action or an observation is what the template writes of it, which may
+    strip it; an observation brings all that stands between the end of an assistant's turn and the
+    beginning of the next one. Without a template they follow each other as plain text, a line each.
 
-    Text of prompts and observations is tokenised as it is: control tokens spelt out in it become
-    control tokens.
+    A text gets the tokens that it has behind what precedes it: many tokenizers put a space before a
+    text that stands alone. So a conversation has the tokens of its whole text, except where one of
+    them would reach over such a border. Text is tokenised as it is: control tokens spelt out in it
+    become control tokens.
 
     A thinking model's thoughts stay in the conversation as they were sampled, also where the
     template would strip them from its history; `find_action` leaves them out. A template may begin
     a thought itself, after the prompt and after each observation.
     """
 
-    _between = "\n"
-    """What stands between the answers to several actions of one turn."""
     _schemas: Sequence[dict[str, Any]] = ()
     """The tools that the template is given."""
 
@@ -64,14 +65,14 @@ class ChatFormat:
         missing, cannot be extended, has no place for what is set, or nothing stops.
         """
         self.tokenizer, self._model = tokenizer, model
-        self._is_chat = model.use_chat_template
-        self._closing, self._before, self._after = "\n", "", "\n"
+        self._is_chat, self._heads = model.use_chat_template, dict[str, Ids]()
+        self._header = self._closing = "\n"
         self._before_action, self._is_thought_opened = "", False
+        end_of_turn = None
         if self._is_chat:
             self._check_template()
-            self._closing, self._before, self._after = self._read_template()
-            self._before_action, self._is_thought_opened = self._read_thoughts()
-        end_of_turn = self._end_of_turn()
+            self._closing, end_of_turn = self._read_end()
+            self._header, self._before_action, self._is_thought_opened = self._read_header()
         stops = {*eos_token_ids, end_of_turn, tokenizer.eos_token_id} - {None}
         if not stops:
             raise SettingsError("the tokenizer has no end-of-sequence token: nothing could stop")
@@ -79,6 +80,11 @@ class ChatFormat:
         ends = (end_of_turn, tokenizer.eos_token_id, min(self.stop_token_ids))
         self.end_token_id: int = next(int(end) for end in ends if end is not None)
         """What a complete turn ends with."""
+        self._stop_texts = {
+            token_id: str(token.content)
+            for token_id, token in tokenizer.added_tokens_decoder.items()
+            if token_id in self.stop_token_ids
+        }
 
     def begin(self, prompt: str, system: str | None = None) -> Ids:
         """Returns a conversation's first tokens, up to where the first action begins.
@@ -86,12 +92,10 @@ class ChatFormat:
         `system` stands in place of the system prompt. Raises: SettingsError where the template
         has no place for it.
         """
-        system = system or self.system_prompt
-        if not self._is_chat:
-            lines = [*filter(None, [system]), prompt, ""]
-            encoded = self.tokenizer("\n".join(lines), verbose=False)
-            return np.array(encoded["input_ids"], np.int64)
-        return self._encode(self._render([to_message("user", prompt)], asks=True, system=system))
+        if self._is_chat:
+            return self._encode(self._render_prompt(prompt, system))
+        lines = [*filter(None, [system or self.system_prompt]), prompt, ""]
+        return np.concatenate([self._opening, self._encode("\n".join(lines))])
 
     def extend(self, ids: Ids, *observations: str) -> Ids:
         """Returns the tokens between `ids`, which end with what was sampled, and the next action.
@@ -99,10 +103,13 @@ class ChatFormat:
         Where the sampled ids did not end with a stop token, the end of the turn comes first. Each
         of the turn's actions has an observation.
         """
-        is_ended = len(ids) > 0 and int(ids[-1]) in self.stop_token_ids
-        closing = self._encode("" if is_ended else self._closing)
-        answers = self._between.join(map(self._write_observation, observations))
-        return np.concatenate([closing, self._encode(self._before + answers + self._after)])
+        last, answers = int(ids[-1]) if len(ids) else None, self._write_answers(observations)
+        if last in self.stop_token_ids:
+            return self._encode_after(self._stop_texts.get(last, self._header), answers)
+        if not (self._is_chat and self._closing):
+            return self._encode_after(ACTION, self._closing + answers)
+        end = self._encode_ended(ACTION, "")
+        return np.concatenate([end, self.extend(end, *observations)])
 
     def decode(self, sampled: Ids) -> str:
         """Returns what was said: the text of exactly the sampled ids but for a final stop token."""
@@ -117,11 +124,12 @@ class ChatFormat:
     def strip_thoughts(self, said: str) -> str:
         """Returns what follows a turn's last thought.
 
-        What the template itself writes before an action, such as a space, is no part of it.
+        What the template itself writes around an action, such as a space, is no part of it.
         """
         end = self._model.end_of_thought
         action = find_action(said, end, is_opened=self._is_thought_opened)
-        return action.removeprefix(self._before_action)
+        before, after = self._around_action
+        return action.removeprefix(before).removesuffix(after)
 
     def find_actions(self, said: str) -> list[FoundAction]:
         """Returns what the environment is told of a turn's text, in order; it is never empty."""
@@ -129,7 +137,7 @@ class ChatFormat:
 
     def encode_action(self, action: str) -> Ids:
         """Returns the tokens of a complete turn that tells the environment an action."""
-        return self.encode_turn(action)
+        return self.encode_turn(self._write_action(action))
 
     def encode_turn(self, text: str) -> Ids:
         """Returns the tokens of a complete turn, as if it had been sampled.
@@ -137,38 +145,114 @@ class ChatFormat:
         A thought that the template opens, or writes empty before an action, is closed first; a
         text that ends a thought itself stands as it is.
         """
-        end = self._model.end_of_thought
-        before = "" if end and end in text else self._before_action
-        return np.append(self._encode(before + text), self.end_token_id)
+        end, before = self._model.end_of_thought, self._before_action
+        if end and end in before and end in text:
+            before = ""
+        return self._encode_ended(self._header, before + text)
 
     @property
     def system_prompt(self) -> str | None:
         """What stands before the prompt; None is nothing."""
         return self._model.system_prompt
 
-    def _write_observation(self, observation: str) -> str:
-        return observation
+    @cached_property
+    def _opening(self) -> Ids:
+        """What the tokenizer puts before a text, such as BOS; what it puts behind one is no part.
 
-    def _encode(self, text: str) -> Ids:
+        Without a template, this begins a conversation, which goes on after its first text.
+        """
+        text = self._encode(ACTION).tolist()
+        whole = self._encode(ACTION, adds_special=True).tolist()
+        starts = (i for i in range(len(whole)) if whole[i : i + len(text)] == text)
+        return np.array(whole[: next(starts, 0)], np.int64)
+
+    @cached_property
+    def _around_action(self) -> tuple[str, str]:
+        """What `decode` returns before and after an action in a turn of the template's form."""
+        before, found, after = self.decode(self.encode_turn(ACTION)).partition(ACTION)
+        return (before, after) if found else ("", "")
+
+    def _write_action(self, action: str) -> str:
+        """Returns an action as the template writes it, if that strips it and changes no more.
+
+        Many templates drop thoughts: these are imitated as they are.
+        """
+        if not self._is_chat:
+            return action
+        before, _, after = self._render_turn_of(ACTION).partition(ACTION)
+        written = self._render_turn_of(action).removeprefix(before).removesuffix(after)
+        return written if written.strip() == action.strip() else action
+
+    def _write_answers(self, observations: Sequence[str]) -> str:
+        """Returns the text between the end of a turn and the next action."""
+        text = "\n".join(observations)
+        if not self._is_chat:
+            return text + self._closing
+        messages = [to_message("user", PROMPT), to_message("assistant", ACTION)]
+        rendered = self._render([*messages, to_message("user", text)], asks=True)
+        return rendered.partition(ACTION)[2].removeprefix(self._closing)
+
+    def _encode_ended(self, context: str, text: str) -> Ids:
+        """Returns the tokens of a text behind another, and those that end a turn.
+
+        Some tokenizers do not take the end's text for its token right behind another text.
+        """
+        closing = (self._is_chat and self._closing) or self._stop_texts.get(self.end_token_id, "")
+        ids = self._encode_after(context, text + closing)
+        if len(ids) and ids[-1] == self.end_token_id:
+            return ids
+        return np.append(self._encode_after(context, text), self.end_token_id)
+
+    def _encode_after(self, context: str, text: str) -> Ids:
+        """Returns the tokens that a text has behind another.
+
+        Where a token would reach over the border between the two, those behind a line break or a
+        letter: a text that stands alone may get a space in front.
+        """
+        for before in (context, "\n", "a"):
+            if before not in self._heads:
+                self._heads[before] = self._encode(before)
+            head, ids = self._heads[before], self._encode(before + text)
+            if np.array_equal(ids[: len(head)], head):
+                return ids[len(head) :]
+        return self._encode(text)
+
+    def _encode(self, text: str, *, adds_special: bool = False) -> Ids:
         if not text:
             return np.empty(0, np.int64)
         # Not verbose: how long a context may be is the engine's affair, which ends such an episode
-        encoded = self.tokenizer(text, add_special_tokens=False, verbose=False)
+        encoded = self.tokenizer(text, add_special_tokens=adds_special, verbose=False)
         return np.array(encoded["input_ids"], np.int64)
 
-    def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
-        system = system or self.system_prompt
-        before = [to_message("system", system)] if system else []
+    def _render_prompt(self, prompt: str, system: str | None = None) -> str:
+        """Returns a conversation's beginning. Raises: SettingsError without a place for `system`.
+
+        No other rendering has a system prompt: some templates move it to the last message.
+        """
+        messages, text = [to_message("user", prompt)], system or self.system_prompt or ""
+        if text:
+            messages.insert(0, to_message("system", text))
+        rendered = self._render(messages, asks=True)
+        if text.strip() not in rendered:
+            name = "a chat's system message" if system else "model.system_prompt"
+            raise SettingsError(
+                f"{name}: the chat template leaves it out; write it into the prompt, or set "
+                "model.use_chat_template=false"
+            )
+        return rendered
+
+    def _render(self, messages: Messages, asks: bool) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
-                [*before, *messages],
+                messages,
                 tokenize=False,
                 add_generation_prompt=asks,
                 tools=list(self._schemas) or None,
                 **self._model.chat_template_kwargs,
             )
         except TemplateError as error:
-            roles = "system, user and assistant" if before else "user and assistant"
+            has_system = messages[0]["role"] == "system"
+            roles = "system, user and assistant" if has_system else "user and assistant"
             raise SettingsError(
                 f"the chat template cannot render a conversation of {roles}: {error}; "
                 "set model.use_chat_template=false"
@@ -187,15 +271,16 @@ class ChatFormat:
                 raise SettingsError(
                     f"model.chat_template_kwargs: the chat template does not read {name!r}"
                 )
-        system = self.system_prompt or ""
-        if system.strip() not in self._render([to_message("user", PROMPT)], asks=True):
+        if PROMPT not in self._render_prompt(PROMPT):
             raise SettingsError(
-                "model.system_prompt: the chat template leaves it out; write it into the task's "
-                "prompt, or set model.use_chat_template=false"
+                "the chat template leaves out the prompt; set model.use_chat_template=false"
             )
 
-    def _read_template(self) -> tuple[str, str, str]:
-        """Returns an action's end of turn, and the texts before and after an observation."""
+    def _read_end(self) -> tuple[str, int | None]:
+        """Returns what the template writes at the end of an action, and the id that ends it.
+
+        That is a token of its own, maybe behind space; where there is none, nothing and None.
+        """
         first: Messages = [{"role": "user", "content": PROMPT}]
         action, observation = to_message("assistant", ACTION), to_message("user", OBSERVATION)
         earlier = [*first, to_message("assistant", "one"), to_message("user", "two")]
@@ -204,23 +289,36 @@ class ChatFormat:
             self._render([*history, action, observation], asks=True).partition(ACTION)[2]
             for history in (first, earlier)
         }
-        before, found, after = min(tails).partition(OBSERVATION)
-        if len(tails) > 1 or not found or not before.startswith(ended):
+        before, found, _ = min(tails).partition(OBSERVATION)
+        closing, end_of_turn = self._find_end(before)
+        # A template may end the last turn with a token more, as Phi 3's
+        is_ended = before.startswith(ended) or (closing and ended.startswith(closing))
+        if len(tails) > 1 or not found or not is_ended:
             raise SettingsError(
                 "the chat template cannot be extended turn by turn: what it writes after an "
                 "assistant's turn depends on what came before; set model.use_chat_template=false"
             )
-        return self._split_end(before, after)
+        return closing, end_of_turn
 
-    def _read_thoughts(self) -> tuple[str, bool]:
-        """Returns what precedes an action without thoughts, and whether a thought is opened.
+    def _find_end(self, text: str) -> tuple[str, int | None]:
+        """Returns the control token that a text begins with, and the space before it; its id."""
+        ending, added = text.lstrip(), self.tokenizer.added_tokens_decoder
+        ends = {str(token.content): token_id for token_id, token in added.items()}
+        found = [end for end in ends if end.strip() and ending.startswith(end)]
+        if not found:
+            return "", None
+        end = max(found, key=len)
+        return text[: len(text) - len(ending)] + end, ends[end]
 
-        Both are seen behind the prompt: where the model is asked, and in a turn that is over.
+    def _read_header(self) -> tuple[str, str, bool]:
+        """Returns what a turn is asked for with, what precedes an action, if a thought is opened.
+
+        All are seen behind the prompt: where the model is asked, and in a turn that is over. What
+        precedes an action without thoughts is what only the latter has.
         """
         prompt, end = to_message("user", PROMPT), self._model.end_of_thought
         asked = self._render([prompt], asks=True).rpartition(PROMPT)[2]
-        answered = self._render([prompt, to_message("assistant", ACTION)], asks=False)
-        written = answered.partition(ACTION)[0].rpartition(PROMPT)[2]
+        written = self._render_turn_of(ACTION).partition(ACTION)[0]
         if written.startswith(asked):
             before = written[len(asked) :]
         elif is_thinking(asked, end):
@@ -228,19 +326,12 @@ class ChatFormat:
             before = end + written.rpartition(end)[2] if end in written else f"\n{end}\n\n"
         else:
             before = ""
-        return before, is_thinking(asked, end)
+        return PROMPT + asked, before, is_thinking(asked, end)
 
-    def _split_end(self, before: str, after: str) -> tuple[str, str, str]:
-        """Returns `before` cut after the end-of-turn token (if that is one token), and `after`."""
-        ids = self._encode(before).tolist()
-        if not ids or ids[0] not in self.tokenizer.added_tokens_decoder:
-            return "", before, after
-        end = str(self.tokenizer.convert_ids_to_tokens(ids[0]))
-        return (end, before[len(end) :], after) if before.startswith(end) else ("", before, after)
-
-    def _end_of_turn(self) -> int | None:
-        ids = self._encode(self._closing) if self._is_chat else np.empty(0, np.int64)
-        return int(ids[0]) if len(ids) == 1 else None
+    def _render_turn_of(self, action: str) -> str:
+        """Returns what the template writes behind a prompt, of a turn that is over."""
+        messages = [to_message("user", PROMPT), to_message("assistant", action)]
+        return self._render(messages, asks=False).partition(PROMPT)[2]
 
 
 class TextChat(ChatFormat):
@@ -253,10 +344,12 @@ class TextChat(ChatFormat):
 
     def __init__(self, model: ModelSettings = _DEFAULTS) -> None:
         """`model` says where thoughts end and what the system prompt is."""
-        self._model, self._before_action, self._is_thought_opened = model, "", False
-        self._closing, self._before, self._after = self.END, "", self.END
+        self._model, self._is_chat = model, False
+        self._header, self._closing = "", self.END
+        self._before_action, self._is_thought_opened = "", False
         self.end_token_id = ord(self.END)
         self.stop_token_ids = frozenset({self.end_token_id})
+        self._stop_texts = {self.end_token_id: self.END}
 
     def begin(self, prompt: str, system: str | None = None) -> Ids:
         """Returns the first turn; a system message would be a field of the request, not a turn."""
@@ -281,7 +374,8 @@ class TextChat(ChatFormat):
         """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
         return "".join(map(chr, ids)).split(self.END)[:-1]
 
-    def _encode(self, text: str) -> Ids:
+    def _encode_after(self, context: str, text: str) -> Ids:
+        del context
         return np.fromiter(map(ord, text), np.int64, len(text))
 
 

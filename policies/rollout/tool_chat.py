@@ -198,9 +198,6 @@ class ToolChat(ChatFormat):
     in words what was wrong.
     """
 
-    _quotes = False
-    """Whether the template writes answers as JSON strings."""
-
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -216,7 +213,7 @@ class ToolChat(ChatFormat):
             raise SettingsError(f"model.tool_calls: the chat template has no tools; {_INSTEAD}")
         self._calls = self._read_calls(asked.rpartition(PROMPT)[2])
         self._check_calls()
-        self._before, self._between, self._after = self._read_answers()
+        self._check_answers()
 
     def find_actions(self, said: str) -> list[FoundAction]:
         """Returns the action of each call in turn; of a turn without a call an invalid one."""
@@ -227,15 +224,15 @@ class ToolChat(ChatFormat):
         try:
             call = self._tools.find_call(action)
         except ValueError:
-            return self.encode_turn(action)
+            return super().encode_action(action)
         return self.encode_turn(self._calls.write(call))
 
-    def _write_observation(self, observation: str) -> str:
-        return json.dumps(observation, ensure_ascii=False)[1:-1] if self._quotes else observation
+    def _write_answers(self, observations: Sequence[str]) -> str:
+        return self._render_answers([to_message("user", PROMPT)], observations)
 
-    def _render(self, messages: Messages, asks: bool, system: str | None = None) -> str:
+    def _render(self, messages: Messages, asks: bool) -> str:
         try:
-            return super()._render(messages, asks, system)
+            return super()._render(messages, asks)
         except TypeError as error:
             raise SettingsError(
                 f"model.tool_calls: the chat template cannot render a call: {error}; {_INSTEAD}"
@@ -299,31 +296,27 @@ class ToolChat(ChatFormat):
                     f"model.tool_calls: the chat template's calls are not read; {_INSTEAD}"
                 )
 
-    def _read_answers(self) -> tuple[str, str, str]:
-        """Returns the texts before, between and after the answers to the calls of a turn."""
-        call = _to_turn(self._make_call(ACTION))
+    def _render_answers(self, history: Messages, answers: Sequence[str]) -> str:
+        """Returns the text from the end of a turn, of a call after `history`, to the next turn."""
+        call, tools = _to_turn(self._make_call(ACTION)), [to_message("tool", a) for a in answers]
+        behind = self._render([*history, call, *tools], asks=True).partition(ACTION)[2]
+        return behind.partition(self._closing)[2]
+
+    def _check_answers(self) -> None:
+        """Raises: SettingsError unless the template writes answers alike, and as they are."""
         first = [to_message("user", PROMPT)]
-        answers = [to_message("tool", OBSERVATION), to_message("tool", _SECOND)]
-        histories = first, [*first, _to_turn(self._make_call("one")), to_message("tool", "two")]
-        tails = {
-            self._render([*history, call, *answers], asks=True)
-            .partition(ACTION)[2]
-            .partition(self._closing)[2]
-            for history in histories
-        }
-        before, found, rest = min(tails).partition(OBSERVATION)
-        between, found_too, after = rest.partition(_SECOND)
-        if len(tails) > 1 or not found or not found_too:
+        later = [*first, _to_turn(self._make_call("one")), to_message("tool", "two")]
+        texts = {self._render_answers(each, [OBSERVATION, _SECOND]) for each in (first, later)}
+        _, found, rest = min(texts).partition(OBSERVATION)
+        if len(texts) > 1 or not found or _SECOND not in rest:
             raise SettingsError(
                 "model.tool_calls: the chat template cannot be extended call by call; " + _INSTEAD
             )
-        odd = self._render([*first, call, to_message("tool", _ODD)], asks=True)
-        self._quotes = f"{before}{_ODD}" not in odd
-        if self._quotes and f"{before}{self._write_observation(_ODD)}" not in odd:
+        odd = self._write_answers([_ODD])
+        if _ODD not in odd and json.dumps(_ODD, ensure_ascii=False) not in odd:
             raise SettingsError(
                 "model.tool_calls: the chat template rewrites what a tool answers; " + _INSTEAD
             )
-        return before, between, after
 
     def _make_call(self, value: str) -> ToolCall:
         tool = next(iter(self._tools))
