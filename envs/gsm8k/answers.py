@@ -2,57 +2,64 @@ r"""Finding the final answer in a text, and comparing it by value.
 
 A final answer is stated as `#### 42`, as `\boxed{42}`, or as "the answer is 42" ("Answer: 42");
 the last counts only where neither of the others states a number. All statements that count must
-agree (and be fewer than 500), and each is one number with at most a unit: "#### 41 or 42",
-"#### 41 … #### 42" and "41-42" are guesses, which are never correct. A statement without a number
-("#### Step two") and a numbered heading ("#### 1. Add") state nothing. What makes another number of
-one (`4²`, `4ⁿ`, `4π`, `4万`, "4 or so") makes it unclear.
+agree (and be fewer than 500), and each is one number with at most a unit (`units`): "#### 41 or
+42", "#### 41 … #### 42" and "41-42" are guesses, which are never correct. A statement without a
+number ("#### Step two") and a numbered heading ("#### 1. Add") state nothing.
+
+LaTeX is written as plain text first, as far as it changes no number; any other command makes the
+answer unclear. What can be computed exactly is: fractions, powers of ten, `1.5 million`, `5k`,
+`3 dozen`. All else that makes another number of one (`4²`, `4π`, `4!`, `4 halves`) is unclear.
 
 Every pattern is anchored and free of nested repetition, so the time is linear in the text. Not
-understood: numbers in words, roots, units that convert (`3 dozen` is 3).
+understood: numbers in words, roots, units that convert (`50%` is 50).
 """
 
 import re
 from collections.abc import Iterator
 from enum import StrEnum
 from fractions import Fraction
-from unicodedata import decomposition
 
 from agentpeft.envs.core.number_equality import is_same_number
+from agentpeft.envs.gsm8k.latex import write_plainly
+from agentpeft.envs.gsm8k.units import is_unit
 
 _MAX_NUMBER_CHARS = 4000
 _MAX_EXPONENT = 308
-_MAX_UNIT_CHARS = 80
 _MAX_STATEMENTS = 500
 
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_LOWERED = str.maketrans(f"⁻{_RAISED}", "-0123456789")
 _STRONG_MARKER = re.compile(r"####|\\(boxed)\s*\{")
-_PHRASE_MARKER = re.compile(r"\banswer\*{0,2}\s*(?:is\b|:|=)", re.IGNORECASE)
-_DECORATION = re.compile(r"(?:[a-z]\s?=)?[\s*$:=(\[{]*", re.IGNORECASE)
-_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_PHRASE_MARKER = re.compile(r"\banswer[*_]{0,3}\s*(?:is\b|:|=)", re.IGNORECASE)
+_START_OF_LINE = re.compile(r"(?:[ \t\r\n*:]|\$\$)*")
+_OPENING = r"[\s*_`'\"\u2018\u201c$:=(\[]*"
+_DECORATION = re.compile(rf"{_OPENING}(?:[a-z]\s?=)?{_OPENING}", re.IGNORECASE)
+_WHOLE = r"(?:[0-9]{1,3}(?:[,\u2009\u202f][0-9]{3})+(?![0-9])|[0-9]+)"
+_CURRENCY = r"(?:(?:US|CA|AU|NZ|HK|[ACRS])?\$|USD|EUR|GBP|CAD|AUD|INR|Rs\.?|[£€¥₹₩₽₱₦₫₺฿¢])\s?"
 _NUMBER = re.compile(
-    rf"""(?P<sign>[-+]?)[$£€¥₹]?(?P<sign2>-?)
+    rf"""(?P<sign>[-+]?)(?P<currency>{_CURRENCY})?(?P<sign2>[-+]?)
     (?:(?:(?P<whole>{_WHOLE})\s)?(?P<top>{_WHOLE})\s?/\s?(?P<bottom>{_WHOLE})
     |(?P<decimal>{_WHOLE}(?:\.[0-9]+)?|\.[0-9]+)
-     (?:e(?P<exponent>[-+]?[0-9]+)|\s?[x*]\s?10\^\{{?(?P<power>-?[0-9]+)\}}?)?
-     (?:\s(?P<scale>hundred|thousand|million|billion|trillion)\b)?)""",
+     (?:e(?P<exponent>[-+]?[0-9]+)|\s?[x*\u00d7]\s?10(?:\^(?P<power>-?[0-9]+)|(?P<raised>⁻?[{_RAISED}]+)))?
+     (?:[\s-]?(?P<scale>hundred|thousand|million|billion|trillion|dozen)s?\b
+     |(?P<suffix>(?-i:[kKMB]))(?!\w))?)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_SCALES = {"": 0, "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_HEADING = re.compile(r"[.):]\s+[^\W\d]")
-_SENTENCE_END = re.compile(r"[.!](?=\s|\Z)")
-_UNIT_PUNCTUATION = frozenset(" \t,%°º'\u2019\"/.()[]{}*$£€¥₹-")
-_UNIT_POWERS = frozenset("²³")
-_HEDGES = re.compile(
-    r"\b(?:or|and|not|between|either|maybe|perhaps|possibly|half|"
-    r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|"
-    r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|billion|trillion)\b",
-    re.IGNORECASE,
+_SCALES = {
+    **{"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "dozen": 12, "hundred": 100},
+    **{"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12},
+}
+_PLAIN_CHARS = str.maketrans(
+    {"\u2212": "-", "\u2044": "/", "⋅": "\u00d7", "·": "\u00d7", "℃": "°C", "℉": "°F", "}": ""}
 )
-
-_LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
-_LATEX_FRACTION = re.compile(r"([0-9]?)\\[dt]?frac\s*\{(-?[0-9]+)\}\s*\{([0-9]+)\}")
-_LATEX_SPACE = re.compile(r"\\[()\[\],!;: ]")
-_PLAIN_CHARS = str.maketrans({"\u2212": "-", "\u2044": "/", "\u00d7": "x"})
-_PLAIN_WORDS = {r"\times": "x", r"\cdot": "x", "{,}": ",", r"\$": "$", r"\%": "%"}
+"""Braces group in LaTeX, and a closing one parts nothing: `\\text{ m}^2`."""
+_SEPARATORS = re.compile("[,\u2009\u202f]")
+_SPACES = re.compile(r"[ \t\r\n{]+")
+_MILLIONS_OR_METRES = re.compile(r"\s?mm?(?![\w^/])", re.IGNORECASE)
+_HEADING = re.compile(r"[.):]\s+[^\W\d]")
+_SENTENCE_END = re.compile(
+    r"(?<!\bsq)(?<!\bRs)(?<!\.[A-Za-z])\.(?=\s)|(?<!\s)!(?=\s*\Z|\s+[^\W\d_a-z])"
+)
 
 
 class NoAnswer(StrEnum):
@@ -70,7 +77,7 @@ def find_final_answer(text: str) -> Fraction | NoAnswer:
     >>> find_final_answer("The answer is 41 or 42.")
     <NoAnswer.UNCLEAR: 'unclear'>
     """
-    text = _without_latex(text)
+    text = write_plainly(text)
     for segments in (_strong_segments(text), _phrase_segments(text)):
         values = set()
         for count, segment in enumerate(segments):
@@ -86,7 +93,7 @@ def find_final_answer(text: str) -> Fraction | NoAnswer:
 
 def parse_number(text: str) -> Fraction | None:
     """Returns the value of a text that is one number with at most a unit, else None."""
-    value = _read_statement(_without_latex(text))
+    value = _read_statement(write_plainly(text))
     return value if isinstance(value, Fraction) else None
 
 
@@ -108,16 +115,6 @@ def is_correct(text: str, gold: str) -> bool:
         raise ValueError(f"gold must be a number, got {gold!r:.80}")
     answer = find_final_answer(text)
     return isinstance(answer, Fraction) and is_gold_number(answer, expected)
-
-
-def _without_latex(text: str) -> str:
-    text = text.translate(_PLAIN_CHARS)
-    if "\\" not in text and "{,}" not in text:
-        return text
-    for old, new in _PLAIN_WORDS.items():
-        text = text.replace(old, new)
-    text = _LATEX_TEXT.sub(r" \1 ", _LATEX_SPACE.sub("", text))
-    return _LATEX_FRACTION.sub(lambda m: f"{m[1]}{' ' if m[1] else ''}{m[2]}/{m[3]}", text)
 
 
 def _strong_segments(text: str) -> Iterator[str]:
@@ -143,7 +140,8 @@ def _split(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str],
 
 
 def _first_line(segment: str) -> str:
-    return segment.lstrip(" \t\r\n*:$").partition("\n")[0]
+    start = _START_OF_LINE.match(segment)
+    return segment[start.end() if start else 0 :].partition("\n")[0]
 
 
 def _inside_braces(segment: str) -> str:
@@ -156,51 +154,36 @@ def _inside_braces(segment: str) -> str:
 
 
 def _read_statement(segment: str) -> Fraction | NoAnswer:
+    segment = _SPACES.sub(" ", segment.translate(_PLAIN_CHARS))
     decoration = _DECORATION.match(segment)
-    number = _NUMBER.match(segment, decoration.end() if decoration else 0)
+    before = decoration[0] if decoration else ""
+    number = _NUMBER.match(segment, len(before))
     if number is None:
         return NoAnswer.MISSING
-    tail = segment[number.end() :]
-    if _HEADING.match(tail):
+    heading = _HEADING.match(segment, number.end())
+    if heading and not (heading[0][0] == ")" and "(" in before):
         return NoAnswer.MISSING
+    has_currency = number["currency"] or ("$" in before and "$" not in segment[number.end() :])
+    if has_currency and _MILLIONS_OR_METRES.match(segment, number.end()):
+        return NoAnswer.UNCLEAR
     value = _to_fraction(number)
-    return value if value is not None and _is_unit(tail.strip()) else NoAnswer.UNCLEAR
-
-
-def _is_unit(tail: str) -> bool:
-    """Returns whether what follows a number, behind any space, leaves its value as it is.
-
-    Powers belong to a letter's unit: `4 m²`, but `4²` is another number.
-    """
-    if len(tail) > _MAX_UNIT_CHARS or _HEDGES.search(tail):
-        return False
-    return all(
-        char in _UNIT_PUNCTUATION
-        or _is_word_letter(char)
-        or (char in _UNIT_POWERS and _is_word_letter(before))
-        for before, char in zip(" " + tail, tail, strict=False)
-    )
-
-
-def _is_word_letter(char: str) -> bool:
-    """Returns whether a character is a letter, and neither a numeral, raised, lowered nor pi."""
-    is_part_of_number = char.isnumeric() or decomposition(char).startswith("<su") or char in "πΠ"
-    return char.isalpha() and not is_part_of_number
+    return value if value is not None and is_unit(segment, number.end()) else NoAnswer.UNCLEAR
 
 
 def _to_fraction(number: re.Match[str]) -> Fraction | None:
     """Returns the number's value; None where it is too long, or a fraction of zero."""
-    if len(number[0]) > _MAX_NUMBER_CHARS:
+    if len(number[0]) > _MAX_NUMBER_CHARS or (number["sign"] and number["sign2"]):
         return None
-    part = {name: (text or "").replace(",", "") for name, text in number.groupdict().items()}
+    part = {name: _SEPARATORS.sub("", text or "") for name, text in number.groupdict().items()}
     if part["top"]:
         if int(part["bottom"]) == 0:
             return None
         value = int(part["whole"] or 0) + Fraction(int(part["top"]), int(part["bottom"]))
     else:
-        exponent = int(part["exponent"] or part["power"] or 0)
-        scale = _SCALES.get(part["scale"].lower())
-        if scale is None or abs(exponent + scale) > _MAX_EXPONENT:
+        raised = part["raised"].translate(_LOWERED)
+        exponent = int(part["exponent"] or part["power"] or raised or 0)
+        scale = _SCALES.get(part["scale"].lower() or part["suffix"])
+        if scale is None or abs(exponent) > _MAX_EXPONENT:
             return None
-        value = Fraction(part["decimal"]) * Fraction(10) ** (exponent + scale)
-    return -value if part["sign"] == "-" or part["sign2"] else value
+        value = Fraction(part["decimal"]) * Fraction(10) ** exponent * scale
+    return -value if "-" in (part["sign"], part["sign2"]) else value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.gsm8k.answers import parse_number
+from agentpeft.envs.gsm8k.answers import is_correct, parse_number
 from agentpeft.envs.tasks.hub import load_hub_rows
 from agentpeft.envs.tasks.records import Record
 from agentpeft.envs.tasks.taskset import Task, Taskset
@@ -36,6 +36,8 @@ def parse_gsm8k(record: Record, source: str) -> GSM8KTask:
         raise record.error("answer", "has no '#### N' with the final answer")
     if parse_number(answer) is None:
         raise record.error("answer", f"must end in a number after '####', got {answer!r:.60}")
+    if not is_correct(solution, answer):
+        raise record.error("answer", f"states another final answer than its last, {answer!r:.60}")
     if not question.strip():
         raise record.error("question", "is empty")
     return make_task(f"{source}#{record.key}", question, steps, answer.strip())
