@@ -54,8 +54,8 @@ def shown(value: object) -> str:
     """Returns a value as messages cite it: on one line, at most 60 characters of it."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
-        text = f"an {type(value).__name__} with too many digits to show"
+    except (ValueError, RecursionError):  # an integer of over 4,300 digits, or deep nesting
+        text = f"an {type(value).__name__} that cannot be shown"
     return " ".join(text.split())[:60]
 
 

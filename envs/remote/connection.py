@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 
 from gymnasium.error import ResetNeeded
 
-from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.envs.core.errors import (
+    DataError,
+    EnvFault,
+    SettingsError,
+    UnknownTaskError,
+    shown,
+)
 from agentpeft.envs.remote.links import Links, SharedSession
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 }
 _UNKNOWN = f"{HTTPStatus.NOT_FOUND}: "
 """How the end of a shared connection's session begins, where there is no such environment."""
+_MAX_MESSAGE_CHARS = 500
 _LOCAL = {"127.0.0.1", "::1", "localhost"}
 _GOODBYE = json.dumps({"type": "close"})
 
@@ -128,18 +135,19 @@ class Connection:
         try:
             answer = json.loads(text)
             kind, data = answer["type"], answer["data"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             self.close()
             raise EnvFault(f"the server answered {text[:60]!r}, no OpenEnv message") from error
         if kind == "observation" and isinstance(data, dict):
             return data
-        message = str(data.get("message")) if isinstance(data, dict) else str(data)
+        message = str(data.get("message")) if isinstance(data, dict) else shown(data)
+        message = message[:_MAX_MESSAGE_CHARS]
         name, _, rest = message.partition(": ")
         if name in _ERRORS:
             raise _ERRORS[name](rest)
         if name == EnvFault.__name__:
             raise EnvFault(f"on the server: {rest}")
-        raise RemoteError(f"on the server: {message[:500]}")
+        raise RemoteError(f"on the server: {message}")
 
 
 def _connect(

@@ -19,10 +19,12 @@ from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import name_of
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
 from agentpeft.envs.remote.links import Links, sharing_links
-from agentpeft.envs.remote.messages import PROTOCOL, to_utf8
+from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward, to_utf8
 from agentpeft.envs.remote.servers import Servers, Urls
 from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
 from agentpeft.envs.tasks.taskset import Task, TaskSource
+
+_MAX_LEVELS = 1000
 
 
 class RemoteEnv(TextEnv[Task]):
@@ -92,7 +94,12 @@ class RemoteEnv(TextEnv[Task]):
         connection = self._open()
         with ExitStack() as on_error:
             on_error.callback(connection.close)
-            name = self._description["tasks_name"]
+            name = self._description.get("tasks_name")
+            if name is not None:
+                name = read_field(self._description, "tasks_name", str)
+            self._num_levels = read_field(self._description, "num_levels", int)
+            if not 0 <= self._num_levels <= _MAX_LEVELS:
+                raise EnvFault(f"the server answered with {shown(self._num_levels)} levels")
             source = RemoteTasks(self._ask) if name is None else RemoteTaskset(self._ask, name)
             super().__init__(source, self._episode_options(render_mode))
             on_error.pop_all()
@@ -106,12 +113,12 @@ class RemoteEnv(TextEnv[Task]):
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
         """The tasks of each level, if the difficulty adapts on the server."""
-        return [RemoteTasks(self._ask, level) for level in range(self._description["num_levels"])]
+        return [RemoteTasks(self._ask, level) for level in range(self._num_levels)]
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
         """Returns how a perfect agent acts. Raises: SettingsError where the server does not say."""
         answer = self._ask("oracle", task_id=task.task_id, content=content_of(task))
-        return [str(action) for action in answer["actions"]]
+        return [str(action) for action in read_field(answer, "actions", list)]
 
     def _begin(self, task: Task) -> str:
         wanted = {"task_id": task.task_id, "content": content_of(task), "info": True}
@@ -126,12 +133,13 @@ class RemoteEnv(TextEnv[Task]):
 
     def _act(self, action: str) -> Turn:
         data = self._episode_connection().ask("step", {"text": to_utf8(action)})
+        info = read_field(read_field(data, "metadata", dict), "info", dict)
+        is_valid_action = read_field(info, "is_valid_action", bool)
         try:
-            info = data["metadata"]["info"]
-            outcome, is_valid_action = Outcome(info["outcome"]), bool(info["is_valid_action"])
-            return Turn(_read_text(data), outcome, float(data["reward"]), is_valid_action)
-        except (KeyError, TypeError, ValueError) as error:
-            raise EnvFault(f"the server answered {shown(data)}, no step's result") from error
+            outcome = Outcome(read_field(info, "outcome", str))
+        except ValueError as error:
+            raise EnvFault(f"the server answered {shown(info)}, no known outcome") from error
+        return Turn(_read_text(data), outcome, read_reward(data), is_valid_action)
 
     def _release(self) -> None:
         if self._connection is not None:
@@ -156,7 +164,7 @@ class RemoteEnv(TextEnv[Task]):
         with self._lock:
             arguments = {"outcome": episode.outcome}
             answer = self._episode_connection().question("final_reward", arguments)
-        return float(answer["reward"])
+        return read_reward(answer)
 
     def _episode_connection(self) -> Connection:
         """Returns the session that the episode began in. Raises: EnvFault where it is over."""

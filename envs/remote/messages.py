@@ -1,13 +1,15 @@
 """What client and server of a remote environment agree on beside OpenEnv's protocol."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from agentpeft.envs.core.errors import SettingsError, shown
+from agentpeft.envs.core.errors import EnvFault, SettingsError, is_number, shown
 from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.envs.tasks.taskset import Task
+
+T = TypeVar("T")
 
 PROTOCOL = 1
 """Grows where an older client or server would misunderstand the other."""
@@ -21,6 +23,22 @@ def hash_of(task: Task) -> str:
 def to_utf8(text: str) -> str:
     """Returns a text as it can be sent: half a surrogate pair, as of a file's name, becomes `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_field(answer: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """Returns a field of a server's answer. Raises: EnvFault where it is missing or no `kind`."""
+    value = answer.get(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise EnvFault(f"the server answered {shown(answer)}, without {kind.__name__} {name!r}")
+    return value
+
+
+def read_reward(answer: Mapping[str, Any]) -> float:
+    """Returns the reward of a server's answer. Raises: EnvFault unless it is a finite number."""
+    reward = answer.get("reward")
+    if not is_number(reward):
+        raise EnvFault(f"the server answered {shown(answer)}, whose reward is no finite number")
+    return float(reward)  # type: ignore[arg-type]  # a number, as was just checked
 
 
 def write_random_state(rng: np.random.Generator) -> dict[str, Any]:

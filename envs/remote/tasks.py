@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from agentpeft.envs.core.errors import EnvFault
-from agentpeft.envs.remote.messages import hash_of, read_random_state, write_random_state
+from agentpeft.envs.core.errors import EnvFault, SettingsError, shown
+from agentpeft.envs.remote.messages import (
+    hash_of,
+    read_field,
+    read_random_state,
+    write_random_state,
+)
 from agentpeft.envs.tasks.taskset import Task, Taskset
 
 Ask = Callable[..., dict[str, Any]]
@@ -22,12 +27,16 @@ class RemoteTask(Task):
     content: str
 
     @classmethod
-    def of(cls, answer: dict[str, Any]) -> "RemoteTask":
+    def of(cls, answer: object) -> "RemoteTask":
         """Returns the task of a server's answer. Raises: EnvFault if that is none."""
-        try:
-            return cls(**{**answer, "skills": tuple(answer["skills"])})
-        except (KeyError, TypeError) as error:
-            raise EnvFault(f"the server told of no task: {answer!r:.60}") from error
+        if not isinstance(answer, dict):
+            raise EnvFault(f"the server told of no task: {shown(answer)}")
+        return cls(
+            task_id=read_field(answer, "task_id", str),
+            instruction=read_field(answer, "instruction", str),
+            skills=tuple(map(str, read_field(answer, "skills", list))),
+            content=read_field(answer, "content", str),
+        )
 
 
 class RemoteTasks:
@@ -40,12 +49,16 @@ class RemoteTasks:
     def draw(self, rng: np.random.Generator) -> RemoteTask:
         """Returns the task that the server's own source draws with `rng`. Raises: EnvFault."""
         answer = self._ask("draw", random_state=write_random_state(rng), level=self._level)
-        rng.bit_generator.state = read_random_state(answer["random_state"]).bit_generator.state
-        return RemoteTask.of(answer["task"])
+        try:
+            state = read_random_state(read_field(answer, "random_state", dict))
+        except SettingsError as error:
+            raise EnvFault(f"the server answered with {error}") from error
+        rng.bit_generator.state = state.bit_generator.state
+        return RemoteTask.of(answer.get("task"))
 
     def get(self, task_id: str) -> RemoteTask:
         """Returns the task of that id. Raises: UnknownTaskError, EnvFault."""
-        return RemoteTask.of(self._ask("task", task_id=task_id)["task"])
+        return RemoteTask.of(self._ask("task", task_id=task_id).get("task"))
 
 
 class RemoteTaskset(Taskset[RemoteTask]):
@@ -57,7 +70,7 @@ class RemoteTaskset(Taskset[RemoteTask]):
 
     @cached_property
     def _tasks(self) -> tuple[RemoteTask, ...]:  # type: ignore[override]
-        return tuple(map(RemoteTask.of, self._ask("tasks")["tasks"]))
+        return tuple(map(RemoteTask.of, read_field(self._ask("tasks"), "tasks", list)))
 
     @cached_property
     def _by_id(self) -> dict[str, RemoteTask]:  # type: ignore[override]

@@ -5,6 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI, Request
+from fastapi.exception_handlers import (
+    http_exception_handler,
+    request_validation_exception_handler,
+)
+from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -18,6 +23,7 @@ from agentpeft.launch.serving.metrics import ServerMetrics
 from agentpeft.launch.serving.openenv_types import HTTPEnvServer, State, TextAction, TextObservation
 from agentpeft.launch.serving.patient_threads import PatientThreads
 from agentpeft.launch.serving.play_socket import PlaySocket
+from agentpeft.launch.serving.played_session import MAX_INVALID_CHARS, cut
 from agentpeft.launch.serving.session import ServedEnvironment, ServedError, TextSession
 
 _PAGE = Path(__file__).parent / "page" / "index.html"
@@ -78,11 +84,27 @@ def _make_one(served: ServedEnvironment, limits: Limits, socket: PlaySocket) -> 
     ]
     app.add_exception_handler(ServedError, _tell_error)
     app.add_exception_handler(ValidationError, _tell_error)
+    app.add_exception_handler(HTTPException, _tell_shortly)
+    app.add_exception_handler(RequestValidationError, _tell_shortly)
     return app
 
 
 def _tell_error(_: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": " ".join(str(error).split())}, status_code=409)
+    return JSONResponse({"detail": cut(" ".join(str(error).split()))}, status_code=409)
+
+
+async def _tell_shortly(request: Request, error: Exception) -> Response:
+    """Answers as FastAPI does, which repeats what was sent, unless that is long."""
+    if isinstance(error, RequestValidationError):
+        answer: Response = await request_validation_exception_handler(request, error)
+    elif isinstance(error, HTTPException):
+        answer = await http_exception_handler(request, error)
+    else:
+        return _tell_error(request, error)
+    if len(answer.body) <= MAX_INVALID_CHARS:
+        return answer
+    text = cut(bytes(answer.body).decode())
+    return JSONResponse({"detail": text}, status_code=answer.status_code)
 
 
 async def _refuse_unknown(websocket: WebSocket, names: Sequence[str]) -> None:

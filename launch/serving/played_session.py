@@ -39,6 +39,9 @@ from agentpeft.launch.serving.session import ServedEnvironment, ServedError, Tex
 
 T = TypeVar("T")
 
+_MAX_ERROR_CHARS = 500
+MAX_INVALID_CHARS = 4000
+
 
 class PlayedSession:
     """A session, whose environment is called in threads, one call at a time."""
@@ -176,9 +179,14 @@ def accept(request_id: str | int | None, result: dict[str, Any]) -> dict[str, An
     return answer
 
 
+def cut(text: str) -> str:
+    """Returns a text of an error, which may repeat what the client sent, at no great length."""
+    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
+
+
 def refuse(request_id: str | int | None, code: JsonRpcErrorCode, text: str) -> dict[str, Any]:
     """Returns why a request is not answered, in JSON-RPC."""
-    error = JsonRpcResponse.error_response(code, text, request_id=request_id)
+    error = JsonRpcResponse.error_response(code, cut(text), request_id=request_id)
     answer: dict[str, Any] = error.model_dump()
     return answer
 
@@ -194,13 +202,18 @@ def _show(observation: Observation) -> str:
 
 def tell(code: WSErrorCode, text: str) -> str:
     """Returns the message of an error."""
-    return json.dumps({"type": "error", "data": {"message": text, "code": code}})
+    return json.dumps({"type": "error", "data": {"message": cut(text), "code": code}})
 
 
-def _tell_invalid(error: ValidationError, repeats_input: bool = True) -> str:
-    errors = error.errors(include_input=repeats_input)
-    data = {"message": "Invalid message", "code": WSErrorCode.VALIDATION_ERROR, "errors": errors}
-    try:
-        return str(WSErrorResponse(data=data).model_dump_json())
-    except PydanticSerializationError:  # half of a character, which cannot be repeated as it is
-        return _tell_invalid(error, repeats_input=False)
+def _tell_invalid(error: ValidationError) -> str:
+    """Returns the message of an error, with what was sent where that is short enough."""
+    data = {"message": "Invalid message", "code": WSErrorCode.VALIDATION_ERROR}
+    for repeats_input in (True, False):
+        errors = error.errors(include_input=repeats_input)
+        try:
+            text = str(WSErrorResponse(data={**data, "errors": errors}).model_dump_json())
+        except PydanticSerializationError:  # half of a character, which cannot be repeated as it is
+            continue
+        if len(text) <= MAX_INVALID_CHARS:
+            return text
+    return tell(WSErrorCode.VALIDATION_ERROR, str(error))  # a field's name is too long itself

@@ -216,3 +216,36 @@ def test_environments_whose_steps_wait_are_begun_side_by_side_too():
     served.has_waiting_steps = True  # the server has made one at its start
     assert TextSession(served).has_waiting_steps
     assert not TextSession(serve("AgentPEFT/DBBench-v0")).has_waiting_steps
+
+
+LONG = "a" * 300_000
+LONG_MESSAGES = [
+    {"type": LONG},
+    {"type": [LONG]},
+    {"type": "reset", LONG: 1},
+    *({"type": "reset", "data": data} for data in ({LONG: 1}, {"seed": LONG}, {"task_id": LONG})),
+    {"type": "reset", "data": {"env_kwargs": {LONG: 1}}},
+    {"type": "reset", "data": {"env_kwargs": {"num_digits": LONG}}},
+    *({"type": "step", "data": data} for data in ({"text": [LONG]}, {"text": "1", LONG: 1})),
+    {"type": "step", "data": {"text": "1", "metadata": {"ask": LONG}}},
+    {"type": "mcp", "data": {"jsonrpc": "2.0", "id": 1, "method": LONG}},
+]
+LONG_REQUESTS = [
+    ("/step", {"action": LONG}),
+    ("/step", {"action": {"text": "1", LONG: 1}}),
+    ("/reset", {"seed": LONG}),
+    ("/reset", {LONG: 1}),
+    ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": LONG}),
+]
+
+
+@pytest.mark.parametrize("message", LONG_MESSAGES, ids=range(len(LONG_MESSAGES)))
+def test_no_error_repeats_a_long_message(message, ours):
+    [answer] = talk(ours, [message])
+    assert answer["type"] in ("error", "mcp") and len(json.dumps(answer)) < 5000
+
+
+@pytest.mark.parametrize(("path", "body"), LONG_REQUESTS, ids=range(len(LONG_REQUESTS)))
+def test_no_error_repeats_a_long_request(path, body, ours):
+    answer = ours.post(path, json=body, headers={"host": "localhost"})
+    assert len(answer.content) < 5000
