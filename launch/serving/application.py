@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import (
@@ -95,12 +96,11 @@ def _tell_error(_: Request, error: Exception) -> Response:
 
 async def _tell_shortly(request: Request, error: Exception) -> Response:
     """Answers as FastAPI does, which repeats what was sent, unless that is long."""
+    answer: Response
     if isinstance(error, RequestValidationError):
-        answer: Response = await request_validation_exception_handler(request, error)
-    elif isinstance(error, HTTPException):
-        answer = await http_exception_handler(request, error)
+        answer = await request_validation_exception_handler(request, error)
     else:
-        return _tell_error(request, error)
+        answer = await http_exception_handler(request, cast(HTTPException, error))
     if len(answer.body) <= MAX_INVALID_CHARS:
         return answer
     text = cut(bytes(answer.body).decode())

@@ -1,3 +1,4 @@
+from contextlib import closing
 from decimal import Decimal
 
 import pytest
@@ -199,3 +200,52 @@ def test_lab_md5_joins_20_bit_row_hashes():
     assert compute_lab_md5([("Bo", None), ("Ada", 3)]) == "98aa75580ce11780181dd443c541b72c"
     assert compute_lab_md5([]) == "None"
     assert compute_lab_md5([(Decimal("1.50"),)]) != compute_lab_md5([(Decimal("1.5"),)])
+
+
+WEIGHTS = Table(
+    "w",
+    (Column("id", "INT"), Column("x", "DOUBLE"), Column("y", "INT")),
+    ((1, 0.1, 0), (2, 1000.0, 0), (3, 0.0, 0)),
+)
+
+
+def is_right_change(database, gold, sql, table=WEIGHTS):
+    task = DBBenchTask(task_id=gold, instruction="!", tables=(table,), is_write=True, gold_sql=gold)
+    with closing(database.open(task.tables)) as session:
+        assert session.execute(sql).error is None
+        return Grader(database).is_right_state(task, session)
+
+
+SMALL_CHANGES = [
+    "UPDATE w SET x = x * (1 + 5e-10)",
+    "UPDATE w SET x = x + 5e-14",
+    "UPDATE w SET x = x + 5e-14 WHERE id = 1",
+    "UPDATE w SET x = 1e-13 WHERE id = 3",
+    "UPDATE w SET x = x - 1e-10, y = 1 WHERE id = 2",
+]
+
+
+@pytest.mark.parametrize("gold", SMALL_CHANGES)
+def test_a_double_that_the_gold_changes_must_be_changed(database, gold):
+    assert is_right_change(database, gold, gold)
+    for sql in (
+        "SELECT 1",
+        "UPDATE w SET y = 1 WHERE id = 2",
+        "UPDATE w SET y = 0",
+        "UPDATE w SET x = x * (1 + 1e-15)",
+    ):
+        assert not is_right_change(database, gold, sql), sql
+
+
+@pytest.mark.parametrize(
+    ("gold", "sql"),
+    [
+        ("UPDATE w SET x = 0.1 + 0.2 WHERE id = 1", "UPDATE w SET x = 0.3 WHERE id = 1"),
+        ("UPDATE w SET x = x + 0.2", "UPDATE w SET x = 0.2 + x"),
+        ("UPDATE w SET x = x * 3", "UPDATE w SET x = x + x + x"),
+        ("UPDATE w SET x = 1000.0 + 1e-13 WHERE id = 1", "UPDATE w SET x = 1000 WHERE id = 1"),
+        ("INSERT INTO w VALUES (4, 0.1e0 + 0.2e0, 1)", "INSERT INTO w VALUES (4, 0.3, 1)"),
+    ],
+)
+def test_a_double_may_differ_in_its_last_bits_where_it_was_computed(database, gold, sql):
+    assert is_right_change(database, gold, sql)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentpeft.envs.db_bench.grading.answers import parse_answer
 from agentpeft.envs.db_bench.grading.matching import (
     is_same_row,
     is_same_stored_row,
@@ -112,3 +113,22 @@ def test_twenty_thousand_quoted_numbers_are_paired_at_once():
     gold = [(f"n{number}", number / 7) for number in range(20_000)]
     assert is_sub_bag([(name, str(number)) for name, number in reversed(gold)], gold)
     assert not is_sub_bag([(name, str(number + 1)) for name, number in gold], gold)
+
+
+NAMES = ["1e2", "1E2", "007", "+7", "1e0", "00", "-07", "1.", ".5", "12e3", "0e0"]
+
+
+@pytest.mark.parametrize("gold", NAMES)
+def test_a_text_that_only_may_be_a_number_is_compared_as_text(gold):
+    number = Decimal(gold)
+    for answer in (number, float(number), f"{number:f}", f"{number + 0:f}".lstrip("+")):
+        assert answer == gold or not is_same_value(answer, gold), answer
+    assert is_same_value(gold, gold) and is_same_value(gold, number)
+
+
+@pytest.mark.parametrize("gold", NAMES)
+def test_such_a_text_may_be_answered_without_quotes(gold):
+    for text in (f"[('a', {gold})]", f"[('a', '{gold}')]"):
+        assert is_sub_bag(parse_answer(text, 2), [("a", gold)])
+        assert is_sub_bag(parse_answer(text, 2), [("a", Decimal(gold))])
+    assert not is_sub_bag(parse_answer(f"[('a', {Decimal(gold):f})]", 2), [("a", gold)])

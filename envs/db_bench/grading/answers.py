@@ -20,8 +20,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?\Z")
-_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<decimals>\.[0-9]+)?\Z")
 _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
     re.DOTALL,
@@ -158,9 +157,10 @@ def _unescape(match: re.Match[str]) -> str:
 def _bare_value(token: str) -> Value:
     if token in ("None", "NULL", "null"):
         return None
-    if len(token) <= 100 and _NUMBER.match(token):
-        return int(token) if _INTEGER.match(token) else Decimal(token)
-    return token
+    number = _NUMBER.match(token) if len(token) <= 100 else None
+    if number is None:  # `1e2` and `007` stay as written: whether they are numbers, the gold tells
+        return token
+    return Decimal(token) if number["decimals"] else int(token)
 
 
 def _call_value(name: str, arguments: list[Literal]) -> Value:
@@ -173,7 +173,7 @@ def _call_value(name: str, arguments: list[Literal]) -> Value:
     try:
         if kind == "timedelta":
             return timedelta(**_keywords(arguments))
-        numbers = [argument for argument in arguments if isinstance(argument, int)]
+        numbers = [int(text) for text in map(str, arguments) if text.isascii() and text.isdigit()]
         if len(numbers) < len(arguments):
             raise _UnreadableError
         return date(*numbers) if kind == "date" else datetime(*numbers)  # type: ignore[arg-type]

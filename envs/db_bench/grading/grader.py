@@ -16,14 +16,15 @@ from agentpeft.envs.db_bench.backends.protocol import (
     DatabaseSession,
     Row,
     StatementResult,
+    Table,
     TableContents,
     UnreadableTable,
 )
 from agentpeft.envs.db_bench.grading.answers import parse_answer
 from agentpeft.envs.db_bench.grading.gold import GoldRows, compute_choices
 from agentpeft.envs.db_bench.grading.matching import (
+    ChangedRows,
     is_same_sequence,
-    is_same_stored_row,
     is_sub_bag,
 )
 from agentpeft.envs.db_bench.grading.partial_credit import share_of_changes, share_of_rows
@@ -78,9 +79,40 @@ class Grader:
         Raises: DataError, EnvFault.
         """
         return all(
-            _is_same_table(session.read_table(table.name, _count_rows(gold) + 1), gold)
+            self._is_same_table(
+                task, table, session.read_table(table.name, _count_rows(gold) + 1), gold
+            )
             for table, gold in zip(task.tables, self._gold_contents(task), strict=True)
         )
+
+    def _is_same_table(
+        self,
+        task: DBBenchTask,
+        table: Table,
+        contents: TableContents | UnreadableTable | None,
+        gold: TableContents | None,
+    ) -> bool:
+        if contents is None or gold is None:
+            return contents is gold
+        if isinstance(contents, UnreadableTable):
+            return False
+        if [name.lower() for name in contents.columns] != [name.lower() for name in gold.columns]:
+            return False
+        if len(contents.rows) != len(gold.rows):
+            return False
+
+        def read_start() -> TableContents | None:
+            [start] = self._read_start(task.tables, [table])
+            return start if isinstance(start, TableContents) else None
+
+        return is_sub_bag(contents.rows, gold.rows, ChangedRows(gold, read_start).is_same)
+
+    def _read_start(
+        self, tables: Sequence[Table], wanted: Sequence[Table]
+    ) -> list[TableContents | UnreadableTable | None]:
+        """Returns some of a task's tables as an episode begins with them. Raises: EnvFault."""
+        with closing(self._database.open(tables)) as untouched:
+            return [untouched.read_table(table.name) for table in wanted]
 
     def answer_share(self, task: DBBenchTask, text: str) -> float:
         """Returns which share of a wrong answer's rows is right. Raises: DataError, EnvFault."""
@@ -94,8 +126,7 @@ class Grader:
         Raises: DataError, EnvFault.
         """
         gold = self._gold_contents(task)
-        with closing(self._database.open(task.tables)) as untouched:
-            before = [untouched.read_table(table.name) for table in task.tables]
+        before = self._read_start(task.tables, task.tables)
         longest = max(_count_rows(table) for table in (*before, *gold))
         after = [session.read_table(table.name, 2 * longest + 1) for table in task.tables]
         return share_of_changes(before, after, gold)
@@ -168,20 +199,6 @@ class Grader:
 
 def _count_rows(contents: TableContents | UnreadableTable | None) -> int:
     return len(contents.rows) if isinstance(contents, TableContents) else 0
-
-
-def _is_same_table(
-    contents: TableContents | UnreadableTable | None, gold: TableContents | None
-) -> bool:
-    if contents is None or gold is None:
-        return contents is gold
-    if isinstance(contents, UnreadableTable):
-        return False
-    if [name.lower() for name in contents.columns] != [name.lower() for name in gold.columns]:
-        return False
-    if len(contents.rows) != len(gold.rows):
-        return False
-    return is_sub_bag(contents.rows, gold.rows, is_same_stored_row)
 
 
 def compute_lab_md5(rows: Sequence[Row]) -> str:

@@ -2,20 +2,24 @@
 
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
 from agentpeft.envs.core.number_equality import is_same_written_number
-from agentpeft.envs.db_bench.backends.protocol import Row, Value
+from agentpeft.envs.db_bench.backends.protocol import Row, TableContents, Value
 
 _STORED_TOLERANCE = 1e-9
 _STORED_ZERO_TOLERANCE = 1e-12
 _LARGE = 1e300
 """Numbers beyond it count as near each other, since no float is beside an infinite one."""
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][-+]?[0-9]{1,3})?\Z")
+_NUMBER = re.compile(
+    r"[-+]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})(?:[eE][-+]?[0-9]{1,3})?\Z"
+)
+_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?\Z")
+"""A text that is surely a number: `1e2`, `007` and `+7` may be names."""
 
 
 def is_same_value(answer: Value, gold: Value) -> bool:
@@ -23,7 +27,7 @@ def is_same_value(answer: Value, gold: Value) -> bool:
 
     Numbers agree by the rule of `number_equality`; a value of MySQL's types is written as it
     prints, so that an average `5.0000` is a decimal. A quoted number equals the number; a date
-    equals its text. Other text is compared exactly. NULL equals only NULL.
+    equals its text. Other text is compared exactly, `1e2` and `007` too. NULL equals only NULL.
 
     >>> is_same_value("3.14159", Decimal("3.142"))
     True
@@ -54,6 +58,10 @@ def _plain(value: Value) -> int | float | Decimal | str | bytes | None:
 
 def _is_same_number(answer: Value, gold: Value) -> bool:
     answer_text, gold_text = _number_text(answer), _number_text(gold)
+    if isinstance(gold, str) and not _PLAIN_NUMBER.match(gold):
+        return False
+    if isinstance(gold, str) and isinstance(answer, str) and not _PLAIN_NUMBER.match(answer):
+        return False
     if answer_text is None or gold_text is None:
         return False
     return is_same_written_number(answer_text, gold_text)
@@ -90,6 +98,48 @@ def _is_same_stored_value(value: Value, gold: Value) -> bool:
         slack = _STORED_TOLERANCE * abs(gold) or _STORED_ZERO_TOLERANCE
         return value == gold or abs(value - gold) <= slack
     return value == gold
+
+
+class ChangedRows:
+    """Whether stored rows are equal, where the gold solution has changed some of them.
+
+    A number that is nearer to one that the gold solution has replaced than to the gold number has
+    not been changed, however small the change is.
+    """
+
+    def __init__(self, gold: TableContents, read_start: Callable[[], TableContents | None]) -> None:
+        """`read_start` gives the table before the change; it is called where numbers are near."""
+        self._gold, self._read_start = gold, read_start
+
+    def is_same(self, row: Row, gold: Row) -> bool:
+        """Returns whether a row, in the gold table's columns, is the gold row."""
+        return is_same_stored_row(row, gold) and not any(
+            value != gold_value and self._is_left(column, value, gold_value)
+            for column, (value, gold_value) in enumerate(zip(row, gold, strict=True))
+        )
+
+    def _is_left(self, column: int, value: Value, gold: Value) -> bool:
+        if not isinstance(value, float) or not isinstance(gold, float):
+            return False
+        replaced = self._replaced[column]
+        place = bisect_left(replaced, value)
+        near = replaced[max(place - 1, 0) : place + 1]
+        return any(abs(value - old) < abs(value - gold) for old in near)
+
+    @cached_property
+    def _replaced(self) -> list[list[float]]:
+        """The numbers of each gold column in the rows that the gold solution has not left."""
+        start = self._read_start()
+        if start is None:
+            return [[] for _ in self._gold.columns]
+        names = [name.lower() for name in start.columns]
+        rows = list((Counter(start.rows) - Counter(self._gold.rows)).elements())
+        columns: list[list[float]] = []
+        for name in map(str.lower, self._gold.columns):
+            place = names.index(name) if name in names else None
+            values = [] if place is None else [row[place] for row in rows]
+            columns.append(sorted(float(v) for v in values if isinstance(v, float | int | Decimal)))
+        return columns
 
 
 def is_sub_bag(

@@ -73,7 +73,7 @@ def read_accounts(files: FrozenFiles) -> Accounts:
 
 def _lines(files: FrozenFiles, name: str, width: int) -> list[list[str]]:
     data = files.read(f"/etc/{name}", _MAX_BYTES) or b""
-    rows = (line.split(":") for line in data.decode("utf-8", "replace").split("\n"))
+    rows = (line.split(":") for line in data.decode("utf-8", "surrogateescape").split("\n"))
     return [row for row in rows if len(row) == width]
 
 

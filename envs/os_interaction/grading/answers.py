@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from agentpeft.envs.core.errors import DataError
+from agentpeft.envs.core.linear_patterns import compile_linear
 from agentpeft.envs.core.number_equality import is_same_written_number
 
 AnswerKind = Literal["text", "number", "names", "size", "regex"]
@@ -16,6 +16,11 @@ _NUMBER = re.compile(
     r"[-+]?(?=\.?[0-9])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,300})?(?:\.[0-9]{0,300})?"
     r"(?:[eE][-+]?[0-9]{1,2})?"
 )
+_PLAIN_NUMBER = re.compile(
+    r"[-+]?(?:0|[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,300})?(?:(?<=[0-9])|(?=\.))"
+    r"(?:\.[0-9]{1,300})?"
+)
+"""A number that is surely one: `1e2` and `007` may be names."""
 _SIZE = re.compile(
     r"([0-9]{1,30}(?:\.([0-9]{1,30}))?)\s*(?:bytes?|([KMGT]?)(i?)(B?))",
     re.ASCII | re.IGNORECASE,
@@ -28,21 +33,19 @@ class ExpectedAnswer:
     """An answer's value and how it is compared.
 
     "text": equal but for space around it and a pair of quotes; two numbers by the rule of
-    `number_equality`. "number": the same, where the expected text must be a number. "names": the
-    same names, parted by space, commas or semicolons, in any order. "size": bytes, which are exact,
-    or as du rounds them (`4.0K`). "regex": the pattern is found in the answer.
+    `number_equality`, where the expected one is written plainly, not as `1e2` or `007`. "number":
+    the same, where the expected text must be a number in any notation. "names": the same names,
+    parted by space, commas or semicolons, in any order. "size": bytes, which are exact, or as du
+    rounds them (`4.0K`). "regex": the pattern is found in the answer, in linear time.
     """
 
     value: str
     kind: AnswerKind = "text"
 
     def __post_init__(self) -> None:
-        """Raises: DataError where the pattern is none."""
+        """Raises: DataError where the pattern is none, or needs what RE2 lacks."""
         if self.kind == "regex":
-            try:
-                re.compile(self.value)
-            except re.error as error:
-                raise DataError(f"not a pattern ({error}): {self.value!r:.60}") from None
+            compile_linear(self.value)
 
     def allows(self, answer: str) -> bool:
         """Returns whether an answer is right; an empty one never is.
@@ -54,13 +57,17 @@ class ExpectedAnswer:
         if not answer or not value:
             return False
         if self.kind == "regex":
-            return re.search(self.value, answer) is not None
+            text = answer.encode("utf-8", "replace").decode("utf-8")
+            return compile_linear(self.value).search(text) is not None
         plain = _unquote(answer)
         if self.kind == "names":
             return sorted(_SEPARATORS.split(plain)) == sorted(_SEPARATORS.split(value))
         if self.kind == "size":
             return _is_same_size(plain, value)
-        return value in (answer, plain) or _is_same_number(plain, value)
+        if value in (answer, plain):
+            return True
+        is_number = self.kind == "number" or _PLAIN_NUMBER.fullmatch(value)
+        return bool(is_number) and _is_same_number(plain, value)
 
 
 def _unquote(text: str) -> str:

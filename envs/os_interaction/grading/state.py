@@ -166,7 +166,7 @@ def _file_differences(wanted: FileState, files: FrozenFiles, accounts: Accounts)
     if wanted.content is not None:
         wanted_content = wanted.content
         data = files.read(wanted.path, len(wanted_content.encode()) * 2 + _MAX_EXTRA_BYTES)
-        content = (data or b"").decode("utf-8", "replace")
+        content = (data or b"").decode("utf-8", "surrogateescape")
         normal = _NORMAL_FORMS[wanted.match]
         if normal(content) != normal(wanted_content):
             yield f"content of {wanted.path} must be {wanted_content!r:.200}, is {content!r:.200}"

@@ -323,10 +323,7 @@ class MySQLClient:
         try:
             converted = [self._converter.row_to_python(row, columns) for row in rows]
         except (ValueError, TypeError, LookupError):  # text in a character set the agent chose
-            return [
-                tuple(None if v is None else v.decode("utf-8", "replace") for v in row)
-                for row in rows
-            ]
+            return [tuple(None if v is None else _to_text(v) for v in row) for row in rows]
         return [tuple(map(_plain_value, row)) for row in converted]
 
 
@@ -334,12 +331,20 @@ _LOST = "2013 (HY000): Lost connection to MySQL server during query"
 _PLAIN_TYPES = (str, int, float, type(None))
 
 
+def _to_text(value: bytes | bytearray) -> str | bytes:
+    """Returns the text of some bytes; the bytes where they are no UTF-8, as no two are alike."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return bytes(value)
+
+
 def _plain_value(value: object) -> Value:
     """Returns text for the connector's bytearrays and sets, anything else as it is."""
     if isinstance(value, _PLAIN_TYPES):
         return value
     if isinstance(value, bytearray):
-        return value.decode("utf-8", "replace")
+        return _to_text(value)
     if isinstance(value, set):
         return ",".join(sorted(value))
     return cast(Value, value)
