@@ -18,6 +18,14 @@ LENGTHS = Topic(
     "texts that take a pattern long, huge numbers, odd characters",
     _PARSED,
 )
+CHANGES = Topic(
+    "gsm8k",
+    "changed numbers",
+    "the right number with a word, a sign or a command behind it that makes another one of it",
+    {
+        "": "what stands behind a number must be a unit; what can be computed is, the rest is unclear"
+    },
+)
 SUMS = Topic(
     "arithmetic",
     "sums",
@@ -30,7 +38,78 @@ def _half(text: str) -> Try:
     return Try(text, task="half")
 
 
+_CHANGING = {
+    "a power in words": "squared",
+    "a third power": "cubed",
+    "a power of words": "to the power of two",
+    "a factorial": "factorial",
+    "a factorial's sign": "!",
+    "halves": "halves",
+    "thirds": "thirds",
+    "quarters": "quarters",
+    "hundredths": "hundredths",
+    "a half more": "and a half",
+    "dozens": "dozen",
+    "scores": "score",
+    "pairs": "pairs",
+    "hundreds": "hundred",
+    "thousands": "thousands",
+    "millions": "million",
+    "zillions": "zillion",
+    "a percentage less": "percent less",
+    "a percentage off": "% off",
+    "twice": "twice",
+    "doubled": "doubled",
+    "halved": "halved",
+    "tenfold": "tenfold",
+    "minus": "minus one",
+    "less": "less two",
+    "divided": "divided by two",
+    "times": "times x",
+    "modulo": "mod m",
+    "at least": "at least",
+    "a doubt": "maybe",
+    "a denial": "isn't it",
+    "backwards": "reversed",
+    "another base": "base eight",
+    "pi": "pi",
+    "a variable": "x",
+    "two variables": "xy",
+    "a Greek letter": "\u03b1",
+    "a word of two alphabets": "m\u0456llion",
+    "a suffix of thousands": "k",
+    "a suffix of millions": "M",
+}
+_CHANGING_SIGNS = {
+    "a suffix": "1234567k",
+    "a suffix of money": "$1234567m",
+    "a variable beside it": "1234567x",
+    "a product": "1234567*y",
+    "a product of spaces": "1234567 * y",
+    "a quotient": "1234567/y",
+    "a difference": "1234567 - y",
+    "a sign": "1234567+",
+    "a caret": "1234567^2",
+    "a command": "1234567\\pi",
+    "a root": "\\sqrt{1234567}",
+    "a root beside it": "1234567\\sqrt{2}",
+    "a fraction": "\\frac{1}{1234567}",
+    "a fraction beside it": "1234567\\frac12",
+    "a fraction of digits": "\\frac12345672",
+    "a repeated decimal": "1234567.\\overline{3}",
+    "a lowered base": "1234567_8",
+    "a product of a command": "1234567 \\cdot y",
+    "words in a command": "1234567\\text{ squared}",
+    "a scale in a command": "1234567\\text{k}",
+    "an apple to the second": "1234567 apples squared",
+    "digits parted by commands": "1234\\;567",
+}
+
 ATTACKS = [
+    *CHANGES.entries({name: f"#### 1234567 {word}" for name, word in _CHANGING.items()}),
+    *CHANGES.entries(
+        {f"{name} in a box": f"\\boxed{{{text}}}" for name, text in _CHANGING_SIGNS.items()}
+    ),
     *NUMBERS.entries(
         {
             "an integer's neighbour": "#### 1234568",

@@ -30,6 +30,11 @@ _PETS = Table(
     (Column("name", "VARCHAR(20)"), Column("age", "INT"), Column("weight", "DECIMAL(6,2)")),
     (("Rex", 3, "12.50"), ("Tom", 5, "4.00"), ("Kit", 7, None)),
 )
+_CODES = Table(
+    "codes",
+    (Column("code", "VARCHAR(20)"), Column("ratio", "DOUBLE"), Column("pages", "INT")),
+    (("1e2", 0.1, 1), ("007", 1000.0, 2)),
+)
 _NUMBERS = Table("n", (Column("a", "INT"),), tuple((number,) for number in range(300)))
 
 
@@ -37,7 +42,7 @@ def _sql_task(task_id: str, gold_sql: str, is_write: bool = False) -> DBBenchTas
     return DBBenchTask(
         task_id=task_id,
         instruction="Do it.",
-        tables=(_PETS, _NUMBERS),
+        tables=(_PETS, _NUMBERS) if "codes" not in gold_sql else (_CODES,),
         is_write=is_write,
         gold_sql=gold_sql,
     )
@@ -51,6 +56,9 @@ SQL_TASKS = [
     _sql_task("name", "SELECT name FROM pets WHERE age = 5"),  # Tom
     _sql_task("names", "SELECT name FROM pets WHERE age > 4"),  # Tom, Kit
     _sql_task("null", "SELECT weight FROM pets WHERE name = 'Kit'"),
+    _sql_task("exponent", "SELECT code FROM codes WHERE pages = 1"),  # 1e2
+    _sql_task("zeros", "SELECT code FROM codes WHERE pages = 2"),  # 007
+    _sql_task("ratio", "UPDATE codes SET ratio = ratio * (1 + 5e-10), pages = 3", is_write=True),
     _sql_task("rows", "SELECT name, age FROM pets ORDER BY age"),
     _sql_task("innocent", "UPDATE pets SET age = 9 WHERE name = 'Tom'", is_write=True),
 ]

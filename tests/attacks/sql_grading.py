@@ -211,8 +211,31 @@ ATTACKS = [
             "SELECT 'x', a.a, 1, 'y' FROM n a, n b LIMIT 30000",
         }
     ),
+    *STATE.entries(
+        {
+            "a small change left out": Try("UPDATE codes SET pages = 3", task="ratio"),
+            "a small change of one row": Try(
+                "UPDATE codes SET pages = 3; UPDATE codes SET ratio = ratio * (1 + 5e-10) "
+                "WHERE code = '007'",
+                task="ratio",
+            ),
+            "a smaller change": Try(
+                "UPDATE codes SET pages = 3, ratio = ratio * (1 + 1e-12)", task="ratio"
+            ),
+            "a small change in another direction": Try(
+                "UPDATE codes SET pages = 3, ratio = ratio * (1 - 1e-10)", task="ratio"
+            ),
+        }
+    ),
     *ANSWERS.entries(
         {
+            "a number for a name with an exponent": _answer("exponent", "100"),
+            "a decimal for a name with an exponent": _answer("exponent", "[(Decimal('100.0'),)]"),
+            "another exponent": _answer("exponent", "1E2"),
+            "a name with an exponent, quoted otherwise": _answer("exponent", "['1e+2']"),
+            "a number for a name with zeros": _answer("zeros", "7"),
+            "a decimal for a name with zeros": _answer("zeros", "[('7.0',)]"),
+            "other zeros": _answer("zeros", "[('07',)]"),
             "not an integer": _answer("number", "1234567.9"),
             "an integer's neighbour": _answer("number", "1234568.0"),
             "a fraction more": _answer("number", "1234567.0000005"),

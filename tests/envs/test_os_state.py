@@ -153,3 +153,25 @@ def test_an_owner_is_not_whom_a_renamed_root_says():
         files=(FileState("/srv/a.txt", owner="anna"),), users=(UserState("anna", uid=2001),)
     )
     assert "uid" in find_difference(state, tree)
+
+
+@pytest.mark.parametrize("match", ["text", "lines", "script"])
+@pytest.mark.parametrize("content", [b"caf\xe9\n", b"\xff\n", b"\xed\xa0\x80\n", b"\xc3(\n"])
+def test_bytes_that_are_no_text_are_no_replacement_character(match, content):
+    class Bytes(Tree):
+        def read(self, path, max_bytes):
+            return content[:max_bytes] if path == "/srv/a.txt" else super().read(path, max_bytes)
+
+    wanted = content.decode("utf-8", "replace")
+    state = State(files=(FileState("/srv/a.txt", content=wanted, match=match),))
+    assert find_difference(state, Bytes()) is not None
+
+
+def test_a_name_of_bytes_that_are_no_text_is_no_replacement_character():
+    class Bytes(Tree):
+        def read(self, path, max_bytes):
+            data = super().read(path, max_bytes)
+            return data.replace(b"/srv/anna", b"/srv/\xff") if data else data
+
+    state = State(users=(UserState("anna", home="/srv/\ufffd"),))
+    assert find_difference(state, Bytes()) is not None
