@@ -173,3 +173,26 @@ def test_ids_of_no_word_problem_are_refused(task_id):
 def test_draws_depend_on_the_generator_alone():
     first, second = (WordProblems().draw(np.random.default_rng(9)) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "#### 1\n#### 2",
+        "#### 3\nNo.\n#### 2",
+        r"\boxed{1} #### 2",
+        "#### 2 or 3\n#### 2",
+        "#### 2k\n#### 2",
+        "#### 2\n" * 600,
+    ],
+)
+def test_a_solution_that_states_another_answer_is_refused(tmp_path, solution):
+    path = write(tmp_path / "data.jsonl", [GOOD, {**GOOD, "answer": solution}])
+    with pytest.raises(DataError, match="data.jsonl:2: field 'answer' states another final answer"):
+        load_gsm8k(path)
+
+
+@pytest.mark.parametrize("solution", ["#### 2\n#### 2.0", "the answer is 1\n#### 2", "#### $2"])
+def test_a_solution_may_state_its_answer_again(tmp_path, solution):
+    [task] = load_gsm8k(write(tmp_path / "data.jsonl", [{**GOOD, "answer": solution}]))
+    assert is_correct(task.solution, task.answer)
