@@ -94,13 +94,14 @@ class RemoteEnv(TextEnv[Task]):
         connection = self._open()
         with ExitStack() as on_error:
             on_error.callback(connection.close)
-            name = self._description.get("tasks_name")
-            if name is not None:
-                name = read_field(self._description, "tasks_name", str)
+            has_taskset = self._description.get("tasks_name") is not None
             self._num_levels = read_field(self._description, "num_levels", int)
             if not 0 <= self._num_levels <= _MAX_LEVELS:
                 raise EnvFault(f"the server answered with {shown(self._num_levels)} levels")
-            source = RemoteTasks(self._ask) if name is None else RemoteTaskset(self._ask, name)
+            source: TaskSource[Task] = RemoteTasks(self._ask)
+            if has_taskset:
+                name = read_field(self._description, "tasks_name", str)
+                source = RemoteTaskset(self._ask, name)
             super().__init__(source, self._episode_options(render_mode))
             on_error.pop_all()
         self._connection = connection

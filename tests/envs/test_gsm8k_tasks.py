@@ -188,7 +188,7 @@ def test_draws_depend_on_the_generator_alone():
 )
 def test_a_solution_that_states_another_answer_is_refused(tmp_path, solution):
     path = write(tmp_path / "data.jsonl", [GOOD, {**GOOD, "answer": solution}])
-    with pytest.raises(DataError, match="data.jsonl:2: field 'answer' states another final answer"):
+    with pytest.raises(DataError, match="field 'answer' states another final answer"):
         load_gsm8k(path)
 
 
