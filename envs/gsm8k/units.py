@@ -65,7 +65,7 @@ _CALCULATIONS = _words(
     "plus minus add subtract subtracted multiplied multiply divided divide less squared cubed "
     "factorial factorials power "
     "powers exponent exponential root roots log ln exp sin cos tan mod modulo modulus pi tau "
-    "double doubled triple tripled quadruple quadrupled halved halving twice thrice itself "
+    "double doubled triple tripled quadruple quadrupled quintuple quintupled cube halved halving twice thrice itself "
     "inverse inverted reciprocal negative negated opposite reversed backward backwards remainder "
     "infinity infinite binary octal hex hexadecimal base below least most minimum maximum upward "
     "upwards kilo mega giga tera peta hecto deca deci centi milli micro nano mil mill bil mio thou "
@@ -74,7 +74,7 @@ _CALCULATIONS = _words(
 _CHANGES = _words(
     "less more fewer off than lower higher greater smaller larger bigger cheaper shorter longer "
     "taller faster slower heavier lighter older younger increase increased decrease decreased "
-    "reduction reduced discount discounted markup markdown"
+    "reduction reduced discount discounted markup markdown drop fall rise gain loss growth up down"
 )
 """Behind a percentage."""
 _QUALIFYING = _words("a square cubic sq cu")
@@ -91,7 +91,7 @@ _SHORT_WORDS = _MEASURES | _words(
     "kg mg lb lbs oz ml cl dl kb mb gb tb kw kwh kj hz khz mhz ghz pa ha ac st nd rd th hrs mo wk "
     "wks yr yrs qt qts pt pts pc pcs ea hp cc db am pm us usd gbp eur mph kph kmh rpm psi cts ct "
     "gal tsp tbsp kcal bps ppm ppl sqft sqm sq cu min mins day days cal deg rad ton tons bit bits "
-    "of on at to by is as an it he we my so up tv id do be me go mr mrs dr"
+    "of on at to by is as an it he we my so up tv id do be me go mr mrs dr rmb bpm fps"
 )
 
 
