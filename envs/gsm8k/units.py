@@ -63,14 +63,12 @@ _OTHERS = _words(
 )
 _CALCULATIONS = _words(
     "plus minus add subtract subtracted multiplied multiply divided divide less squared cubed "
-    "factorial factorials power powers exponent exponential root roots log ln exp sin cos tan mod modulo modulus "
-    "pi tau "
-    "double doubled triple tripled quadruple quadrupled quintuple quintupled cube "
-    "halved halving twice thrice itself "
-    "inverse inverted reciprocal negative negated opposite reversed backward backwards remainder "
-    "infinity infinite binary octal hex hexadecimal base below least most minimum maximum upward "
-    "upwards kilo mega giga tera peta hecto deca deci centi milli micro nano mil mill bil mio thou "
-    "doz ish"
+    "factorial factorials power powers exponent exponential root roots log ln exp sin cos tan "
+    "mod modulo modulus pi tau double doubled triple tripled quadruple quadrupled quintuple "
+    "quintupled cube halved halving twice thrice itself inverse inverted reciprocal negative "
+    "negated opposite reversed backward backwards remainder infinity infinite binary octal hex "
+    "hexadecimal base below least most minimum maximum upward upwards kilo mega giga tera peta "
+    "hecto deca deci centi milli micro nano mil mill bil mio thou doz ish"
 )
 _CHANGES = _words(
     "less more fewer off than lower higher greater smaller larger bigger cheaper shorter longer "
