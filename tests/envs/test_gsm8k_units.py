@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentpeft.envs.gsm8k.answers import find_final_answer, is_correct
+from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_correct
 
 RIGHT = r"""
 42|42.|42.0|42.00|+42|$42|$42.00|42$|€42|£42|42€|42 €|¥42|₹42|US$42|USD 42|42 USD|Rs. 42|
@@ -265,3 +265,15 @@ def test_a_word_or_sign_that_changes_a_number_is_another_number(
         for statement in STATEMENTS[:2]:
             answer = statement.format(wrapped.format(text))
             assert not is_correct(answer, str(number)), answer
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\boxed{5}^2", NoAnswer.UNCLEAR),
+        (r"\boxed{5} ^ {2}", NoAnswer.UNCLEAR),
+        (r"$\boxed{42}^{\circ}$.", Fraction(42)),
+    ],
+)
+def test_a_power_behind_a_box_is_of_its_number(text, value):
+    assert find_final_answer(text) == value
