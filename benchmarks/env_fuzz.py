@@ -61,7 +61,7 @@ _SHELL = (
     "exit ¦ kill $$ ¦ trap '' EXIT ¦ set -e ¦ set -u ¦ unset PATH ¦ export ¦ alias ¦ eval ¦ "
     "rm -rf ¦ /etc/passwd ¦ mkdir ¦ ln -s ¦ chmod 0 ¦ chown 9 ¦ * ¦ ~ ¦ {1..99} ¦ ${x:- ¦ "
     "$((1/0)) ¦ $RANDOM ¦ \\ ¦ ! ¦ !! ¦ exec 3>&1 ¦ >&- ¦ </dev/zero ¦ head -c 1M ¦ "
-    "sleep 0.1 & ¦ wait ¦ su nobody ¦ python3 -c ¦ \x03 ¦ \x04"
+    "sleep 0.1 & ¦ wait ¦ su nobody ¦ python3 -c ¦ \x03 ¦ \x04 ¦ \t ¦ \r ¦ \x7f"
 )
 _ANSWER = (
     "#### ¦ \\boxed{ ¦ } ¦ answer is ¦ Answer: ¦ = ¦ 1e999 ¦ - ¦ . ¦ , ¦ / ¦ \xb2 ¦ \u0661 ¦ "

@@ -1,5 +1,6 @@
 """What every sandbox does: one shell, limits, files for the grader, checks; no attacks."""
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -248,3 +249,65 @@ def test_auto_takes_what_is_there_and_says_what_is_missing(monkeypatch: pytest.M
     ) as error:
         make_sandbox("auto")
     assert "\n" not in str(error.value)
+
+
+CHARACTERS = [chr(code) for code in range(1, 256)]
+
+
+def test_every_character_of_a_command_arrives(sandbox):
+    text = "".join(CHARACTERS)
+    quoted = "".join("'\\''" if character == "'" else character for character in CHARACTERS)
+    lines = "\n".join(f"{character}a{character}b" for character in CHARACTERS)
+    output(sandbox, f"printf %s '{quoted}' >/quoted; printf %s\\\\n {chr(233)} >/bare")
+    output(sandbox, f"cat >/heredoc <<'END'\n{text}\nEND\ncat >/lines <<'END'\n{lines}\nEND")
+    output(sandbox, f"cat >/expanded <<END\n{text.replace('$', '').replace('`', '')}\nEND")
+    files = sandbox.freeze()
+    assert files.read("/quoted", 9999) == text.encode()
+    assert files.read("/heredoc", 9999) == f"{text}\n".encode()
+    assert files.read("/lines", 9999) == f"{lines}\n".encode()
+    # A shell takes `\\]` in a here-document for what it is.
+    assert files.read("/expanded", 9999) == f"{text.replace('$', '').replace('`', '')}\n".encode()
+
+
+def test_tabs_indent_here_documents_and_makefiles(sandbox):
+    script = "if true; then\n\tcat >/Makefile <<-END\n\t\tall:\n\tEND\n"
+    script += "\tprintf 'x\ty\n' >/x\nfi\ncat >>/Makefile <<'END'\n\techo a\tb\nEND"
+    assert output(sandbox, f"{script}\necho\tdone") == "done\n"
+    files = sandbox.freeze()
+    assert files.read("/Makefile", 99) == b"all:\n\techo a\tb\n"
+    assert files.read("/x", 99) == b"x\ty\n"
+
+
+@pytest.mark.parametrize("editing", ["set -o vi", "set -o emacs", "set -H"])
+def test_characters_arrive_however_the_shell_edits_lines(sandbox, editing):
+    assert output(sandbox, f"{editing}\necho a\tb") == "a b\n"
+    text = "\t\x01\x04\x12\x15\x17\x1b[A\x7fé!1"
+    assert output(sandbox, f"printf %s '{text}' | od -An -tx1").split() == [
+        f"{byte:02x}" for byte in text.encode()
+    ]
+
+
+def test_bytes_that_are_no_text_pass_through_files(sandbox):
+    octal = "".join(f"\\{byte:03o}" for byte in range(1, 256))
+    output(
+        sandbox, f"printf '{octal}' >/made; cp /made /copy; x=$(cat /made); printf %s \"$x\" >/kept"
+    )
+    output(sandbox, f"printf %s '{''.join(chr(0xDC00 + byte) for byte in range(128, 256))}' >/raw")
+    assert output(sandbox, "echo '\ud800 \udc7f'") == "? ?\n"
+    files, data = sandbox.freeze(), bytes(range(1, 256))
+    assert [files.read(f"/{name}", 999) for name in ("made", "copy", "kept")] == [data] * 3
+    assert files.read("/raw", 999) == data[127:]
+
+
+@pytest.mark.parametrize("run", ["prepare", "check", "check_live"])
+@pytest.mark.parametrize("interpreter", ["bash", "python3"])
+def test_every_character_of_a_trusted_script_and_its_arguments_arrives(sandbox, run, interpreter):
+    text = "".join(CHARACTERS).replace("'", "")
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    if interpreter == "bash":
+        script = f"printf %s '{text}' | md5sum; printf %s \"$1\" | md5sum"
+    else:
+        show = "print(hashlib.md5(text.encode()).hexdigest())"
+        script = f"import hashlib, sys\nfor text in ({text!r}, sys.argv[1]): {show}"
+    result = getattr(sandbox, run)(script, 20.0, interpreter, (text,))
+    assert [line.split()[0] for line in result.output.splitlines()] == [digest] * 2

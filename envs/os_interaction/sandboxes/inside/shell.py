@@ -39,6 +39,10 @@ _CHUNK_BYTES = 1 << 16
 """All that a pipe holds."""
 _FREE_BYTES = 1 << 20
 _MARKER_BYTES = 64
+_EDITED = re.compile(rb"[^\n -~]|[!'\\]")
+"""What bash would edit, expand as history, or take for the end of a quotation."""
+_HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that stand for no byte."""
 _TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
 """What an interactive bash without a terminal says when a child of it dies of a signal."""
 _GRACE_S = 1.5
@@ -234,10 +238,15 @@ class _TwoEnds:
 
 
 def _quote_command(command: str) -> bytes:
-    """Returns the line that runs a command, whatever it has done to the shell's descriptors."""
-    quoted = command.replace("\0", "").replace("'", "'\\''")
-    line = f"\\builtin eval -- '{quoted}' </dev/null >&200 2>&200 200>&-\n"
-    return line.encode("utf-8", "surrogateescape")
+    """Returns the lines that run a command, whatever it has done to the shell's descriptors.
+
+    An interactive bash edits the lines that it reads: a tab completes words, other control
+    characters and bytes delete, search or quote. So only printable ASCII is sent as it is.
+    """
+    text = _HALF_CHARACTER.sub("?", command.replace("\0", ""))
+    data = text.encode("utf-8", "surrogateescape")
+    quoted = _EDITED.sub(lambda match: b"\\%03o" % match[0][0], data)
+    return b"\\builtin eval -- $'%b' </dev/null >&200 2>&200 200>&-\n" % quoted
 
 
 def _mark_end(nonce: str) -> bytes:
