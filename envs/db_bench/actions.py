@@ -3,11 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from agentpeft.envs.core.fenced_blocks import MAX_FENCE, write_block
+from agentpeft.envs.core.fenced_blocks import find_block, write_block
 from agentpeft.envs.core.text_env import InvalidAction
 
 _MARKER = re.compile(r"Action:[ \t]*(Operation|Answer)\b")
-_BLOCK = re.compile(rf"(`{{3,{MAX_FENCE}}})sql\s(.*?)\1", re.DOTALL)
 _FINAL_ANSWER = "Final Answer:"
 
 
@@ -36,10 +35,10 @@ def parse_action(text: str) -> RunSQL | Answer | InvalidAction:
         return InvalidAction('no "Action: Operation" or "Action: Answer" found')
     body = text[marker.end() :]
     if marker.group(1) == "Operation":
-        block = _BLOCK.search(body)
-        if block is None:
+        sql = find_block("sql", body, may_be_inline=True)
+        if sql is None:
             return InvalidAction('"Action: Operation" needs a ```sql block after it')
-        return RunSQL(block[2].strip())
+        return RunSQL(sql.strip())
     _, found, answer = body.partition(_FINAL_ANSWER)
     if not found:
         return InvalidAction('"Action: Answer" needs a line "Final Answer: ..." after it')

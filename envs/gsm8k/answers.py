@@ -79,7 +79,7 @@ def find_final_answer(text: str) -> Fraction | NoAnswer:
     >>> find_final_answer("The answer is 41 or 42.")
     <NoAnswer.UNCLEAR: 'unclear'>
     """
-    text = write_plainly(text)
+    text = write_plainly(text).replace("\r", "\n")
     for segments in (_strong_segments(text), _phrase_segments(text)):
         values = set()
         for count, segment in enumerate(segments):

@@ -3,11 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from agentpeft.envs.core.fenced_blocks import MAX_FENCE, write_block
+from agentpeft.envs.core.fenced_blocks import find_block, write_block
 from agentpeft.envs.core.text_env import InvalidAction
 
 _MARKER = re.compile(r"Act:[ \t]*(?:(bash|finish)\b|answer[ \t]*\()")
-_BLOCK = re.compile(rf"(`{{3,{MAX_FENCE}}})bash[ \t]*\n(.*?)(?:\n[ \t]*)?\1", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,12 @@ def parse_action(text: str) -> Command | Finish | InvalidAction:
         return Finish()
     if marker[1] is None:
         answer, bracket, _ = body.rpartition(")")
-        return Finish(answer.strip()) if bracket else InvalidAction('"Act: answer(" has no ")"')
-    block = _BLOCK.search(body)
-    if block is None:
+        answer = answer.strip().replace("\r\n", "\n").replace("\r", "\n")
+        return Finish(answer) if bracket else InvalidAction('"Act: answer(" has no ")"')
+    script = find_block("bash", body)
+    if script is None:
         return InvalidAction('"Act: bash" needs a ```bash block after it')
-    return Command(block[2])
+    return Command(script)
 
 
 def command_action(script: str) -> str:

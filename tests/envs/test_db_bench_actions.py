@@ -53,3 +53,24 @@ def test_rendered_actions_are_read_back(text):
 def test_hostile_messages_are_read_in_linear_time():
     assert isinstance(parse_action("Action: Operation" + "```sql " * 9000), RunSQL)
     assert isinstance(parse_action("Action: Operation " * 3500), InvalidAction)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("Action: Operation \n```sql \nSELECT 1 -- one\n, 2\n``` ", RunSQL("SELECT 1 -- one\n, 2")),
+        ("Action: Operation\n```sql SELECT 1\n```", RunSQL("SELECT 1")),
+        ("Action: Operation\n```sql\tSELECT 'a\nb'```", RunSQL("SELECT 'a\nb'")),
+        ("Action: Operation\n```sql\n```\n", RunSQL("")),
+        ("Action: Answer \nFinal Answer: 42 \n", Answer("42")),
+    ],
+)
+def test_lines_may_end_in_any_way(end, text, parsed):
+    is_inline = "sql\t" in text
+    assert parse_action(text.replace("\n", "\n" if is_inline else end)) == parsed
+
+
+def test_a_carriage_return_in_a_literal_is_the_statements():
+    sql = "SELECT 'a\r\nb'"
+    assert parse_action(operation_action(sql)) == RunSQL(sql)

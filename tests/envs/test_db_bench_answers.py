@@ -78,3 +78,17 @@ def test_long_digits_take_no_time(text):
     start_s = time.process_time()
     parse_answer(text, 1)
     assert time.process_time() - start_s < 1
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("text", "num_columns", "rows"),
+    [
+        ("('a', 1)\n('b', 2)\nThese.", 2, (("a", 1), ("b", 2))),
+        ("[('a', 1)]\nThat is it.", 2, (("a", 1),)),
+        ("42 \nThat is it.", 1, ((42,),)),
+        ("forty-two\nThat is it.", 1, (("forty-two",),)),
+    ],
+)
+def test_an_answer_ends_where_its_line_does(end, text, num_columns, rows):
+    assert parse_answer(text.replace("\n", end), num_columns) == rows

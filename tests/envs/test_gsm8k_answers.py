@@ -192,3 +192,18 @@ def test_hostile_texts_take_linear_time(start, piece):
     begin_s = time.thread_time()
     find_final_answer(text)
     assert time.thread_time() - begin_s < 3
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "6 * 7 = 42\n#### 42 \n",
+        "#### 42\nEvery word of what follows is about how I have got there, and not a unit at all.",
+        "The answer is 42\nEvery word of what follows is about how I have got there, 6 times 7.",
+        "Answer: \n\n42 \n",
+        "\\boxed{42\n}",
+    ],
+)
+def test_an_answer_ends_where_its_line_does(end, text):
+    assert find_final_answer(text.replace("\n", end)) == 42

@@ -16,10 +16,11 @@ _TOKEN = re.compile(
         (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
       | (?P<call>(?:Decimal|(?:datetime\.)?(?:date|datetime|timedelta))\()
       | (?P<punctuation>[\[\](),])
-      | (?P<bare>[^\s\[\](),'"][^\[\](),\n]*)
+      | (?P<bare>[^\s\[\](),'"][^\[\](),\r\n]*)
     )""",
     re.VERBOSE,
 )
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<decimals>\.[0-9]+)?\Z")
 _ESCAPE = re.compile(
     r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|.)|''|\"\"",
@@ -56,7 +57,7 @@ def parse_answer(text: str, num_columns: int) -> tuple[Row, ...]:
 
 def _plain_text(text: str) -> tuple[Row, ...]:
     """Returns the first line as one value, without a pair of quotes around it."""
-    line = text.partition("\n")[0].strip()
+    line = _LINE_END.split(text, 1)[0].strip()
     is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "'\""
     return ((line[1:-1] if is_quoted else line,),)
 
@@ -95,9 +96,9 @@ class _Reader:
             if not self._text[self._at :].strip():
                 return values
             values.append(self._value(0))
-            rest, _, below = self._text[self._at :].partition("\n")
+            rest, *below = _LINE_END.split(self._text[self._at :], 1)
             if not (rest := rest.strip()):
-                if self._text[0] == "(" and below.lstrip().startswith("("):
+                if self._text[0] == "(" and "".join(below).lstrip().startswith("("):
                     continue
                 return values
             if rest[0] != ",":
