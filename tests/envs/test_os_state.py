@@ -138,12 +138,60 @@ def test_words_of_a_script_are_its_words_however_quoted(script, is_right):
     assert (find_difference(state, tree) is None) == is_right
 
 
-def test_a_file_far_longer_than_expected_is_read_in_part_only():
+FILLERS = ["\n", " \n", "\t", "# a comment\n", ";\n", "\r\n", "\x0b"]
+
+
+@pytest.mark.parametrize("match", ["text", "lines", "script"])
+@pytest.mark.parametrize("filler", FILLERS, ids=repr)
+@pytest.mark.parametrize("num_chars", [0, 5_000, 40_000, 3_000_000])
+def test_what_is_behind_the_right_content_counts_however_far_behind(match, filler, num_chars):
+    wanted = "echo one\necho two\n"
+    state = State(files=(FileState("/srv/a.txt", content=wanted, match=match),))
     tree = Tree()
-    tree.contents["/srv/a.txt"] = "one\n" + "\n" * 10_000
-    state = State(files=(FileState("/srv/a.txt", content="one\n" + "two\n"),))
-    assert len(tree.read("/srv/a.txt", 50)) == 50
-    assert "content" in find_difference(state, tree)
+    tree.contents["/srv/a.txt"] = wanted + filler * (num_chars // len(filler)) + "\nanything\n"
+    assert "content of /srv/a.txt" in find_difference(state, tree)
+
+
+@pytest.mark.parametrize(
+    ("match", "filler"),
+    [
+        ("text", "\n"),
+        ("lines", " \n"),
+        ("script", "\n"),
+        ("script", "# a comment\n"),
+        ("script", ";\n"),
+    ],
+)
+def test_what_a_comparison_leaves_out_may_be_long(match, filler):
+    wanted = "echo one\necho two\n"
+    state = State(files=(FileState("/srv/a.txt", content=wanted, match=match),))
+    tree = Tree()
+    tree.contents["/srv/a.txt"] = wanted + filler * (60_000 // len(filler))
+    assert find_difference(state, tree) is None
+
+
+def test_bytes_that_are_no_text_equal_no_character():
+    class Bytes(Tree):
+        def read(self, path, max_bytes):
+            return b"a\xffb\n" if path == "/srv/a.txt" else super().read(path, max_bytes)
+
+    state = State(files=(FileState("/srv/a.txt", content="a\N{REPLACEMENT CHARACTER}b\n"),))
+    assert "content of /srv/a.txt" in find_difference(state, Bytes())
+
+
+@pytest.mark.parametrize("name", ["passwd", "group"])
+def test_accounts_are_read_whole_or_not_at_all(name):
+    """A line that the limit of what is read cuts might look right."""
+    line = {"passwd": "bela:x:7:7::/srv/bela:/bin/sh", "group": "poets:x:7:bela"}[name]
+    state = {
+        "passwd": State(users=(UserState("bela", shell="/bin/sh"),)),
+        "group": State(groups=(GroupState("poets", members=("bela",)),)),
+    }[name]
+    tree = Tree()
+    tree.contents[f"/etc/{name}"] = "\n" * (2**20 - len(line)) + line + ",cili\n"
+    assert find_difference(state, tree) is not None
+    tree.contents[f"/etc/{name}"] = "\n" * (2**20 - len(line) - 1) + line + "\n"
+    assert find_difference(state, tree) is None
 
 
 def test_an_owner_is_not_whom_a_renamed_root_says():

@@ -72,7 +72,9 @@ def read_accounts(files: FrozenFiles) -> Accounts:
 
 
 def _lines(files: FrozenFiles, name: str, width: int) -> list[list[str]]:
-    data = files.read(f"/etc/{name}", _MAX_BYTES) or b""
+    data = files.read(f"/etc/{name}", _MAX_BYTES + 1) or b""
+    if len(data) > _MAX_BYTES:  # a line that is cut there may look right
+        return []
     rows = (line.split(":") for line in data.decode("utf-8", "surrogateescape").split("\n"))
     return [row for row in rows if len(row) == width]
 

@@ -17,7 +17,8 @@ Match = Literal["text", "lines", "script"]
 
 _MTIME_SLACK_S = 1.0
 _CLOCK_TICK_S = 0.02
-_MAX_EXTRA_BYTES = 4096
+_MAX_EXTRA_BYTES = 65_536
+"""How much longer than eight bytes a character a file may be: room for comments and blank lines."""
 AGING = ("min_days", "max_days", "warn_days", "inactive_days", "expiry_day")
 
 
@@ -27,8 +28,9 @@ class FileState:
 
     `match` of the content: "text" is exact but for newlines at the end, "lines" is in any order,
     "script" leaves out comments, blank lines, indentation, quotes around words and `;` at a line's
-    end. `mode` has the bits of 07777, `owner` and `group` are names, `mtime_s` is in seconds since
-    1970, within 1 s.
+    end. A file is read whole, up to 64 KiB and eight bytes for each character of `content`; a
+    longer one differs. `mode` has the bits of 07777, `owner` and `group` are names, `mtime_s` is in
+    seconds since 1970, within 1 s.
     """
 
     path: str
@@ -164,12 +166,19 @@ def _file_differences(wanted: FileState, files: FrozenFiles, accounts: Accounts)
     if wanted.mtime_s is not None and abs(stat.mtime - wanted.mtime_s) > _MTIME_SLACK_S:
         yield f"modification time of {wanted.path} must be {wanted.mtime_s}, is {stat.mtime}"
     if wanted.content is not None:
-        wanted_content = wanted.content
-        data = files.read(wanted.path, len(wanted_content.encode()) * 2 + _MAX_EXTRA_BYTES)
-        content = (data or b"").decode("utf-8", "surrogateescape")
-        normal = _NORMAL_FORMS[wanted.match]
-        if normal(content) != normal(wanted_content):
-            yield f"content of {wanted.path} must be {wanted_content!r:.200}, is {content!r:.200}"
+        yield from _content_differences(wanted.path, wanted.content, wanted.match, files)
+
+
+def _content_differences(path: str, wanted: str, match: Match, files: FrozenFiles) -> Iterator[str]:
+    max_bytes = 8 * len(wanted) + _MAX_EXTRA_BYTES
+    data = files.read(path, max_bytes + 1) or b""
+    if len(data) > max_bytes:
+        yield f"content of {path} must be {wanted!r:.200}, is over {max_bytes} bytes long"
+        return
+    content = data.decode("utf-8", "surrogateescape")  # what is no UTF-8 equals no character
+    normal = _NORMAL_FORMS[match]
+    if normal(content) != normal(wanted):
+        yield f"content of {path} must be {wanted!r:.200}, is {content!r:.200}"
 
 
 def _owner_differences(wanted: FileState, stat: FileStat, accounts: Accounts) -> Iterator[str]:
