@@ -14,6 +14,7 @@ from gymnasium.error import ResetNeeded
 
 from agentpeft.envs.core.closing import Closable, gated
 from agentpeft.envs.core.errors import (
+    DataError,
     EnvFault,
     SettingsError,
     UnknownSettingError,
@@ -174,7 +175,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @abstractmethod
     def _act(self, action: str) -> Turn:
-        """Carries out one action (valid UTF-8, within its length). Raises: EnvFault."""
+        """Carries out one action (valid UTF-8, within its length). Raises: EnvFault, DataError."""
 
     @abstractmethod
     def oracle_actions(self, task: TaskT) -> Sequence[str]:
@@ -264,7 +265,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         """Carries out an action; returns (new text, reward, terminated, truncated, info).
 
         Raises: ResetNeeded where no episode is going on, TypeError if the action is no string,
-        EnvFault (and then the episode is over, without an outcome), ClosedEnvironmentError.
+        EnvFault (and then the episode is over, without an outcome; also where the task's own
+        solution or check fails), ClosedEnvironmentError.
         """
         if self._outcome is not Outcome.ONGOING:
             raise ResetNeeded("no episode is going on; call reset() before step()")
@@ -272,7 +274,10 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
             raise TypeError(f"an action is a str, got {type(action).__name__} {action!r:.60}")
         self._outcome = Outcome.UNKNOWN  # stays so, and needs a reset, if the world fails
         start_s = time.monotonic()
-        turn = self._checked_act(action)
+        try:
+            turn = self._checked_act(action)
+        except DataError as error:  # the task's solution or check fails, as only grading shows
+            raise EnvFault(f"{self.episode.place}: {error}") from error
         self._spent_s += time.monotonic() - start_s
         is_valid_action = turn.is_valid_action and turn.outcome is not Outcome.INVALID_ACTION
         outcome = self._settle(turn.outcome)

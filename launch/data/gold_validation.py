@@ -10,7 +10,7 @@ from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
-from agentpeft.envs import DataError, Outcome, SettingsError, Task, Taskset, TextEnv
+from agentpeft.envs import DataError, EnvFault, Outcome, SettingsError, Task, Taskset, TextEnv
 from agentpeft.envs.db_bench.env import DBBenchEnv
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
@@ -64,6 +64,10 @@ def _find_problem(env: TextEnv[Task], task: Task) -> str | None:
         return _play_gold(env, task) or _check_label(env, task)
     except DataError as error:
         return str(error)
+    except EnvFault as fault:
+        if isinstance(fault.__cause__, DataError):  # the step that graded it
+            return str(fault.__cause__)
+        raise
 
 
 def _play_gold(env: TextEnv[Task], task: Task) -> str | None:

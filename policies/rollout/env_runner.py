@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from agentpeft.envs import EnvFault, SettingsError
+from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.sleeping import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
@@ -208,7 +208,7 @@ class EnvRunner:
             self._engine.update_sessions(closed=closed)
 
     async def _play_or_drop(self, seat: Seat) -> None:
-        """Plays an episode, again in a fresh environment after each EnvFault.
+        """Plays an episode, again after each EnvFault, or DataError of its task's set-up.
 
         After too many its group is dropped: episodes not begun are skipped, the run goes on. An
         EnvironmentBugError, which none may raise, ends the run instead.
@@ -221,7 +221,7 @@ class EnvRunner:
                 episode = await self._play_episode(seat, attempt)
             except EnvironmentBugError as bug:
                 raise EnvironmentBugError(self._describe(seat, bug)) from bug
-            except EnvFault as fault:
+            except (EnvFault, DataError) as fault:
                 seat.group.counts["faults"] += 1
                 seat.group.last_fault = self._describe(seat, fault)
                 logger.warning("attempt %d: %s", attempt + 1, seat.group.last_fault)
@@ -244,17 +244,18 @@ class EnvRunner:
         """Plays one episode; None if it is slow, or its group is stale.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
-        Raises: EnvFault, and then the environment is gone; a step over its time limit is one.
+        Raises: EnvFault, and then the environment is gone; a step over its time limit is one;
+        DataError where the task cannot be set up.
         """
         request, task = seat.group.request, seat.group.task
         pool = self._pools.of(request)
         env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
-        if self._own.engine == "scripted":
-            self._oracle[seat.session] = oracle_actions(env, task)
         episode = seat.group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
         complete = partial(self._turns.sample, seat, attempt, deadline_s)
         try:
+            if self._own.engine == "scripted":
+                self._oracle[seat.session] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._lanes.call))
         except SlowEpisodeError:
@@ -266,7 +267,7 @@ class EnvRunner:
         except StaleGroupError:
             pool.give_back(env)
             return None
-        except EnvFault as fault:
+        except (EnvFault, DataError) as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
                 await self._lanes.call(partial(pool.discard, env))
             raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault

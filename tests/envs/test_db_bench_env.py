@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import agentpeft.envs  # noqa: F401 (registers)
-from agentpeft.envs import Outcome, SettingsError, Taskset
+from agentpeft.envs import EnvFault, Outcome, SettingsError, Taskset
 from agentpeft.envs.db_bench.actions import answer_action, operation_action
 from agentpeft.envs.db_bench.backends.protocol import Column, Table
 from agentpeft.envs.db_bench.env import DBBenchEnv
@@ -263,3 +265,30 @@ def test_the_full_prompt_says_whether_changes_must_be_committed():
         env = DBBenchEnv(task_source=TASKS, autocommit=autocommit)
         assert words in env.reset(options={"task": "write"})[0]
         env.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "actions"),
+    [
+        (replace(WRITE, gold_sql="INSERT INTO nobody VALUES (1)"), (DONE,)),
+        (replace(WRITE, gold_sql="INSERT INTO nobody VALUES (1)"), (INSERT, DONE)),
+        (replace(WRITE, gold_sql="no SQL"), (INSERT, DONE)),
+        (replace(READ, gold_sql="SELECT age FROM nobody"), (answer_action("[('Bo',)]"),)),
+    ],
+)
+@pytest.mark.parametrize("partial_credit", [0.0, 0.5])
+def test_a_gold_solution_that_fails_is_a_fault_of_its_episode_alone(
+    spec, task, actions, partial_credit
+):
+    env = DBBenchEnv(task_source=TASKS, database=spec, partial_credit=partial_credit)
+    env.reset(options={"task": task})
+    for action in actions[:-1]:
+        env.step(action)
+    with pytest.raises(
+        EnvFault, match=rf"DBBenchEnv, task '{task.task_id}', turn .*gold SQL fails"
+    ):
+        env.step(actions[-1])
+    env.reset(options={"task": "write"})
+    env.step(INSERT)
+    assert env.step(DONE)[4]["is_success"]
+    env.close()

@@ -1,5 +1,6 @@
 """The OS-interaction environment on every sandbox: its contract, its turns, and their ends."""
 
+import re
 import time
 import warnings
 
@@ -7,12 +8,13 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from agentpeft.envs import Outcome, SettingsError, Taskset, check_text_env
+from agentpeft.envs import DataError, Outcome, SettingsError, Taskset, check_text_env
 from agentpeft.envs.os_interaction.actions import command_action
 from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.grading.state import FileState, State
-from agentpeft.envs.os_interaction.sandboxes import SandboxLimits
+from agentpeft.envs.os_interaction.sandboxes import CommandResult, SandboxLimits
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 ORDER = OSTask(
@@ -208,3 +210,107 @@ def test_settings_that_cannot_work_are_refused(settings, problem):
 def test_limits_are_a_mapping_or_the_class_itself():
     for limits in ({"memory_mib": 64}, SandboxLimits(memory_mib=64)):
         OSInteractionEnv(limits=limits).close()
+
+
+READ_STATUS = {
+    "bash": "bash /srv/solve.sh",
+    "python": "import sys; sys.exit(int(open('/srv/solve.sh').read().split()[1]))",
+    "c": """\
+#include <stdio.h>
+int main(void) {
+  int status = 1;
+  FILE *file = fopen("/srv/solve.sh", "r");
+  return file && fscanf(file, "exit %d", &status) == 1 ? status : 1;
+}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "is_live", "statuses"),
+    [
+        ("bash", False, (0, 1, 97, 126, 255)),
+        ("bash", True, (97,)),
+        ("python", False, (0, 97)),
+        ("c", False, (0, 97)),
+    ],
+)
+def test_an_exit_status_that_the_agent_chooses_says_right_or_wrong_and_no_more(
+    shared_env, language, is_live, statuses
+):
+    checks = (Script(READ_STATUS[language], language),)
+    task = OSTask(
+        task_id="chosen",
+        instruction="Write /srv/solve.sh, which succeeds.",
+        verdict=Verdict(checks=checks, is_live=is_live),
+        setup=Script("mkdir -p /srv"),
+    )
+    for status in statuses:
+        shared_env.reset(options={"task": task})
+        run(shared_env, f"echo 'exit {status}' > /srv/solve.sh")
+        outcome = shared_env.step("Act: finish")[4]["outcome"]
+        assert outcome == ("failure" if status else "success"), status
+
+
+def test_a_pattern_that_the_agent_has_left_is_at_worst_its_failure(shared_env):
+    verdict = Verdict(checks=(Script("cat /srv/pattern"), "regex"))
+    task = OSTask(task_id="pattern", instruction="?", verdict=verdict, wants_answer=True)
+    for pattern, outcome in (("(", "failure"), ("x{2,1}", "failure"), ("a+", "success")):
+        shared_env.reset(options={"task": task})
+        run(shared_env, f"mkdir -p /srv; echo '{pattern}' > /srv/pattern")
+        assert shared_env.step("Act: answer(aa)")[4]["outcome"] == outcome, pattern
+
+
+class WithoutCompilers:
+    """A sandbox whose image has no compiler, before the agent's first command."""
+
+    def reset(self):
+        pass
+
+    def prepare(self, script, timeout_s, interpreter="bash", args=()):
+        return CommandResult("", 1 if script.startswith("command -v g") else 0)
+
+
+@pytest.mark.parametrize(("language", "compiler"), [("c", "gcc"), ("c++", "g++")])
+def test_an_image_without_the_compiler_of_a_task_is_refused_before_the_agent_acts(
+    language, compiler
+):
+    program, other = Script("int main() {}", language), Script("true")
+    for setup, check in ((program, other), (None, program)):
+        verdict = Verdict(checks=(check,))
+        task = OSTask(task_id="x", instruction="?", verdict=verdict, setup=setup)
+        with pytest.raises(DataError, match=f"task x: the image has no {re.escape(compiler)},"):
+            set_up(task, WithoutCompilers())
+    set_up(
+        OSTask(task_id="x", instruction="?", verdict=Verdict(checks=(other,))), WithoutCompilers()
+    )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_messages_may_end_their_lines_as_they_like(env, end):
+    script = "cd /srv\ncat > x <<'END'\nhello\nEND"
+    message = f"I write it. \n\nAct: bash \n```bash \n{script}\n``` \n"
+    assert env.step(message.replace("\n", end))[0] == ""
+    env.step(f"Act: finish {end}")
+    assert env.mistake is None
+
+
+def test_characters_of_scripts_and_gold_arrive(shared_env):
+    line = "a\t\t\rb\x01\x7f\x85\u2028c\t"
+    task = OSTask(
+        task_id="characters",
+        instruction="Copy /srv/from to /srv/to.",
+        verdict=Verdict(
+            State(files=tuple(FileState(f"/srv/{name}", content=line) for name in ("from", "to"))),
+            checks=(
+                Script(f"[ \"$(cat /srv/to)\" = '{line}' ]"),
+                Script(f"assert open('/srv/to', newline='').read() == {line!r}", "python"),
+            ),
+        ),
+        setup=Script(f"mkdir -p /srv; printf %s '{line}' > /srv/from"),
+        gold=Script(f"printf %s '{line}' > /srv/to"),
+    )
+    shared_env.reset(options={"task": task})
+    for action in shared_env.oracle_actions(task):
+        shared_env.step(action)
+    assert shared_env.mistake is None

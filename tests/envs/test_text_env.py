@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_env import EchoEnv, EchoSource
 
-from agentpeft.envs import EnvFault, Outcome, SettingsError, Task, Taskset, UnknownTaskError
+from agentpeft.envs import (
+    DataError,
+    EnvFault,
+    Outcome,
+    SettingsError,
+    Task,
+    Taskset,
+    UnknownTaskError,
+)
 
 
 def make(**options):
@@ -268,3 +276,18 @@ def test_tasks_are_frozen_and_compare_by_value():
     assert task == Task(task_id="a", instruction="b", skills=())
     with pytest.raises(AttributeError):
         task.task_id = "c"
+
+
+class UngradableEnv(EchoEnv):
+    def _act(self, action):
+        raise DataError(f"task {self.task.task_id}: its solution fails")
+
+
+def test_data_that_turn_out_wrong_in_a_step_are_a_fault_that_names_its_place():
+    env = UngradableEnv()
+    env.reset(options={"task": "echo/7"})
+    message = "UngradableEnv, task 'echo/7', turn 0: task echo/7: its solution fails"
+    with pytest.raises(EnvFault, match=message):
+        env.step("word7")
+    with pytest.raises(ResetNeeded):
+        env.step("word7")

@@ -226,6 +226,18 @@ def test_validate_names_wrong_gold_solutions_and_notes_a_wrong_md5(generated, tm
     assert "1146" in lines[1]
 
 
+def test_validate_names_a_change_whose_gold_fails_when_it_is_graded(generated, tmp_path, capsys):
+    entries = json.loads(generated.read_text(encoding="utf-8"))
+    key = next(key for key, entry in entries.items() if entry["answer_info"]["md5"])
+    entries[key]["answer_info"]["sql"] = "UPDATE nowhere SET a = 1"
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps({key: entries[key]}))
+    capsys.readouterr()
+    assert main(["validate", str(path), "--env", DB_BENCH]) == 1
+    line, _ = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{key}: task {key}: gold SQL fails with 1146")
+
+
 @pytest.mark.parametrize(
     ("command", "problem"),
     [

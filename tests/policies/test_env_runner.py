@@ -9,7 +9,7 @@ import pytest
 import word_env
 from small_model import SMALL
 
-from agentpeft.envs import Outcome
+from agentpeft.envs import DataError, Outcome
 from agentpeft.envs.core.rewards import RewardConfig
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -452,3 +452,44 @@ def test_a_real_engine_samples_alike_however_the_episodes_are_arranged(build):
         assert all(np.all(t.sampling_logprobs[t.loss_mask] < 0) for t in groups[0].trajectories)
     assert results[0] == results[1]
     assert results[0][0] != results[0][1]
+
+
+class UngradableEnv(word_env.WordEnv):
+    """Has one task whose data are wrong: it cannot be set up, or its solution fails in a step."""
+
+    def __init__(self, wrong, place, **options):
+        super().__init__(**options)
+        self.wrong, self.place = wrong, place
+
+    def _begin(self, task):
+        self._fail("reset", task)
+        return super()._begin(task)
+
+    def _act(self, action):
+        self._fail("step", self.task)
+        return super()._act(action)
+
+    def _fail(self, place, task):
+        if (place, task.task_id) == (self.place, self.wrong):
+            raise DataError(f"task {task.task_id}: its solution fails")
+
+
+gymnasium.register("Tests/Ungradable-v0", UngradableEnv)
+
+
+@pytest.mark.parametrize("place", ["reset", "step"])
+def test_a_task_whose_data_are_wrong_is_dropped_and_the_run_goes_on(build, place):
+    wrong = task_of(build(lambda session, turn: "hm"), 1)
+    runner = build(
+        lambda session, turn: "hm",
+        "environment.id=Tests/Ungradable-v0",
+        f"environment.kwargs.wrong={wrong}",
+        f"environment.kwargs.place={place}",
+        "fault_tolerance.max_episode_retries=1",
+    )
+    groups, report = play(runner, (0, 2), (1, 2), (2, 2))
+    assert [group.group_id for group in groups] == [0, 2]
+    assert (report.dropped_group_ids, report.num_faults) == ((1,), 4)
+    where = f"environment Tests/Ungradable-v0, task '{wrong}', episode train-000000001-000"
+    assert report.last_fault.startswith(where)
+    assert report.last_fault.endswith(f"task {wrong}: its solution fails")

@@ -11,16 +11,14 @@ data's risk, and so is what a process is called.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentpeft.envs.core.errors import DataError
-from agentpeft.envs.os_interaction.grading.answers import ExpectedAnswer
+from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
 from agentpeft.envs.os_interaction.sandboxes import CommandResult, Interpreter, Sandbox
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 
 _SETUP_TIMEOUT_S = 60.0
 _CHECK_TIMEOUT_S = 60.0
-_NO_COMPILER = 97
 _COMPILE = """\
 compiler=$1 ending=$2 folder=$(mktemp -d)
-command -v "$compiler" > /dev/null || exit {no_compiler}
 printf %s "$3" > "$folder/main.$ending"
 "$compiler" -o "$folder/main" "$folder/main.$ending" -lm || exit
 shift 3
@@ -35,6 +33,7 @@ _Runner = Callable[[str, float, Interpreter, tuple[str, ...]], CommandResult]
 def set_up(task: OSTask, sandbox: Sandbox) -> None:
     """Makes a fresh sandbox ready for a task's first turn. Raises: DataError, EnvFault."""
     sandbox.reset()
+    _need_compilers(task, sandbox)
     if task.setup is not None:
         result = _run_script(sandbox.prepare, task.setup, _SETUP_TIMEOUT_S, ())
         if result.exit_code != 0:
@@ -43,6 +42,21 @@ def set_up(task: OSTask, sandbox: Sandbox) -> None:
         result = sandbox.run(task.start, _SETUP_TIMEOUT_S)
         if result.is_timeout:
             raise DataError(f"task {task.task_id}: its start command does not come back")
+
+
+def _need_compilers(task: OSTask, sandbox: Sandbox) -> None:
+    """Raises: DataError where the image cannot compile a task's programs.
+
+    It is asked before the agent acts: a check's exit status may be the agent's choice.
+    """
+    checks = [check for check in task.verdict.checks if isinstance(check, Script)]
+    languages = {script.language for script in (task.setup, *checks) if script is not None}
+    for language, (compiler, _) in _COMPILERS.items():
+        if language not in languages:
+            continue
+        if sandbox.prepare(f"command -v {compiler}", _SETUP_TIMEOUT_S).exit_code != 0:
+            problem = f"the image has no {compiler}, which a {language} program of it needs"
+            raise DataError(f"task {task.task_id}: {problem}")
 
 
 def judge(task: OSTask, sandbox: Sandbox, answer: str | None) -> Iterator[str | None]:
@@ -88,21 +102,29 @@ def _judge_checks(task: OSTask, sandbox: Sandbox, answer: str | None) -> Iterato
     known, checks = [answer or ""], task.verdict.checks
     for number, check in enumerate(checks):
         if not isinstance(check, Script):
-            is_right = ExpectedAnswer(known[-1], check).allows(known[0])
-            wanted = f"the answer must be {known[-1]!r:.200}, is {answer!r:.200}"
-            yield None if is_right else wanted
+            yield _find_answer_mistake(known[-1], check, answer)
             continue
         # A program's arguments would be in the list of processes that a live check reads.
         is_told = not (task.verdict.is_live and check.language in _COMPILERS)
         result = _run_script(run, check, _CHECK_TIMEOUT_S, tuple(known) if is_told else ())
-        if result.exit_code == _NO_COMPILER:
-            raise DataError(f"task {task.task_id}: the image has no compiler for its check")
         if result.exit_code != 0:
             # The checks after it are told what it would have printed, so they cannot be run.
             yield from [f"a check fails ({_reason(result)})"] * (len(checks) - number)
             return
         known.append(result.output.strip())
         yield None
+
+
+def _find_answer_mistake(expected: str, kind: AnswerKind, answer: str | None) -> str | None:
+    """Returns why an answer is not what a check's script printed; None if it is.
+
+    The script may print what the agent has left, so that a pattern need not be one.
+    """
+    try:
+        is_right = ExpectedAnswer(expected, kind).allows(answer or "")
+    except DataError as error:
+        return f"the answer must match what a check prints: {error}"
+    return None if is_right else f"the answer must be {expected!r:.200}, is {answer!r:.200}"
 
 
 def gold_output(task: OSTask, sandbox: Sandbox) -> str:
@@ -120,8 +142,7 @@ def _run_script(
         return run(script.source, timeout_s, "python3", args)
     if script.language == "bash":
         return run(_IN_HOME + script.source, timeout_s, "bash", args)
-    compiling = _COMPILE.format(no_compiler=_NO_COMPILER)
-    return run(compiling, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
+    return run(_COMPILE, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
 
 
 def _reason(result: CommandResult) -> str:

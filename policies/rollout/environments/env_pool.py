@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import (
+    DataError,
     EnvFault,
     SettingsError,
     Stage,
@@ -74,7 +75,7 @@ class EnvPool:
         return self._tasks.task_at(position)
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
-        """Returns an environment at the start of its episode, and the prompt. Raises: EnvFault."""
+        """Returns an environment at the start of its episode, and the prompt. See `begin_with`."""
         if self._tasks is None:
             return self.begin_with(seed=self._derive_seed(position))
         return self.begin_with(task=task)
@@ -84,7 +85,7 @@ class EnvPool:
     ) -> tuple[Env, str]:
         """As `begin`, of a task, a task's id, or what the environment draws with a seed.
 
-        Raises: UnknownTaskError, SettingsError, EnvFault.
+        Raises: UnknownTaskError, SettingsError, DataError, EnvFault.
         """
         try:
             env = self._free.pop()
@@ -96,7 +97,7 @@ class EnvPool:
         except EnvFault:
             self._close([env])
             raise
-        except (SettingsError, UnknownTaskError):
+        except (SettingsError, DataError, UnknownTaskError):
             self.give_back(env)
             raise
         match returned:
