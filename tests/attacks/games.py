@@ -88,6 +88,15 @@ _GOLD = (
     "[ $(head -c 4M /dev/zero | tail -c 4M | wc -c) = 4194304 ] && head -c 4M /dev/zero >/srv/big"
     " && (sleep 0.01 & wait) && echo right >/srv/answer && chmod 640 /srv/answer"
 )
+_READ_STATUS = """\
+#include <stdio.h>
+int main(void) {
+  int status = 1;
+  FILE *file = fopen("/srv/status", "r");
+  return file && fscanf(file, "%d", &status) == 1 ? status : 1;
+}
+"""
+_LINES = FileState("/srv/answer", content="right\n", match="lines", mode=0o640)
 SHELL_TASKS = [
     _shell_task("state", Verdict(State(files=(_RIGHT,)))),
     _shell_task("check", Verdict(checks=(Script(_CHECK),))),
@@ -97,6 +106,11 @@ SHELL_TASKS = [
     _shell_task("size", Verdict(answer=ExpectedAnswer("4096", "size"))),
     _shell_task("text", Verdict(answer=ExpectedAnswer("It is done"))),
     _shell_task("innocent", Verdict(State(files=(_RIGHT,))), _GOLD),
+    _shell_task("program", Verdict(checks=(Script("bash /srv/solve.sh"),))),
+    _shell_task("compiled", Verdict(checks=(Script(_READ_STATUS, "c"),))),
+    _shell_task("pattern", Verdict(checks=(Script("cat /srv/pattern"), "regex"))),
+    _shell_task("lines", Verdict(State(files=(_LINES,)))),
+    _shell_task("script", Verdict(State(files=(replace(_LINES, match="script"),)))),
 ]
 
 ARITHMETIC_TASKS = [

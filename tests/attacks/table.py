@@ -10,6 +10,7 @@ import answer_attacks
 import shell_exhaustion
 import shell_grading
 import shell_reach
+import shell_verdicts
 import sql_exhaustion
 import sql_grading
 import sql_reach
@@ -18,7 +19,12 @@ from attack import Attack, Game, Topic
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "attacks.md"
 ATTACKS: dict[str, list[Attack]] = {
     "sql": [*sql_exhaustion.ATTACKS, *sql_reach.ATTACKS, *sql_grading.ATTACKS],
-    "shell": [*shell_exhaustion.ATTACKS, *shell_reach.ATTACKS, *shell_grading.ATTACKS],
+    "shell": [
+        *shell_exhaustion.ATTACKS,
+        *shell_reach.ATTACKS,
+        *shell_grading.ATTACKS,
+        *shell_verdicts.ATTACKS,
+    ],
     "answers": answer_attacks.ATTACKS,
 }
 """All attacks, by the suite that plays them."""

@@ -4,10 +4,16 @@ import pytest
 import shell_exhaustion
 import shell_grading
 import shell_reach
+import shell_verdicts
 from attack import Attack
 from playing import Player
 
-ATTACKS = [*shell_exhaustion.ATTACKS, *shell_reach.ATTACKS, *shell_grading.ATTACKS]
+ATTACKS = [
+    *shell_exhaustion.ATTACKS,
+    *shell_reach.ATTACKS,
+    *shell_grading.ATTACKS,
+    *shell_verdicts.ATTACKS,
+]
 
 
 @pytest.mark.timeout(60)
