@@ -72,8 +72,8 @@ class BubblewrapSandbox(ServedSandbox):
             self._start()
             self.ask("reset")
 
-    def _check(self, command: str, timeout_s: float) -> CommandResult:
-        return read_result(self.ask("check", command, timeout_s, timeout_s=timeout_s))
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
+        return read_result(self.ask("check", command, script, timeout_s, timeout_s=timeout_s))
 
     def _make_checker(self) -> "BubblewrapSandbox":
         return BubblewrapSandbox(self._limits, self._image)

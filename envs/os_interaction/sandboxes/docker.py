@@ -6,9 +6,8 @@ from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
 from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
 from agentpeft.envs.os_interaction.sandboxes.live_checks import (
-    GUARDED,
     MAX_CHANGED_BYTES,
-    NAMED_FOLDERS,
+    VIEW,
 )
 from agentpeft.envs.os_interaction.sandboxes.protocol import (
     CommandResult,
@@ -55,7 +54,7 @@ class DockerSandbox(ServedSandbox):
         self._pool = self._pool or ContainerPool.share(*self._settings)
         self._replace(self._pool)
 
-    def _check(self, command: str, timeout_s: float) -> CommandResult:
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
         try:
             files = self.ask("list_changes", MAX_CHANGED_BYTES)
         except Refusal as refusal:
@@ -63,7 +62,9 @@ class DockerSandbox(ServedSandbox):
         assert self._pool  # noqa: S101 (`ask` has raised without one)
         pool, container = self._pool, self._pool.take()
         try:
-            container.channel.request("apply_changes", files, GUARDED, NAMED_FOLDERS)
+            why = container.channel.request("apply_changes", files, *VIEW, script)
+            if why:
+                return CommandResult(why, None)
             answer = container.channel.request("run", command, timeout_s, timeout_s=timeout_s)
             return read_result(answer)
         finally:

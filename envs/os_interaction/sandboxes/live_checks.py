@@ -18,11 +18,20 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
-from agentpeft.envs.os_interaction.sandboxes.inside.root_files import FILES, FULL, NAMED
+from agentpeft.envs.os_interaction.sandboxes.inside.root_files import (
+    FILES,
+    FULL,
+    NAMED,
+    START_FILES,
+)
 from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, Interpreter
 
-GUARDED = [f"/{path}" for path in (*FULL, *FILES)]
-NAMED_FOLDERS = [f"/{path}" for path in NAMED]
+VIEW = (
+    [f"/{path}" for path in (*FULL, *FILES)],
+    [f"/{path}" for path in NAMED],
+    START_FILES,
+)
+"""What `apply_changes` is told of a check's view of the files."""
 MAX_CHANGED_BYTES = 32 << 20
 _START_TIMEOUT_S = 30.0
 _SETTLE_S = 0.3
@@ -74,7 +83,7 @@ def run_live_check(
     episode: CheckTarget,
     checker: CheckTarget,
     script: tuple[str, Interpreter, Sequence[str]],
-    path: str,
+    environment: str,
     max_processes: int,
     timeout_s: float,
 ) -> CommandResult:
@@ -84,7 +93,7 @@ def run_live_check(
         episode: Where the agent has worked; its processes are left stopped.
         checker: A machine that has just been reset, with the image's programs.
         script: The script, its interpreter and its arguments.
-        path: The script's `PATH`.
+        environment: Variables of the script, as one sets them in bash.
         max_processes: How many stand-ins the checker has room for.
         timeout_s: For all, sleeping included.
 
@@ -92,7 +101,7 @@ def run_live_check(
     """
     try:
         check = _LiveCheck(episode, checker, max_processes, time.monotonic() + timeout_s)
-        return check.run(script, path)
+        return check.run(script, environment)
     except _CheckEndedError as ended:
         return ended.result
 
@@ -106,11 +115,17 @@ class _LiveCheck:
         self._max_processes = max_processes
         self._deadline_s = deadline_s
         self._files: dict[str, Any] | None = None
+        self._source = ""
 
-    def run(self, script: tuple[str, Interpreter, Sequence[str]], path: str) -> CommandResult:
-        folder = f"/run/check-{secrets.token_hex(12)}"
+    def run(
+        self, script: tuple[str, Interpreter, Sequence[str]], environment: str
+    ) -> CommandResult:
+        self._source = script[0]
+        # In /dev, into which no link of the episode leads.
+        folder = f"/dev/shm/check-{secrets.token_hex(12)}"  # noqa: S108 (a name that is not known)
         time.sleep(_SETTLE_S)
-        self._run(f"PATH={path}", _START_TIMEOUT_S)  # a first shell, numbered as the agent's is
+        # This is a first shell, numbered as the agent's is.
+        self._run(f"export {environment}", _START_TIMEOUT_S)
         self._bring_up_to_date()
         self._run(_PREPARE.format(folder=folder), _START_TIMEOUT_S)
         start = _START.format(folder=folder, command=_compose(*script))
@@ -144,8 +159,10 @@ class _LiveCheck:
             known = {change[0]: change for change in before["changes"]}
             changes = [change for change in files["changes"] if known.get(change[0]) != change]
             gone = sorted(set(before["paths"]) - set(files["paths"]), reverse=True)
-            files = {"paths": [], "changes": changes}
-        self._checker.ask("apply_changes", files, GUARDED, NAMED_FOLDERS, gone)
+            files = {"paths": [], "changes": changes, "links": files["links"]}
+        why = self._checker.ask("apply_changes", files, *VIEW, self._source, gone)
+        if why:
+            raise _CheckEndedError(why)
         self._checker.ask("stand_in", processes, before is None)
 
     def _ask_episode(self, operation: str, *arguments: object) -> Any:

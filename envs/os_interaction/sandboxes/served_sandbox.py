@@ -17,8 +17,11 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 )
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
-_CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
-"""The image's programs before those that an episode has added."""
+_CHECK_ENVIRONMENT = (
+    "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
+    " PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1"
+)
+"""The image's programs before those that an episode has added, and only the image's modules."""
 _KILLED = CommandResult("[everything was killed, since memory ran out]", None, is_new_shell=True)
 
 
@@ -53,8 +56,8 @@ class ServedSandbox(ABC):
         """Returns the answer of the process that serves the episode; None if it was killed."""
 
     @abstractmethod
-    def _check(self, command: str, timeout_s: float) -> CommandResult:
-        """Runs a command over the frozen files, with the image's programs."""
+    def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
+        """Runs a command, which has a script, over the frozen files with the image's programs."""
 
     def prepare(
         self,
@@ -90,8 +93,8 @@ class ServedSandbox(ABC):
     ) -> CommandResult:
         """See `Sandbox.check`; freezes first."""
         self.freeze()
-        command = f"PATH={_CHECK_PATH} {_compose_script(script, interpreter, args)}"
-        return self._check(command, timeout_s)
+        command = f"{_CHECK_ENVIRONMENT} {_compose_script(script, interpreter, args)}"
+        return self._check(command, script, timeout_s)
 
     def check_live(
         self,
@@ -111,7 +114,7 @@ class ServedSandbox(ABC):
                 self,
                 self._checker,
                 (script, interpreter, args),
-                path=_CHECK_PATH,
+                environment=_CHECK_ENVIRONMENT,
                 max_processes=self.limits.num_processes // 2,
                 timeout_s=timeout_s,
             )

@@ -193,7 +193,7 @@ class _Server:
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
         kernel.mount("overlay", f"{_BASE}/frozen", "overlay", _FLAGS | kernel.MS_RDONLY, layers)
 
-    def _check(self, command: str, timeout_s: float) -> dict[str, object]:
+    def _check(self, command: str, script: str, timeout_s: float) -> dict[str, object]:
         self._shell.end()
         self._is_next_started = False
         _unmount_if_there("check/root", "check")  # of a worker that was killed
@@ -201,6 +201,12 @@ class _Server:
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             with served_files.inside(f"{_BASE}/episode/upper"):
                 changed = served_files.walk("/")
+            paths = [path for path, _ in changed if not path.startswith("/dev/")]
+            with served_files.inside(f"{_BASE}/check/root"):
+                links = [path for path in paths if os.path.islink(path)]
+                why = served_files.remove_traps(links, paths, root_files.START_FILES, script)
+            if why:
+                return {"output": why, "exit_code": None}
             self._pipes.watch(f"{_BASE}/check/root", changed)
             return self._run(command, timeout_s)
         finally:
@@ -208,11 +214,12 @@ class _Server:
             self._pipes.forget()
             _unmount_if_there("check/root", "check")  # or the next episode pays for its files
 
-    def _apply_changes(self, before: served_files.Fields, *how: Any) -> None:
+    def _apply_changes(self, before: served_files.Fields, *how: Any) -> str:
         root = f"{_BASE}/episode/root"
         with served_files.inside(root):
-            served_files.apply_changes(before, *how)
+            why = served_files.apply_changes(before, *how)
         self._pipes.watch(root, [change[:2] for change in before["changes"]])
+        return why
 
     def _list_changes(self, max_bytes: int) -> dict[str, object]:
         return served_files.list_changes(self._started_s, max_bytes)

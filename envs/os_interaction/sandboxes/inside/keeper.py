@@ -80,9 +80,9 @@ def main() -> None:
         need_limits()
         return served_files.list_changes(started_s, max_bytes)
 
-    def apply_changes(before: served_files.Fields, *how: Any) -> None:
-        served_files.apply_changes(before, *how)
+    def apply_changes(before: served_files.Fields, *how: Any) -> str:
         pipes.watch("", [change[:2] for change in before["changes"]])
+        return served_files.apply_changes(before, *how)
 
     shell.serve(
         {

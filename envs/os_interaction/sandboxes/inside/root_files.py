@@ -7,17 +7,37 @@ Standard library only.
 
 import os
 import shutil
+import stat
 from contextlib import suppress
 
 FULL = [
     *("lib", "lib32", "lib64", "libx32", "usr/lib", "usr/lib32", "usr/lib64", "usr/libx32"),
     *("usr/libexec", "usr/local/lib", "etc/alternatives", "etc/ld.so.conf.d", "etc/pam.d"),
     *("etc/perl", "etc/python3", "dev"),
+    *("usr/share/perl", "usr/share/perl5", "usr/local/share/perl"),
+    *("usr/share/file", "usr/share/misc", "usr/share/vim"),
+    *("usr/include", "usr/local/include", "usr/x86_64-linux-gnu", "usr/aarch64-linux-gnu"),
 ]
-"""Folders of which a check sees nothing but the image's."""
+"""Folders of which a check sees nothing but the image's; gcc looks for `as` in the last two."""
 NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
 """Folders where the image's names win and others are seen."""
-FILES = ["etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"]
+_PYTHON_PLACES = ("usr/", "usr/local/")
+_PYTHON_FILES = ("pyvenv.cfg", "bin/pyvenv.cfg", "bin/pybuilddir.txt", "bin/lib", "bin/Modules")
+FILES = [
+    *("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"),
+    *("etc/magic", "etc/magic.mime", "etc/ssl/openssl.cnf"),
+    *("pyvenv.cfg", *(f"{place}{name}" for place in _PYTHON_PLACES for name in _PYTHON_FILES)),
+]
+"""Files that a check sees as the image has them. Python takes its library from where the last ones
+are or say, even with `-I`."""
+START_FILES = [
+    *("/root/.vim", "/root/.vimrc", "/root/.exrc", "/etc/vim"),
+    *("/root/.magic", "/root/.magic.mgc"),
+    *("/root/.less", "/root/.lesskey", "/root/.config/lesskey"),
+    *("/etc/lesskey", "/etc/syslesskey", "/usr/local/etc/lesskey"),
+]
+"""What `vim`, `file` and `less` read unasked: a check sees an episode's only if its script names
+them, since they may be what a task is about."""
 _EMPTY = ["proc", "sys", "etc"]
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -78,19 +98,25 @@ def _make_guard() -> None:
         _link_tree(path)
         if os.path.isdir(f"guard/{path}") and not os.path.islink(f"guard/{path}"):
             os.setxattr(f"guard/{path}", "user.overlay.opaque", b"y")
-    for path in (*NAMED, *FILES):
+    pythons = (f"usr/bin/{n}._pth" for n in os.listdir("root/usr/bin") if n.startswith("python3"))
+    for path in (*NAMED, *FILES, *pythons):
         _link_tree(path)
-    if not _exists("guard/etc/ld.so.preload"):
-        os.close(os.open("guard/etc/ld.so.preload", os.O_CREAT, 0o644))
 
 
 def _link_tree(path: str) -> None:
-    """Repeats a file or folder of `root` in `guard`, without a byte of content."""
+    """Repeats a file or folder of `root` in `guard`, without a byte of content.
+
+    What `root` does not have, though it has the folder around it, hides an episode's.
+    """
     source, target = f"root/{path}", f"guard/{path}"
+    if not _exists(os.path.dirname(source)):
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
     elif os.path.isdir(source):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copytree(source, target, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
     elif _exists(source):
         os.link(source, target)
+    else:
+        os.mknod(target, stat.S_IFCHR)  # a whiteout of overlayfs: device 0/0

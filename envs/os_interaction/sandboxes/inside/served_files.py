@@ -15,6 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 Fields = dict[str, Any]
+_MAX_LINKS = 40
+"""Which a path may lead through: the kernel's own limit."""
+_SAME_FOR_ALL = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
+"""Where links may lead: nothing of the reader is there, and common programs make such links."""
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -86,7 +90,8 @@ def walk(path: str) -> list[tuple[str, Fields]]:
 def list_changes(since: float, max_bytes: int) -> Fields:
     """Returns every path, and what has changed since a time: stat, content or hard link.
 
-    Raises: OSError if the contents are larger than `max_bytes` in all.
+    "links" are the symlinks among them. Raises: OSError if the contents are larger than `max_bytes`
+    in all.
     """
     paths, changes, inodes = [], [], dict[int, str]()
     for path, fields in _walk_all():
@@ -103,20 +108,27 @@ def list_changes(since: float, max_bytes: int) -> Fields:
         if max_bytes < 0:
             raise OSError("the files that have changed are too large for a check")
         changes.append((path, fields, content, first if is_link else None))
-    return {"paths": paths, "changes": changes}
+    links = [path for path, fields, *_ in changes if fields["kind"] == "symlink"]
+    return {"paths": paths, "changes": changes, "links": links}
 
 
 def apply_changes(
-    before: Fields, guarded: list[str], named: list[str], gone: list[str] | None = None
-) -> None:
-    """Makes the files here what `list_changes` has told of another machine.
+    before: Fields,
+    guarded: list[str],
+    named: list[str],
+    start_files: list[str],
+    script: str,
+    gone: list[str] | None = None,
+) -> str:
+    """Makes the files here what `list_changes` has told of another machine, for a check.
 
     What lies at and below `guarded` stays, and what is already there directly in `named`. `gone`:
-    the paths to remove; None are all that the other machine does not have.
+    the paths to remove; None are all that the other machine does not have. Returns what
+    `remove_traps` does.
     """
     above = {parent for path in (*guarded, *named) for parent in _list_parents(path)}
     names = {f"{folder}/{name}" for folder in named for name in _list_names(folder)}
-    fixed = (*(f"{path}/" for path in guarded), "/etc/python3.")
+    fixed = (*(f"{path}/" for path in guarded), "/etc/python3.", "/usr/bin/python3.")
 
     def is_fixed(path: str) -> bool:
         return path in above or path in named or path in names or f"{path}/".startswith(fixed)
@@ -134,6 +146,58 @@ def apply_changes(
     for path, fields, *_ in reversed(changes):  # a directory's time after that of what is in it
         with suppress(OSError):
             os.utime(path, (fields["mtime"],) * 2, follow_symlinks=False)
+    return remove_traps(before["links"], [change[0] for change in changes], start_files, script)
+
+
+def remove_traps(links: list[str], changed: list[str], start_files: list[str], script: str) -> str:
+    """Removes what would let a check read itself, or have its tools obey the episode.
+
+    These are symlinks that lead into /proc or /dev, and changed paths at and below `start_files`
+    that the script does not name. Returns why the check cannot succeed, if it cannot: its script
+    names such a link. Without the link, what asks that something is not there would hold.
+    """
+    traps = [path for path in links if leads_to_reader(path)]
+    starts = tuple(f"{path}/" for path in start_files)
+    unnamed = [path for path in changed if not _is_named(path, script)]
+    unasked = [path for path in unnamed if f"{path}/".startswith(starts)]
+    for path in (*traps, *reversed(unasked)):  # what is in a folder before it
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        with suppress(OSError):
+            (os.rmdir if is_folder else os.unlink)(path)
+    named = [path for path in traps if _is_named(path, script)]
+    return f"{named[0]} leads into /proc or /dev, where a check may read itself" if named else ""
+
+
+def _is_named(path: str, script: str) -> bool:
+    return path.rpartition("/")[2] in script
+
+
+def leads_to_reader(path: str) -> bool:
+    """Returns whether a path leads into /proc or /dev, or to the root directory above them.
+
+    There are a reader's command line, environment and descriptors. It follows links as the kernel
+    does, but for what is not there: `..` leads out of that too.
+    """
+    place, pending, num_links = "", path.split("/")[::-1], 0
+    while pending:
+        name = pending.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place = place.rpartition("/")[0]
+            continue
+        place = f"{place}/{name}"
+        if place in ("/proc", "/dev"):
+            rest = [name for name in pending[::-1] if name not in ("", ".")]
+            return "/".join((place, *rest)) not in _SAME_FOR_ALL
+        with suppress(OSError):
+            target = os.readlink(place)
+            num_links += 1
+            if num_links > _MAX_LINKS:
+                return False
+            pending += target.split("/")[::-1]
+            place = "" if target.startswith("/") else place.rpartition("/")[0]
+    return not place
 
 
 def _walk_all() -> list[tuple[str, Fields]]:

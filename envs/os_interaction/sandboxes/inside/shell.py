@@ -25,7 +25,8 @@ from agentpeft.envs.os_interaction.sandboxes.inside.children import (
     send_signal,
 )
 
-BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
+BASH = ("/bin/bash", "--norc", "--noprofile", "--noediting", "+m", "-i")
+"""Without editing, since an episode's `~/.inputrc` would rewrite the commands of its checks."""
 ENVIRONMENT = {
     "HOME": "/root",
     "USER": "root",
