@@ -15,7 +15,8 @@ FULL = [
     *("usr/libexec", "usr/local/lib", "etc/alternatives", "etc/ld.so.conf.d", "etc/pam.d"),
     *("etc/perl", "etc/python3", "dev"),
     *("usr/share/perl", "usr/share/perl5", "usr/local/share/perl"),
-    *("usr/share/file", "usr/share/misc", "usr/share/vim"),
+    *("usr/share/python3", "usr/share/debconf", "usr/share/dpkg", "usr/share/vim"),
+    *("usr/share/file", "usr/share/misc", "usr/share/locale", "usr/share/locale-langpack"),
     *("usr/include", "usr/local/include", "usr/x86_64-linux-gnu", "usr/aarch64-linux-gnu"),
 ]
 """Folders of which a check sees nothing but the image's; gcc looks for `as` in the last two."""
@@ -25,16 +26,16 @@ _PYTHON_PLACES = ("usr/", "usr/local/")
 _PYTHON_FILES = ("pyvenv.cfg", "bin/pyvenv.cfg", "bin/pybuilddir.txt", "bin/lib", "bin/Modules")
 FILES = [
     *("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.preload", "etc/nsswitch.conf"),
-    *("etc/magic", "etc/magic.mime", "etc/ssl/openssl.cnf"),
+    *("etc/magic", "etc/magic.mgc", "etc/magic.mime", "etc/ssl/openssl.cnf"),
     *("pyvenv.cfg", *(f"{place}{name}" for place in _PYTHON_PLACES for name in _PYTHON_FILES)),
 ]
 """Files that a check sees as the image has them. Python takes its library from where the last ones
 are or say, even with `-I`."""
 START_FILES = [
-    *("/root/.vim", "/root/.vimrc", "/root/.exrc", "/etc/vim"),
+    *("/root/.vim", "/root/.vimrc", "/root/_vimrc", "/root/.exrc", "/etc/vim", "/var/lib/vim"),
     *("/root/.magic", "/root/.magic.mgc"),
     *("/root/.less", "/root/.lesskey", "/root/.config/lesskey"),
-    *("/etc/lesskey", "/etc/syslesskey", "/usr/local/etc/lesskey"),
+    *("/etc/sysless", "/etc/syslesskey", "/etc/lesskey", "/usr/local/etc/lesskey"),
 ]
 """What `vim`, `file` and `less` read unasked: a check sees an episode's only if its script names
 them, since they may be what a task is about."""
