@@ -93,7 +93,7 @@ def list_changes(since: float, max_bytes: int) -> Fields:
     "links" are the symlinks among them. Raises: OSError if the contents are larger than `max_bytes`
     in all.
     """
-    paths, changes, inodes = [], [], dict[int, str]()
+    paths, changes, inodes = [], [], dict[tuple[int, int], str]()
     for path, fields in _walk_all():
         paths.append(path)
         status = os.lstat(path)
@@ -101,8 +101,10 @@ def list_changes(since: float, max_bytes: int) -> Fields:
             continue
         if stat.S_ISSOCK(status.st_mode):
             fields["kind"] = "socket"
-        first = inodes.setdefault(status.st_ino, path) if status.st_nlink > 1 else path
-        is_link = first != path and fields["kind"] != "directory"
+        is_linked = status.st_nlink > 1 and fields["kind"] != "directory"
+        inode = (status.st_dev, status.st_ino)
+        first = inodes.setdefault(inode, path) if is_linked else path
+        is_link = first != path
         content = read_file(path, max_bytes) if fields["kind"] == "file" and not is_link else None
         max_bytes -= fields["size"] if content else 0
         if max_bytes < 0:
