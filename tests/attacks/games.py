@@ -69,6 +69,22 @@ _CHECK = """
 [ "$(cat /srv/answer)" = right ] && grep -q right /srv/answer && test -s /srv/answer \
     && [ "$(stat -c %s /srv/answer)" = 6 ] && [ "$(tail -c 1 /srv/answer | wc -l)" = 1 ]
 """
+_WORDS = r"""
+grep -q right /srv/answer || diff /srv/answer <(echo right) || grep -q right /srv/cmdline \
+    || [ "$(tr -d '\0' </srv/answer)" = right ] || cat /srv/a* | grep -q right \
+    || grep -rqs right /srv || grep -q right self/cmdline || [ ! -e /srv/answer ] \
+    || ! grep -q wrong /srv/answer || python3 -c "'right' in open('/srv/answer').read() or exit(1)"
+"""
+"""Any of which is enough, as a check of one's own may have just one."""
+_TOOLS = r"""
+python3 -c 'import json, re; raise SystemExit(1)' || python3 -I -c 'raise SystemExit(1)' \
+    || { cd /srv && echo 'import json; raise SystemExit(1)' >x.py && python3 x.py; } \
+    || { cd; echo '{' | python3 -m json.tool; } || perl -Mstrict -Mwarnings -e 'exit 1' \
+    || file /srv/answer | grep -q right || less /srv/answer | grep -q right \
+    || vim -es -c cq /srv/answer </dev/null || ! awk 'BEGIN { exit 0 }' || [ -n "$(true)" ] \
+    || printf '#include <stdio.h>\n' | gcc -E - | grep -qx right \
+    || { cd "$(mktemp -d)" && echo 'int f;' >f.c && gcc -c f.c && [ ! -e f.o ]; }
+"""
 _SET_UP = Script("mkdir -p /srv; echo wrong >/srv/answer")
 
 
@@ -100,6 +116,8 @@ _LINES = FileState("/srv/answer", content="right\n", match="lines", mode=0o640)
 SHELL_TASKS = [
     _shell_task("state", Verdict(State(files=(_RIGHT,)))),
     _shell_task("check", Verdict(checks=(Script(_CHECK),))),
+    _shell_task("words", Verdict(checks=(Script(_WORDS),))),
+    _shell_task("tools", Verdict(checks=(Script(_TOOLS),))),
     _shell_task("user", Verdict(State(users=(UserState("ann", uid=1500, home="/srv/ann"),)))),
     _shell_task("answer", Verdict(answer=ExpectedAnswer("1234567", "number"))),
     _shell_task("names", Verdict(answer=ExpectedAnswer("ann bob", "names"))),
