@@ -20,6 +20,7 @@ def sweep(*options: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sandbox_kind", ["bubblewrap"], indirect=True)
 def test_links_win_no_task(sandbox_kind):
     sweep("--sandbox", sandbox_kind, "--num-tasks", "3", "--num-targets", "4")
 
