@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from typing import Any
 Fields = dict[str, Any]
 _MAX_LINKS = 40
 """Which a path may lead through: the kernel's own limit."""
+_MAX_STEPS = 200
+"""Or many links to long paths would keep a check waiting for minutes."""
+_BETWEEN_NAMES = re.compile(r"[^\w.~+-]+")
 _SAME_FOR_ALL = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
 """Where links may lead: nothing of the reader is there, and common programs make such links."""
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
@@ -158,30 +162,35 @@ def remove_traps(links: list[str], changed: list[str], start_files: list[str], s
     that the script does not name. Returns why the check cannot succeed, if it cannot: its script
     names such a link. Without the link, what asks that something is not there would hold.
     """
+    words = set(_BETWEEN_NAMES.split(script))
     traps = [path for path in links if leads_to_reader(path)]
     starts = tuple(f"{path}/" for path in start_files)
-    unnamed = [path for path in changed if not _is_named(path, script)]
-    unasked = [path for path in unnamed if f"{path}/".startswith(starts)]
+    begun = [path for path in changed if f"{path}/".startswith(starts)]
+    unasked = [path for path in begun if os.path.basename(path) not in words]
     for path in (*traps, *reversed(unasked)):  # what is in a folder before it
         is_folder = os.path.isdir(path) and not os.path.islink(path)
         with suppress(OSError):
             (os.rmdir if is_folder else os.unlink)(path)
-    named = [path for path in traps if _is_named(path, script)]
+    named = [path for path in traps if _is_named(os.path.basename(path), words, script)]
     return f"{named[0]} leads into /proc or /dev, where a check may read itself" if named else ""
 
 
-def _is_named(path: str, script: str) -> bool:
-    return path.rpartition("/")[2] in script
+def _is_named(name: str, words: set[str], script: str) -> bool:
+    return name in words or (name in script and bool(_BETWEEN_NAMES.search(name)))
 
 
 def leads_to_reader(path: str) -> bool:
     """Returns whether a path leads into /proc or /dev, or to the root directory above them.
 
     There are a reader's command line, environment and descriptors. It follows links as the kernel
-    does, but for what is not there: `..` leads out of that too.
+    does, but for what is not there: `..` leads out of that too. A path with more than `_MAX_STEPS`
+    names on its way is taken to lead there.
     """
-    place, pending, num_links = "", path.split("/")[::-1], 0
+    place, pending, num_links, num_steps = "", path.split("/")[::-1], 0, 0
     while pending:
+        num_steps += 1
+        if num_steps > _MAX_STEPS:
+            return True
         name = pending.pop()
         if name in ("", "."):
             continue
