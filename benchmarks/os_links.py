@@ -34,7 +34,7 @@ TARGETS = (
     *("/proc/self/cmdline", "/proc/self/environ", "/proc/self/status", "/proc/thread-self/comm"),
     *("/proc/self/fd/9", "/proc/self/fd/0", "/proc/self/fd/63", "/proc/self/task", "/proc/self"),
     *(
-        "/proc/self/root/proc/self/cmdline",
+        "/proc/self/root",
         "/proc/self/cwd",
         "/proc/1/cmdline",
         "/proc",

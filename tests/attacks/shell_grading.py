@@ -207,7 +207,7 @@ ATTACKS = [
                         "/proc/1/cmdline",
                     ),
                     *("/proc/thread-self/cmdline", "/proc/self/task/1/cmdline", "/proc/self/fd/9"),
-                    *("/proc/self/root/proc/self/cmdline", "/proc/self/fd/0", "/proc/self/cwd"),
+                    *("/proc/self/root", "/proc/self/fd/0", "/proc/self/cwd"),
                     *("/dev/fd/9", "/dev/fd/63", "/dev/stdin", "/dev/stdout", "/dev/stderr"),
                     *("/dev/tty", "/dev/zero", "/dev/full", "/dev/urandom"),
                     *("../../proc/self/cmdline", "/usr/../proc/self/cmdline", "//dev//./stdin"),

@@ -19,7 +19,7 @@ LINKS = {
     "/proc": True,
     "/proc/1/cmdline": True,
     "/proc/thread-self/comm": True,
-    "/proc/self/root/etc/passwd": True,
+    "/proc/self/cwd/passwd": True,
     "/proc/self/cwd": True,
     "/proc/cpuinfo": True,
     "/dev/fd/63": True,

@@ -31,10 +31,11 @@ FILES = [
 ]
 """Files that a check sees as the image has them. Python takes its library from where the last ones
 are or say, even with `-I`."""
+_HOME = "/root"
+_IN_HOME = (".vim", ".vimrc", "_vimrc", ".exrc", ".magic", ".magic.mgc", ".less", ".lesskey")
 START_FILES = [
-    *("/root/.vim", "/root/.vimrc", "/root/_vimrc", "/root/.exrc", "/etc/vim", "/var/lib/vim"),
-    *("/root/.magic", "/root/.magic.mgc"),
-    *("/root/.less", "/root/.lesskey", "/root/.config/lesskey"),
+    *(f"{_HOME}/{name}" for name in (*_IN_HOME, ".config/lesskey")),
+    *("/etc/vim", "/var/lib/vim"),
     *("/etc/sysless", "/etc/syslesskey", "/etc/lesskey", "/usr/local/etc/lesskey"),
 ]
 """What `vim`, `file` and `less` read unasked: a check sees an episode's only if its script names
