@@ -25,8 +25,7 @@ from agentpeft.envs.os_interaction.sandboxes.inside.children import (
     send_signal,
 )
 
-BASH = ("/bin/bash", "--norc", "--noprofile", "--noediting", "+m", "-i")
-"""Without editing, since an episode's `~/.inputrc` would rewrite the commands of its checks."""
+BASH = ("/bin/bash", "--norc", "--noprofile", "+m", "-i")
 ENVIRONMENT = {
     "HOME": "/root",
     "USER": "root",
@@ -34,8 +33,13 @@ ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
     "TERM": "dumb",
+    "INPUTRC": "/dev/null",
 }
-_PREAMBLE = b"set +o history +H; PS1= PS2= PS4='+ '; exec 200>&1 99>&-; cd ~ || cd /\n"
+"""`INPUTRC` keeps an episode's `~/.inputrc` from rewriting the commands of its checks. bash reads
+it before its first line, which unsets it. (With `--noediting`, bash 5.2 crashes on `set -o vi`.)"""
+_PREAMBLE = (
+    b"unset INPUTRC; set +o history +H; PS1= PS2= PS4='+ '; exec 200>&1 99>&-; cd ~ || cd /\n"
+)
 _CHUNK_BYTES = 1 << 16
 """All that a pipe holds."""
 _FREE_BYTES = 1 << 20
