@@ -1,6 +1,5 @@
 """How much memory a run needs, from the model's config alone: an estimate, within a factor of 2."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from agentpeft.envs.tasks.hub import is_hub_reachable
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
 from agentpeft.policies.engines.vllm.settings import divide_gpus
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.passes.sharded_base import find_layers
@@ -124,9 +123,9 @@ def read_model_config(settings: Settings) -> PreTrainedConfig:
     name = settings.model.name
     if name == "tiny":
         return make_tiny_config(settings.tiny)
-    adapter = Path(name).expanduser() / ADAPTER_CONFIG
-    if adapter.is_file():
-        name = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    adapter = Path(name).expanduser()
+    if (adapter / ADAPTER_CONFIG).is_file():
+        name = read_base_name(adapter)
     is_local = Path(name).expanduser().is_dir() or not is_hub_reachable()
     config: PreTrainedConfig = AutoConfig.from_pretrained(name, local_files_only=is_local)
     return config

@@ -4,6 +4,7 @@ The hash guards against a wrong or damaged delivery, not against a hostile sende
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Bits, Floats
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of PEFT's format."""
+PICKLED_WEIGHTS = "adapter_model.bin"
+"""What PEFT wrote before it wrote safetensors."""
 MODEL_CONFIG = "config.json"
 """The file that a model of its own has in Hugging Face's format."""
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
@@ -22,6 +25,21 @@ LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 def is_whole_model(folder: Path) -> bool:
     """Returns whether a folder holds a model of its own, as a run on all weights saves it."""
     return (folder / MODEL_CONFIG).is_file() and not (folder / ADAPTER_CONFIG).is_file()
+
+
+def read_base_name(adapter: Path) -> str:
+    """Returns the base that an adapter's config names: a hub id or a folder.
+
+    A relative path is meant from the working folder, or else from the adapter's. Raises: OSError;
+    ValueError where it names none.
+    """
+    config = json.loads((adapter / ADAPTER_CONFIG).read_bytes())
+    name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not (isinstance(name, str) and name):
+        raise ValueError(f"base_model_name_or_path is {name!r}")
+    beside = adapter / Path(name).expanduser()
+    is_beside = beside.is_dir() and not Path(name).expanduser().exists()
+    return str(beside.resolve()) if is_beside else name
 
 
 def compute_hash(weights: Mapping[str, Floats | Bits]) -> str:

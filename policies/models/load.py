@@ -7,8 +7,8 @@ are for machines without any, too.
 import fcntl
 import gc
 import hashlib
-import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.envs.system.whole_files import making
 from agentpeft.envs.tasks.hub import is_hub_reachable
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG
+from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, place_frozen
 from agentpeft.policies.settings.config import ModelSettings, Settings
@@ -167,15 +167,15 @@ def _import_own_classes(name: str) -> str:
 
 def _base_of_adapter(folder: Path) -> str:
     try:
-        name = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError) as error:
+        name = read_base_name(folder)
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{folder / ADAPTER_CONFIG} names no base model: {error!r}") from None
-    if _is_path(str(name)) and not Path(name).is_dir():
+    if _is_path(name) and not Path(name).expanduser().is_dir():
         raise SettingsError(
             f"the adapter {folder} was trained on the base {name}, which is not there; start from "
             "the base's own name, with --resume-from for the adapter"
         )
-    return str(name)
+    return name
 
 
 def _is_path(name: str) -> bool:
@@ -197,10 +197,13 @@ def _load(
         options["device_map"] = {"": device}
     folder = _find_folder(name)
     try:
-        network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
         tokenizer = _load_tokenizer(folder)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise SettingsError(f"model {name!r} cannot be loaded: {_first_line(error)}") from None
+    network: PreTrainedModel = loaded[0]
+    _check_whole(name, network, loaded[1], tokenizer)
     if model.load_in_4bit:
         _keep_layout(network)
     else:
@@ -210,6 +213,43 @@ def _load(
     use_float_head(network)
     source = str(folder) if _is_path(name) else name
     return PolicyBase(network.train(False), tokenizer, source, adapter_path)
+
+
+def _check_whole(
+    name: str,
+    network: PreTrainedModel,
+    info: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Raises: SettingsError on what transformers only warns of, and replaces by random weights.
+
+    Tensors of the files that the model has not are no hindrance: other models are saved with it.
+    """
+    if missing := sorted(info["missing_keys"]):
+        raise SettingsError(
+            f"model {name!r}: its files lack {missing[0]} (and {len(missing) - 1} more), which "
+            "its config.json asks for: fetch or save the model anew, or mend its config.json"
+        )
+    if wrong := sorted(info["mismatched_keys"]):
+        key, of_file, of_config = wrong[0]
+        raise SettingsError(
+            f"model {name!r}: {key} has the shape {tuple(of_file)} in its files, and "
+            f"{tuple(of_config)} by its config.json ({len(wrong) - 1} more differ)"
+        )
+    embeddings: Any = network.get_input_embeddings()
+    head = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    is_tied = head is None or head.weight is embeddings.weight
+    says_tied = network._tied_weights_keys and getattr(network.config, "tie_word_embeddings", False)
+    if says_tied and not is_tied:
+        raise SettingsError(
+            f"model {name!r}: config.json says tie_word_embeddings = true, and its files have "
+            "other weights for the output layer than for the embeddings: set it to false there"
+        )
+    if tokenizer.vocab_size > len(embeddings.weight):
+        raise SettingsError(
+            f"model {name!r}: its tokenizer has {tokenizer.vocab_size} tokens, and the model "
+            f"{len(embeddings.weight)}: one of them is another model's"
+        )
 
 
 def _place(network: PreTrainedModel, device: torch.device, shared_from: Path | None) -> None:
@@ -318,11 +358,16 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     plain = config.get("tokenizer_class") in _PLAIN_TOKENIZERS
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
     tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(folder, local_files_only=True)
+    # Without its files transformers makes one of special tokens alone
+    if not tokenizer.encode("text 12", add_special_tokens=False):
+        raise ValueError("its tokenizer has no vocabulary (tokenizer.json or its model's own file)")
     return tokenizer
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    """Returns an error's first line, with what follows where that ends in a colon."""
+    line, _, rest = str(error).strip().partition("\n")
+    return f"{line} {' '.join(rest.split())}"[:400] if line.rstrip().endswith(":") else line
 
 
 def _keep_layout(network: PreTrainedModel) -> None:

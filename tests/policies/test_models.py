@@ -1,12 +1,15 @@
 import json
+import re
 import shutil
 import sys
+from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.models.load import choose_device, choose_dtype, load_base
+from agentpeft.policies.models.load import choose_device, choose_dtype, find_base, load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings
@@ -107,6 +110,126 @@ def test_what_is_no_causal_model_is_one_message(tmp_path, config):
 def test_damaged_weights_are_one_message(folder):
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(SettingsError, match="cannot be loaded"):
+        load(folder)
+
+
+def edit(folder, change, **config):
+    """Edits the tensors of a model's file, and its config.json."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, {"format": "pt"})
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | config), "utf-8")
+
+
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+QUERY, SHORT = "model.layers.0.self_attn.q_proj.weight", "has the shape (16, 32) in its files, and"
+DAMAGES = {
+    "untied, no head": (lambda w: None, {"tie_word_embeddings": False}, f"lack {HEAD} (and 0"),
+    "no embeddings": (lambda w: w.pop(EMBEDDINGS), {}, "lack "),
+    "one lacks": (lambda w: w.pop(QUERY), {}, f"lack {QUERY} (and 0"),
+    "a layer lacks": (lambda w: None, {"num_hidden_layers": 3}, "lack model.layers.2."),
+    "other biases": (lambda w: w.pop(QUERY.replace("weight", "bias")), {}, "q_proj.bias (and 0"),
+    "other names": (lambda w: [w.update({f"x.{n}": w.pop(n)}) for n in [*w]], {}, "lack "),
+    "nothing": (lambda w: w.clear(), {}, "lack "),
+    "shape": (lambda w: w.update({QUERY: w[QUERY][:16].clone()}), {}, SHORT),
+    "wider": (lambda w: None, {"intermediate_size": 64}, "(32, 48) in its files"),
+    "tied, another head": (
+        lambda w: w.update({HEAD: w[EMBEDDINGS] + 1}),
+        {},
+        "tie_word_embeddings",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_base_whose_files_are_not_its_config_is_refused(folder, damage):
+    change, config, message = DAMAGES[damage]
+    edit(folder, change, **config)
+    with pytest.raises(SettingsError, match=re.escape(message)) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.update({HEAD: w[EMBEDDINGS].clone()}),
+        lambda w: w.update({HEAD: w.pop(EMBEDDINGS)}),
+        lambda w: w.update({"vision_tower.weight": torch.ones(2)}),
+        lambda w: [w.update({n.removeprefix("model."): w.pop(n)}) for n in [*w]],
+    ],
+    ids=["tied twice", "tied under the other name", "more than needed", "without a prefix"],
+)
+def test_a_base_that_transformers_reads_whole_is_loaded(folder, change):
+    expected = load(folder).model.state_dict()
+    edit(folder, change)
+    weights = load(folder).model.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("damage", ["shard gone", "no index", "cut"])
+def test_a_base_in_parts_needs_all_of_them(folder, damage):
+    whole = load(folder).model
+    (folder / "model.safetensors").unlink()
+    whole.save_pretrained(folder, max_shard_size="20KB")
+    *_, last = sorted(folder.glob("model-*.safetensors"))
+    assert load(folder).model.state_dict().keys() == whole.state_dict().keys()
+    if damage == "cut":
+        last.write_bytes(last.read_bytes()[:-9])
+    else:
+        (last if damage == "shard gone" else folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(SettingsError, match="cannot be loaded"):
+        load(folder)
+
+
+def without_vocabulary(folder, **config):
+    """Leaves a tokenizer's template and special tokens alone."""
+    (folder / "tokenizer.json").unlink()
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | config), "utf-8")
+
+
+def empty_vocabulary(folder):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["model"] |= {"vocab": {}, "merges": []}
+    path.write_text(json.dumps(content), "utf-8")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without_vocabulary,
+        partial(without_vocabulary, tokenizer_class="LlamaTokenizer"),
+        partial(without_vocabulary, tokenizer_class="Qwen2Tokenizer"),
+        partial(without_vocabulary, tokenizer_class="GPT2Tokenizer"),
+        empty_vocabulary,
+    ],
+    ids=["none", "Llama", "Qwen2", "GPT-2", "empty"],
+)
+@pytest.mark.parametrize("find", [load, lambda f: find_base(Settings(model={"name": str(f)}))])
+def test_a_tokenizer_without_a_vocabulary_is_one_message(folder, damage, find):
+    damage(folder)
+    with pytest.raises(SettingsError, match="okenizer") as caught:
+        find(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_is_another_models(folder):
+    texts = [f"and other words, number {number}" for number in range(50)]
+    larger = build_tiny(SMALL, texts).tokenizer
+    num_own = len(load(folder).tokenizer)
+    assert len(larger) > num_own
+    edit(
+        folder,
+        lambda w: w.update({EMBEDDINGS: w[EMBEDDINGS][:num_own].clone()}),
+        vocab_size=num_own,
+    )
+    load(folder)
+    larger.save_pretrained(folder)
+    with pytest.raises(SettingsError, match=f"its tokenizer has {len(larger)} tokens, .*{num_own}"):
         load(folder)
 
 
