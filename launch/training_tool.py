@@ -252,11 +252,11 @@ def _shape(model: str) -> Json:
     if not path.is_file():
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))
-    names = sorted(config["target_modules"])
+    targets = config["target_modules"]
     return {
         "rank": config["r"],
         "alpha": float(config["lora_alpha"]),
-        "target_modules": names,
+        "target_modules": "all-linear" if isinstance(targets, str) else sorted(targets),
         "use_rslora": bool(config.get("use_rslora")),
     }
 

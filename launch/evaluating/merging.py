@@ -6,7 +6,7 @@ already: it is written as it is, and both checks compare the copy with it.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG, is
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import open_adapter, weights_and_updates
+from agentpeft.policies.models.lora import merge_adapter, open_adapter
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
 from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
@@ -77,7 +77,7 @@ def merge(
     base = load_base(settings)
     network = base.model
     if not is_whole_model(adapter):
-        network = open_adapter(base, adapter, is_trusted).merge_and_unload(safe_merge=True)
+        network = merge_adapter(open_adapter(base, adapter, is_trusted))
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -119,14 +119,15 @@ def check_merged(
 
     alone = score(base.model)
     stored_mib = sum(w.numel() * w.element_size() for w in base.model.parameters()) / 2**20
-    pair: nn.Module
+    network, before = _read(merged, base.model.dtype), base.model.state_dict()
     if is_whole_model(adapter):  # as it was saved, so that rounding shows
-        pair = load_base(settings.with_model(dtype="float32")).model
+        expected = load_base(settings.with_model(dtype="float32")).model
+        paired, before = score(expected), expected.state_dict()
     else:
         pair = open_adapter(base, adapter, is_trusted)
-    network = _read(merged, base.model.dtype)
-    paired = score(pair)
-    error, num_changed = _unmerge_error(network, weights_and_updates(pair))
+        paired = score(pair)
+        expected = merge_adapter(pair)
+    error, num_changed = _unmerge_error(network, before, expected.state_dict())
     difference = float(np.abs(score(network) - paired).max())
     limits = torch.finfo(base.model.dtype).eps * 8, _MAX_DIFFERENCE[base.model.dtype]
     sizes = {"base": stored_mib, "adapter": _size_mib(adapter), "merged": _size_mib(merged)}
@@ -157,23 +158,25 @@ def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 @torch.inference_mode()
 def _unmerge_error(
-    merged: PreTrainedModel, expected: Iterator[tuple[str, torch.Tensor, torch.Tensor]]
+    merged: PreTrainedModel,
+    before: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
 ) -> tuple[float, int]:
     """Returns the largest relative error of the base's weights, and how many were changed.
 
-    Raises: CheckpointError where the models have other weights.
+    What the adapter adds is `expected`, as PEFT merges it, less `before`. Raises: CheckpointError
+    where the models have other weights.
     """
-    state, worst, num_changed = merged.state_dict(), 0.0, 0
-    for name, weight, update in expected:
+    state, worst = merged.state_dict(), 0.0
+    for name, weight in expected.items():
         own = state.pop(name, None)
         if own is None or own.shape != weight.shape:
             raise CheckpointError(f"the merged model's {name} is not the base's")
-        error = (own.float() - update.float() - weight.float()).abs().max()
+        error = (own.float() - weight.float()).abs().max()
         worst = max(worst, float(error / own.abs().max().clamp_min(1e-12)))
-        num_changed += bool(update.any())
     if state:
         raise CheckpointError(f"the merged model has a weight of its own: {min(state)}")
-    return worst, num_changed
+    return worst, sum(not torch.equal(before[name], expected[name]) for name in before)
 
 
 def _size_mib(path: Path) -> float:

@@ -1,13 +1,26 @@
 """What is trained of a policy: a LoRA adapter (the only door to `peft`), or all weights."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal, cast
+from warnings import catch_warnings
 
+import numpy as np
 import torch
-from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from peft import (
+    LoraConfig,
+    LoraModel,
+    PeftModel,
+    PeftModelForCausalLM,
+    get_peft_model,
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
@@ -18,7 +31,11 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.delivery.version import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    PICKLED_WEIGHTS,
+)
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.options.pissa import begin_at_principal_components
 from agentpeft.policies.messages import Bits, Floats
@@ -40,6 +57,19 @@ _COMPARED_OR_INERT = {
     *("megatron_core", "runtime_config"),
 }
 """What of PEFT's `LoraConfig` is compared by its value, or does nothing once there are weights."""
+_ONLY_SHAPES = {
+    *("alpha_pattern", "rank_pattern", "layers_to_transform", "layers_pattern"),
+    *("exclude_modules", "lora_bias"),
+}
+"""What changes which layers have an adapter, and of which shape and scale, and nothing else."""
+_NOT_MERGED = ("layer_replication", "alora_invocation_tokens", "arrow_config")
+"""What PEFT computes, but does not merge, or merges into another model."""
+_UNREADABLE = (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError, AttributeError)
+"""What PEFT raises on a file that does not hold named tensors."""
+_PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` that leave the base as it is."""
+_LOST_STARTS = ("pissa_niter", "corda", "loftq", "lora_ga")
+"""Beginnings of those that change the base in a way that the adapter's files do not tell."""
 
 
 class RoundedOnceLinear(LoraLinear):
@@ -180,8 +210,14 @@ class LoraPolicy(_Trained):
 
         Raises: CheckpointError if it cannot be read, SettingsError if it is of another kind.
         """
-        _check_fits(Path(path), _read_config(Path(path)), self._config)
-        self.load_weights(read_weights(Path(path) / ADAPTER_WEIGHTS))
+        folder = Path(path)
+        saved, weights = _read_config(folder), read_adapter(folder)
+        has_same_layers = weights.keys() == self._parameters.keys()
+        _check_fits(folder, saved, self._config, has_same_layers)
+        try:
+            self.load_weights(weights)
+        except CheckpointError as error:
+            raise CheckpointError(f"the adapter {folder}: {error}") from None
 
 
 class FullPolicy(_Trained):
@@ -305,8 +341,10 @@ def attach_lora(
 def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -> PeftModel:
     """Returns the base, changed in place, with a saved LoRA adapter beside its weights.
 
-    Raises: SettingsError if the adapter names another base (unless `is_trusted`: it may be the
-    same under another name) or is no plain LoRA, CheckpointError if it cannot be read.
+    Whatever PEFT's LoRA adds is part of it: DoRA, biases, `modules_to_save`, tokens. Raises:
+    SettingsError if the adapter names another base (unless `is_trusted`: it may be the same under
+    another name) or cannot be restored from its files, CheckpointError if it cannot be read, or its
+    tensors are not exactly those of such an adapter.
     """
     model, _ = open_adapters(base, [Path(path)], is_trusted)
     return model
@@ -318,33 +356,133 @@ def open_adapters(
     """Returns the base, changed in place, with several adapters, and their names within PEFT.
 
     The first is active; a pass may name another for each row (`adapter_names`). Raises: as
-    `open_adapter`.
+    `open_adapter`; SettingsError if one of several changes more than LoRA layers.
     """
     names = (_TRAINED, *(f"other{number}" for number in range(1, len(folders))))
-    for folder in folders:
-        _check_base(base, folder, is_trusted)
-    folder = folders[0]
-    try:
-        model = PeftModel.from_pretrained(base.model, str(folder))
-        for name, folder in zip(names[1:], folders[1:], strict=True):
-            model.load_adapter(str(folder), adapter_name=name)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().replace("\n", " ")
-        raise CheckpointError(f"the adapter {folder} does not fit: {reason:.300}") from None
+    configs = [_read_config(folder) for folder in folders]
+    for folder, config in zip(folders, configs, strict=True):
+        _check_base(base, folder, config, is_trusted)
+        unusual = _find_unusual(config, LoraConfig(), _ONLY_SHAPES)
+        if len(folders) > 1 and unusual:
+            raise SettingsError(
+                f"the adapter {folder} has {unusual}, which several adapters on one base cannot "
+                "have: evaluate it alone, or merge it (agentpeft merge)"
+            )
+    model: PeftModel | None = None
+    for name, folder, config in zip(names, folders, configs, strict=True):
+        weights, config.inference_mode = read_adapter(folder), True
+        if not _leaves_base(config, weights):
+            for parameter in base.model.parameters():  # others of this process may have it, too
+                parameter.data = parameter.data.clone()
+        try:
+            if model is None:
+                model = PeftModelForCausalLM(base.model, config, name)
+            else:
+                model.add_adapter(name, config)
+            _load_strictly(model, name, weights)
+        except (ValueError, RuntimeError, LookupError, TypeError, ImportError, re.error) as error:
+            raise CheckpointError(f"the adapter {folder} does not fit: {_shorten(error)}") from None
+    if model is None:
+        raise ValueError("expected at least one adapter, got none")
     return model.eval(), names
 
 
-def _check_base(base: PolicyBase, folder: Path, is_trusted: bool) -> None:
-    """Raises: SettingsError, CheckpointError, as `open_adapter`."""
-    config = _read_config(folder)
-    if config.peft_type != "LORA" or config.use_dora:
-        raise SettingsError(f"{folder} is an adapter of another kind than plain LoRA")
-    named = str(config.base_model_name_or_path)
-    is_known = bool(config.revision and base.fingerprint)
-    is_same = Path(named).resolve() == Path(base.name).resolve() or named == base.name
-    if config.revision != base.fingerprint if is_known else not (is_same or is_trusted):
-        was, has = f"{named} ({config.revision})", f"{base.name} ({base.fingerprint})"
-        raise SettingsError(f"wrong base: the adapter {folder} was trained on {was}, not {has}")
+def _load_strictly(model: PeftModel, name: str, weights: Mapping[str, Floats]) -> None:
+    """Loads an adapter's weights; PEFT itself only warns of what is missing, or is none of its.
+
+    Raises: CheckpointError, and PEFT's own errors.
+    """
+    tensors = {key: torch.from_numpy(weight) for key, weight in weights.items()}
+    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=name)
+    if unknown := sorted(result.unexpected_keys):
+        raise ValueError(f"{unknown[0]} is not in this model (and {len(unknown) - 1} more)")
+    state = model.state_dict()
+    loaded = {state[key].data_ptr() for key in state.keys() - set(result.missing_keys)}
+    saved = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    if missing := sorted(key for key, value in saved.items() if value.data_ptr() not in loaded):
+        raise ValueError(f"its files lack {missing[0]} (and {len(missing) - 1} more)")
+
+
+def _leaves_base(config: LoraConfig, weights: Collection[str]) -> bool:
+    """Returns whether PEFT loads an adapter without writing into the base's weights."""
+    return config.init_lora_weights in _PLAIN_STARTS and all(".lora_" in name for name in weights)
+
+
+def merge_adapter(model: PeftModel) -> PreTrainedModel:
+    """Returns the base, changed in place, with its adapter in the weights.
+
+    Tensors of the base's state dict from before keep their values. Raises: CheckpointError on what
+    PEFT cannot merge.
+    """
+    is_untied = _untie(cast(PreTrainedModel, model.get_base_model()))
+    try:
+        with catch_warnings(action="ignore", category=UserWarning):  # of shared embeddings
+            merged: PreTrainedModel = model.merge_and_unload(safe_merge=True)
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"PEFT cannot merge this adapter: {_shorten(error)} (agentpeft evaluate plays it "
+            "unmerged)"
+        ) from None
+    embeddings, head = _embeddings_of(merged)
+    if is_untied and torch.equal(embeddings.weight, head.weight):
+        merged.config.tie_word_embeddings = True
+        merged.tie_weights()
+    return merged
+
+
+def _untie(network: PreTrainedModel) -> bool:
+    """Gives the output layer a copy of the embeddings' weights, if they share them and are adapted.
+
+    An adapter of one of the two would otherwise be merged into both, one of both twice. Returns
+    whether it did.
+    """
+    embeddings, head = _embeddings_of(network)
+    if isinstance(embeddings, nn.Embedding) and isinstance(head, nn.Linear):
+        return False
+    shared = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
+    linear = (m for m in network.modules() if isinstance(m, nn.Linear))
+    heads = [layer for layer in linear if id(layer.weight) in shared]
+    for layer in heads:
+        layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+    return bool(heads)
+
+
+def _embeddings_of(network: PreTrainedModel) -> tuple[Any, Any]:
+    """Returns the layers that read tokens and that score them, or what PEFT has put around them."""
+    return network.get_input_embeddings(), network.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+
+def _shorten(error: Exception) -> str:
+    """Returns an error of a library in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _check_base(base: PolicyBase, folder: Path, config: LoraConfig, is_trusted: bool) -> None:
+    """Raises: SettingsError if an adapter was trained on another base."""
+    if not _is_base(config, folder, base.name, base.fingerprint, is_trusted):
+        was = f"{config.base_model_name_or_path} ({config.revision})"
+        has = f"{base.name} ({base.fingerprint})"
+        is_known = bool(config.revision and base.fingerprint)
+        remedy = "" if is_known else ": --same-base says that it is the same under another name"
+        raise SettingsError(
+            f"wrong base: the adapter {folder} was trained on {was}, not {has}{remedy}"
+        )
+
+
+def _is_base(
+    config: LoraConfig, folder: Path, name: str, fingerprint: str | None, is_trusted: bool = False
+) -> bool:
+    """Returns whether `name` is the base that an adapter's config names.
+
+    Built-in models are known by their fingerprints. A path may be meant from the working folder, or
+    from the adapter's.
+    """
+    if config.revision and fingerprint:
+        return config.revision == fingerprint
+    named = Path(str(config.base_model_name_or_path)).expanduser()
+    places = {named.resolve(), (folder / named).resolve()}
+    is_same = name == config.base_model_name_or_path or Path(name).resolve() in places
+    return is_same or is_trusted
 
 
 def combine_adapters(
@@ -377,23 +515,6 @@ def combine_adapters(
         raise CheckpointError(f"the adapter cannot be written to {output}: {error}") from None
 
 
-def weights_and_updates(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yields the base's weights by its own names, and what merging adds to each (maybe 0).
-
-    `model` is a base with an adapter, or a whole model, to which nothing is added.
-    """
-    network = model.get_base_model() if isinstance(model, PeftModel) else model
-    layers = {n: m for n, m in network.named_modules() if isinstance(m, LoraLinear)}
-    for name, weight in network.state_dict().items():
-        module, is_adapted, leaf = name.partition(".base_layer.")
-        if ".lora_" in name:
-            continue
-        if is_adapted and leaf == "weight":
-            yield f"{module}.weight", weight, layers[module].get_delta_weight(_TRAINED)
-        else:
-            yield name.replace(".base_layer.", "."), weight, torch.zeros(())
-
-
 def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
     lora = lora.as_saved()
     targets = lora.target_modules
@@ -410,6 +531,12 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise SettingsError(f"lora.target_modules {targets!r}: {reason:.300}") from None
+    for name, layer in base.model.named_modules():
+        if isinstance(layer, LoraLayer) and layer in _embeddings_of(base.model):
+            raise SettingsError(
+                f"lora.target_modules {targets!r} is for linear layers, and {name} is none within "
+                "the model: leave out the embeddings and the output layer"
+            )
     for layer in model.modules():
         if type(layer) is LoraLinear and type(layer.base_layer) is nn.Linear:
             layer.__class__ = RoundedOnceLinear
@@ -458,40 +585,117 @@ def read_weights(path: Path) -> dict[str, Floats]:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
+def read_adapter(folder: Path) -> dict[str, Floats]:
+    """Returns an adapter's weights in float32, by the names that PEFT saves them under.
+
+    Raises: CheckpointError, also on a weight that is no number.
+    """
+    if not any((folder / name).is_file() for name in (ADAPTER_WEIGHTS, PICKLED_WEIGHTS)):
+        files = ", ".join(sorted(path.name for path in folder.glob("*") if path.is_file()))
+        raise CheckpointError(
+            f"the adapter {folder} cannot be read: PEFT reads one {ADAPTER_WEIGHTS} or "
+            f"{PICKLED_WEIGHTS}, and its files are {files or 'none':.200}: join what is in parts"
+        )
+    try:
+        tensors = load_peft_weights(str(folder), device="cpu")
+        weights: dict[str, Floats] = {n: w.float().numpy() for n, w in tensors.items()}
+    except _UNREADABLE as error:
+        raise CheckpointError(f"the adapter {folder} cannot be read: {_shorten(error)}") from None
+    for name, weight in weights.items():
+        if not np.isfinite(weight).all():
+            raise CheckpointError(
+                f"the adapter {folder} has NaN or infinity in {name}: its training has diverged, "
+                "so take an earlier checkpoint"
+            )
+    return weights
+
+
 def _read_config(folder: Path) -> LoraConfig:
+    """Raises: CheckpointError if it cannot be read; SettingsError if this is no LoRA adapter.
+
+    Also if it is one that its files and the base do not restore.
+    """
     if not (folder / ADAPTER_CONFIG).is_file():
         raise CheckpointError(f"{folder} is no adapter: it has no {ADAPTER_CONFIG}")
     try:
-        return cast(LoraConfig, LoraConfig.from_pretrained(str(folder)))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{folder / ADAPTER_CONFIG} cannot be read: {error}") from None
+        config = LoraConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
+        raise CheckpointError(
+            f"{folder / ADAPTER_CONFIG} cannot be read: {_shorten(error)}"
+        ) from None
+    if type(config) is not LoraConfig:
+        kind = type(config).__name__.removesuffix("Config")
+        raise SettingsError(
+            f"the adapter {folder} is of PEFT's kind {kind}, and only Lora is supported: merge it "
+            "with PEFT (merge_and_unload), where that kind can be merged"
+        )
+    for name in _NOT_MERGED:
+        if setting := getattr(config, name):
+            raise SettingsError(
+                f"the adapter {folder} has {name} = {setting!r:.100}, which is not supported, and "
+                "cannot be merged: train one without it"
+            )
+    if str(config.init_lora_weights).lower().startswith(_LOST_STARTS):
+        raise SettingsError(
+            f"the adapter {folder} has init_lora_weights = {config.init_lora_weights!r}: it "
+            "belongs to a base that its training has changed, and that its files do not hold. Save "
+            "it there with save_pretrained's path_initial_model_for_weight_conversion, or merged"
+        )
+    return config
 
 
-def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig) -> None:
-    """Raises: SettingsError with both values for the first thing that differs."""
-    is_known = bool(saved.revision and own.revision)
+def _find_unusual(config: LoraConfig, own: LoraConfig, allowed: Collection[str] = ()) -> str | None:
+    """Returns the first setting of an adapter beyond plain LoRA; None is none.
+
+    What `own` has as well is plain, as is what is `allowed`.
+    """
+    default = LoraConfig()
+    for name in sorted({field.name for field in fields(config)} - _COMPARED_OR_INERT - {*allowed}):
+        setting = getattr(config, name)
+        usual = [None, getattr(default, name), getattr(own, name)]
+        if name == "init_lora_weights":
+            usual += _PLAIN_STARTS
+        if setting not in usual and setting not in ({}, []):
+            return f"{name} = {setting!r:.100}"
+    return None
+
+
+def _check_fits(folder: Path, saved: LoraConfig, own: LoraConfig, has_same_layers: bool) -> None:
+    """Raises: SettingsError with both values for the first thing that differs.
+
+    One set of layers can be named in several ways, also by a pattern.
+    """
+    if unusual := _find_unusual(saved, own):
+        biases = "where its layers have biases, " if saved.lora_bias else ""
+        raise SettingsError(
+            f"the adapter {folder} has {unusual}, which changes what it computes and is not "
+            f"supported in training: {biases}merge it into its base (agentpeft merge) and start "
+            "from that"
+        )
+    if not _is_base(saved, folder, str(own.base_model_name_or_path), own.revision):
+        is_known = bool(saved.revision and own.revision)
+        was, has = (c.revision if is_known else c.base_model_name_or_path for c in (saved, own))
+        remedy = "" if is_known else f": if they are the same, name it so in its {ADAPTER_CONFIG}"
+        raise SettingsError(
+            f"the adapter {folder} has the base model {was}, this run {has}{remedy}"
+        )
     compared: dict[str, Callable[[LoraConfig], object]] = {
-        "base model": lambda c: c.revision if is_known else c.base_model_name_or_path,
-        "lora.rank": lambda c: c.r,
-        "lora.alpha": lambda c: float(c.lora_alpha),
-        "lora.use_rslora": lambda c: c.use_rslora,
-        "lora.target_modules": lambda c: sorted(c.target_modules or ()),
+        "rank": lambda c: c.r,
+        "alpha": lambda c: c.lora_alpha,
+        "use_rslora": lambda c: c.use_rslora,
     }
+    if not has_same_layers:
+        compared["target_modules"] = _list_targets
     for name, value in compared.items():
         if value(saved) != value(own):
             raise SettingsError(
-                f"the adapter {folder} has the {name} {value(saved)}, this run {value(own)}"
+                f"the adapter {folder} has the lora.{name} {value(saved)!s:.300}, this run "
+                f"{value(own)!s:.300}: set it alike, or merge the adapter into its base (agentpeft "
+                "merge) and start from that"
             )
-    default = LoraConfig()
-    for name in sorted({field.name for field in fields(saved)} - _COMPARED_OR_INERT):
-        setting = getattr(saved, name)
-        is_plain_init = name == "init_lora_weights" and setting in (True, False, "gaussian")
-        if (
-            setting != getattr(default, name)
-            and not is_plain_init
-            and setting not in (None, {}, [])
-        ):
-            raise SettingsError(
-                f"the adapter {folder} has {name} = {setting!r:.100}, which changes what it "
-                "computes and is not supported: merge it into its base and start from that"
-            )
+
+
+def _list_targets(config: LoraConfig) -> object:
+    """Returns the names of the layers that have an adapter, or the pattern that they match."""
+    targets = config.target_modules
+    return targets if isinstance(targets, str) else sorted(targets or ())

@@ -30,7 +30,7 @@ from agentpeft.launch.sequences.task_sequence import FOLDER, read_sequence
 from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import combine_adapters, open_adapter, weights_and_updates
+from agentpeft.policies.models.lora import combine_adapters, merge_adapter, open_adapter
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
 
@@ -390,6 +390,20 @@ def test_two_at_once_in_one_folder_are_refused(tiny, tmp_path, capsys):
     assert "is being trained already, by process" in capsys.readouterr().err
 
 
+def updates(folder):
+    """Returns what an adapter adds to each of the base's weights, by their names."""
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    weights = load_file(folder / "adapter_model.safetensors")
+    scale, end = config["lora_alpha"] / config["r"], ".lora_A.weight"
+    return {
+        f"{name.removeprefix('base_model.model.').removesuffix(end)}.weight": scale
+        * weights[name.replace("lora_A", "lora_B")]
+        @ weights[name]
+        for name in weights
+        if name.endswith(end)
+    }
+
+
 @pytest.mark.slow
 def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, capsys):
     out = tmp_path / "out"
@@ -400,10 +414,6 @@ def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, cap
         weights = {n: w + rng.normal(0, 0.05, w.shape) for n, w in load_file(path).items()}
         save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
     settings = Settings(model={"name": str(folders[0])})
-
-    def updates(folder):
-        model = open_adapter(load_base(settings), folder)
-        return {name: update.detach() for name, _, update in weights_and_updates(model)}
 
     combine_adapters(load_base(settings), folders, "cat", tmp_path / "average")
     mean, parts = updates(tmp_path / "average"), [updates(folder) for folder in folders]
@@ -425,14 +435,15 @@ def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, t
     runs.append(out / "seed-0/runs/order-0.o_lora-2-backwards")
     folders = [find_adapter(run) for run in runs]
     assert read_config(runs[2]).lora.orthogonal_to == (str(folders[0]), str(folders[1]))
-    served, base = {}, {}
+    base = {}
     for number, folder in enumerate(folders):
-        model = open_adapter(load_base(Settings(model={"name": str(folder)})), folder)
-        for name, weight, update in weights_and_updates(model):
-            base.setdefault(name, weight.detach().clone())
-            base[name] = base[name] + update.detach()
-            served[name] = (weight + update).detach()
-        assert number == 0 or any(update.any() for _, _, update in weights_and_updates(model))
+        opened = load_base(Settings(model={"name": str(folder)}))
+        alone = {name: weight.clone() for name, weight in opened.model.state_dict().items()}
+        served = merge_adapter(open_adapter(opened, folder)).state_dict()
+        changes = updates(folder)
+        for name, weight in alone.items():
+            base[name] = base.get(name, weight) + changes.get(name, 0.0)
+        assert number == 0 or any(change.any() for change in changes.values())
     assert all(np.allclose(served[name], base[name], atol=1e-6) for name in served)
     rows = read_rows(runs[2] / "metrics.jsonl")
     losses = [row["train/orthogonality"] for row in rows if "train/orthogonality" in row]

@@ -1,17 +1,20 @@
 """Merging: what is written, what is refused, and that both checks find what is wrong."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from tiny_run import make_run
+from tiny_run import ANOTHER_MODEL, make_run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentpeft.launch.evaluate import main as evaluate
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main
+from agentpeft.launch.train import main as train
 
 IDS = torch.arange(4, 40)[None]
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -123,6 +126,67 @@ def test_an_adapter_of_other_shapes_is_refused(run_dir, tmp_path, capsys):
     save_file({n: w[:, :1].contiguous() for n, w in load_file(path).items()}, path)
     assert main([str(adapter), "--output", str(tmp_path / "merged")]) == 1
     assert "does not fit" in capsys.readouterr().err
+
+
+def rename(weights):
+    return {name.replace("layers", "blocks"): weight for name, weight in weights.items()}
+
+
+DAMAGES = {
+    "names of another model": (rename, "blocks.* is not in this model"),
+    "one lacks": (lambda w: {n: w[n] for n in sorted(w)[1:]}, "files lack .*lora_A.weight"),
+    "NaN": (lambda w: {n: weight * float("nan") for n, weight in w.items()}, "NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_adapter_that_is_none_of_the_bases_is_neither_merged_nor_played(
+    run_dir, tmp_path, capsys, damage
+):
+    change, message = DAMAGES[damage]
+    adapter = shutil.copytree(find_adapter(run_dir), tmp_path / "adapter")
+    path = adapter / "adapter_model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+    assert main([str(adapter), "--output", str(tmp_path / "merged")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line) and str(adapter) in line
+    assert not (tmp_path / "merged").exists()
+    config = str(run_dir / "config.toml")
+    words = ["--adapter", str(adapter), "--output", str(tmp_path / "played")]
+    assert evaluate([config, "evaluation.num_tasks=1", *words]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+KINDS = {
+    "DoRA": {"use_dora": True},
+    "biases": {"lora_bias": True},
+    "embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
+    "tokens": {"trainable_token_indices": [5, 6]},
+    "head": {"modules_to_save": ["lm_head"]},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_training_advises_to_merge_is_merged(run_dir, tmp_path, capsys, kind):
+    base = AutoModelForCausalLM.from_pretrained(base_of(run_dir))
+    options = {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | KINDS[kind]
+    model = get_peft_model(base, LoraConfig(**options))
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter) * parameter.requires_grad
+    model.eval().save_pretrained(tmp_path / "adapter")
+    words = [f"model.name={tmp_path / 'adapter'}", f"output.dir={tmp_path}", *ANOTHER_MODEL]
+    assert train([str(run_dir / "config.toml"), *words]) == 2
+    assert "into its base (agentpeft merge)" in capsys.readouterr().err
+    merged = str(tmp_path / "merged")
+    assert main([str(tmp_path / "adapter"), "--output", merged]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["agrees"] and report["adapter_effect"] > 0.01
+    assert report["num_changed_weights"] >= 2
+    assert torch.allclose(
+        logits(AutoModelForCausalLM.from_pretrained(merged)), logits(model), atol=1e-4
+    )
+    assert main([str(tmp_path / "adapter"), "--check", merged]) == 0
+    assert main([str(tmp_path / "adapter"), "--check", base_of(run_dir)]) == 1
 
 
 @pytest.mark.parametrize("kind", ["nothing", "existing"])

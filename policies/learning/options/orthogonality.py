@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.delivery.version import ADAPTER_WEIGHTS, LORA_A
+from agentpeft.policies.delivery.version import LORA_A
 from agentpeft.policies.learning.totals import Totals
-from agentpeft.policies.models.lora import Policy, read_weights
+from agentpeft.policies.models.lora import Policy, read_adapter
 from agentpeft.policies.settings.config import LoraSettings
 
 
@@ -34,9 +34,7 @@ class Orthogonality:
         """Each A, (r, in), with the rows of all earlier ones of its layer, (R, in)."""
         if not lora.orthogonal_to:
             return
-        earlier = {
-            folder: read_weights(Path(folder) / ADAPTER_WEIGHTS) for folder in lora.orthogonal_to
-        }
+        earlier = {folder: read_adapter(Path(folder)) for folder in lora.orthogonal_to}
         parameters = zip(policy.adapter_weights(), policy.trainable_parameters(), strict=True)
         for name, parameter in parameters:
             if not name.endswith(LORA_A):
