@@ -21,7 +21,11 @@ from safetensors import SafetensorError, safe_open
 
 from agentpeft.envs import DataError, EnvFault, SettingsError
 from agentpeft.envs.tasks.hub import ask_hub
-from agentpeft.policies.delivery.version import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentpeft.policies.delivery.version import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    PICKLED_WEIGHTS,
+)
 from agentpeft.policies.settings.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -243,11 +247,14 @@ def _find_adapter_problem(folder: Path) -> str:
     """Returns what keeps an adapter from being loaded, as far as its files' beginnings tell."""
     if not folder.is_dir():
         return "is no folder"
-    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+    is_pickled = (folder / PICKLED_WEIGHTS).is_file() and not (folder / ADAPTER_WEIGHTS).is_file()
+    for name in (ADAPTER_CONFIG, PICKLED_WEIGHTS if is_pickled else ADAPTER_WEIGHTS):
         if not (folder / name).is_file():
             return f"has no {name}"
     try:
         kind = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("peft_type")
+        if is_pickled:  # its names are not at its beginning
+            return "" if kind == "LORA" else f"is no LoRA adapter (peft_type {kind!r})"
         with safe_open(folder / ADAPTER_WEIGHTS, "np") as weights:
             num_weights = len(weights.keys())
     except (OSError, ValueError, AttributeError, SafetensorError) as error:

@@ -155,6 +155,16 @@ def test_a_model_without_a_part_is_named(tmp_path, missing):
     assert text == f"model: model.name '{tmp_path}' has no {missing}" and is_fault
 
 
+@pytest.mark.parametrize("kind", ["LORA", "IA3"])
+def test_a_pickled_adapter_is_as_good_as_another(tmp_path, kind):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": kind}), "utf-8")
+    adapter = f"model.adapter={tmp_path}"
+    assert "has no adapter_model.safetensors" in faults(machine_checks.check_model, adapter)[0]
+    (tmp_path / "adapter_model.bin").touch()
+    text, is_fault = faults(machine_checks.check_model, adapter)
+    assert is_fault == ("is no LoRA adapter" in text) == (kind != "LORA")
+
+
 @pytest.mark.parametrize(
     ("switch", "value"),
     [
