@@ -28,6 +28,7 @@ extras = {"torch", "ray", "mysql", "docker", "pytest", "pyarrow"}
 assert not extras & set(sys.modules), extras & set(sys.modules)
 print(agentpeft.envs.__file__)
 """
+MAKE = "from gymnasium import make; make('agentpeft:AgentPEFT/DBBench-v0').close()"
 
 
 def run(*command, cwd):
@@ -42,6 +43,12 @@ def run(*command, cwd):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+def run_checkout(code, cwd):
+    """Runs code where the package is the checkout's, installed or not."""
+    find = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    return run(sys.executable, "-I", "-W", "error", "-c", find + code, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +70,37 @@ def empty_python(tmp_path_factory, dist):
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *dist.glob("*.whl"), cwd=folder)
     return python
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import gymnasium",
+        "import gymnasium, agentpeft",
+        "import agentpeft, gymnasium",
+        "import agentpeft, importlib.util; importlib.util.find_spec('gymnasium')",
+        "import agentpeft.envs",
+    ],
+)
+def test_the_packages_name_alone_stands_before_an_id(imports, tmp_path):
+    run_checkout(f"{imports}; {MAKE}", tmp_path)
+
+
+def test_importing_the_package_imports_nothing_heavy(tmp_path):
+    run_checkout("import agentpeft; assert not {'gymnasium', 'numpy'} & set(sys.modules)", tmp_path)
+
+
+def test_the_version_of_a_checkout_is_that_of_the_wheel(dist, tmp_path):
+    version = run_checkout("import agentpeft; print(agentpeft.__version__)", tmp_path)
+    assert [path.name.split("-")[1] for path in dist.glob("*.whl")] == [version]
+
+
+@pytest.mark.slow
+def test_the_wheel_tells_its_version_and_makes_environments_by_its_name(empty_python, tmp_path):
+    code = f"from importlib.metadata import version; import agentpeft, sys; {MAKE}"
+    code += "; print(agentpeft.__version__, version('agentpeft'))"
+    told, installed = run(empty_python, "-W", "error", "-c", code, cwd=tmp_path).split()
+    assert told == installed
 
 
 def room_files():

@@ -1,1 +1,1 @@
-"""The suite's doors to the machine: other programs and docker."""
+"""What the suite needs of the machine: other programs, docker, files and temporary folders."""

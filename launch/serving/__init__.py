@@ -1,1 +1,1 @@
-"""Environments as a service: what `launch/serve.py` runs."""
+"""Servers: `agentpeft serve`, `agentpeft mcp`, and the engines that runs share."""

@@ -1,1 +1,1 @@
-"""What a run saves and restores: its checkpoints, the best of them, what was earned so far."""
+"""A run's checkpoints: saving, restoring, which is the best, and the history of its rewards."""

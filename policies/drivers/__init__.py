@@ -1,1 +1,1 @@
-"""Other people's trainers on our environments: short adapters that need none of the service."""
+"""Adapters with which other libraries train on the environments, without the training service."""

@@ -1,1 +1,1 @@
-"""What an update may have besides, all of it off unless it is set."""
+"""Options of an update; each is off unless a setting turns it on."""

@@ -1,1 +1,1 @@
-"""The model's passes over an update: what is laid out how, run, and shared out."""
+"""The model's passes over an update's episodes: how they are packed, run and sharded."""

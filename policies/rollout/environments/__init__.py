@@ -1,1 +1,1 @@
-"""The environments of an env runner: made, called, kept and drawn tasks for."""
+"""The environments of an env runner: making, pooling and calling them, and drawing their tasks."""

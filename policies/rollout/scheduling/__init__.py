@@ -1,1 +1,1 @@
-"""When what is played: groups and their episodes, turns, and calls of environments in threads."""
+"""The order of play: which group, episode and turn is next, and environments in threads."""
