@@ -26,7 +26,9 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
+from agentpeft.envs.system.whole_files import making, making_parents
 from agentpeft.launch.run.command_line import CommandLine
+from agentpeft.launch.run.run_folder import shown
 
 _base = partial(Option, rich_help_panel="The base model")
 main = CommandLine()
@@ -55,12 +57,17 @@ def merge(
         if check is not None:
             raise SettingsError(f"--check compares one adapter, and {adapter} is a bank: name one")
         folder = output or adapter / "merged"
-        reports = {
-            name: merging.merge(
-                merging.base_settings(own, base, dtype), own, folder / name, same_base
-            )
-            for name, own in read_bank(adapter).adapters.items()
-        }
+        if folder.exists():
+            raise SettingsError(f"--output {folder} exists")
+        with making_parents(folder), making(folder) as new:  # all of them, or none
+            reports = {
+                name: merging.merge(
+                    merging.base_settings(own, base, dtype), own, new / name, same_base
+                )
+                for name, own in read_bank(adapter).adapters.items()
+            }
+        for name, report in reports.items():
+            report["merged"] = shown(folder / name) if report["agrees"] else None
         print(json.dumps(reports))
         return 0 if all(report["agrees"] for report in reports.values()) else 1
     folder = merging.find_adapter(adapter)

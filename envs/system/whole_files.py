@@ -6,7 +6,7 @@ They are written in a temporary folder beside their place, brought to the disk a
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentpeft.envs.system.temporary_folders import temporary_folder
@@ -47,6 +47,22 @@ def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None
                 bring_to_disk(part)
             _rename(new, path, replaces_folder)
             bring_to_disk(path.parent)
+
+
+@contextmanager
+def making_parents(path: Path) -> Iterator[None]:
+    """Makes the folders above `path`; where the block leaves no `path`, they go again.
+
+    Raises: OSError.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for folder in () if path.exists() else missing:
+            with suppress(OSError):  # another process has put something there
+                folder.rmdir()
 
 
 def _rename(new: Path, path: Path, replaces_folder: bool) -> None:

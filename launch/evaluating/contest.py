@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 from agentpeft.envs import SettingsError
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import find_adapter
-from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, seated
+from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
 from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
@@ -108,7 +108,7 @@ def evaluate(
 
     `examples` are the episodes whose successes are replayed in prompts; None: each contestant's
     own, as it plays. Raises: SettingsError where `output` is of other settings, and what a
-    contestant raises.
+    contestant raises; where that keeps one from playing at all, before anything is written.
     """
     if settings.evaluation.num_tasks == 0:
         raise SettingsError("evaluation.num_tasks is 0: nothing to play")
@@ -120,6 +120,10 @@ def evaluate(
     torch.set_num_threads(count_threads(settings.env_runners))
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
+    waiting = [each for each in contestants if files.missing(each)]
+    for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
+        with _opened(settings, contestant, methods):
+            pass
     for contestant in contestants:
         _play(settings, contestant, methods, files, examples)
         summary = files.write_results()
@@ -135,6 +139,18 @@ def count_threads(runners: EnvRunnerSettings) -> int:
     return max(own, min(own * runners.num_env_runners, os.cpu_count() or 1))
 
 
+@contextmanager
+def _opened(
+    settings: Settings, contestant: Contestant, methods: Methods
+) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
+    """Yields a contestant's player and the runner in which it plays. Raises: as `seated`."""
+    with (
+        seated(settings, contestant, methods) as seat,
+        closing(EnvRunner(seat.settings, player=seat.player)) as runner,
+    ):
+        yield seat, runner
+
+
 def _play(
     settings: Settings,
     contestant: Contestant,
@@ -148,9 +164,8 @@ def _play(
     size = 1 if methods.num_replayed and examples is None else at_once
     with ExitStack() as stack:
         if missing:
-            seat = stack.enter_context(seated(settings, contestant, methods))
+            seat, runner = stack.enter_context(_opened(settings, contestant, methods))
             seat.replay.add(files.records(contestant) if examples is None else examples)
-            runner = stack.enter_context(closing(EnvRunner(seat.settings, player=seat.player)))
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
             _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])

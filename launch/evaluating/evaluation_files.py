@@ -1,6 +1,7 @@
 """What an evaluation leaves: its settings, every episode, results; and how it goes on from them."""
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -25,12 +26,16 @@ _DECISIVE = {
     "model": tuple(sorted(CHAT_SETTINGS)),
 }
 """Which settings must be the same for episodes to be of one evaluation."""
+_EVALUATION = "evaluation.json"
 _COUNT = re.compile(r"\d+_\w+")
 _OVERALL = re.compile(r"num_episodes|success_rate.*|avg_t.*|pass_at/.*")
 
 
 class EvaluationFiles:
-    """A folder with `evaluation.json` (what is played), `sessions/` and `results.json`."""
+    """A folder with `evaluation.json` (what was played), `sessions/` and `results.json`.
+
+    The first episodes are also the first files, so an evaluation that is refused leaves none.
+    """
 
     def __init__(self, folder: Path, settings: Settings, methods: Methods) -> None:
         """Touches nothing yet."""
@@ -39,32 +44,39 @@ class EvaluationFiles:
         own = {f"{part}.{n}": dump[part][n] for part, names in _DECISIVE.items() for n in names}
         self._played = {"seed": settings.seed, **own, **asdict(methods)}
         self._records: dict[Contestant, list[EpisodeRecord]] = {}
+        self._policies: dict[str, list[str]] = {}
+        """Those that have episodes here, by name."""
 
     def begin(self, contestants: Sequence[Contestant]) -> None:
-        """Makes the folder, or takes up what it holds; further contestants may be new.
+        """Takes up the episodes that the folder holds; further contestants may be new.
 
-        Raises: SettingsError where it holds an evaluation of other tasks, methods or policies.
+        Raises: SettingsError where they are of other tasks, methods or policies, or where nothing
+        can be written.
         """
-        path = self._folder / "evaluation.json"
-        own = {
-            each.name: [each.kind, each.target, *([each.bank] if each.bank else [])]
-            for each in contestants
-        }
-        saved: dict[str, Any] = {"played": self._played, "policies": {}}
+        self._check_writable()
+        path = self._folder / _EVALUATION
+        own = {each.name: _to_entry(each) for each in contestants}
+        saved: dict[str, Any] = {"played": {}, "policies": {}}
         if path.is_file():
             saved = json.loads(path.read_text(encoding="utf-8"))
-        was, now = saved["played"] | saved["policies"], self._played | saved["policies"] | own
+        everyone = [Contestant(name, *entry) for name, entry in saved["policies"].items()]
+        self._policies = {c.name: _to_entry(c) for c in everyone if self._path(c).is_file()}
+        was = self._policies | _decisive(saved["played"], self._policies)
+        now = self._policies | self._played | own
         for name in was:
             if was[name] != now.get(name):
                 raise SettingsError(
                     f"{self._folder} is of {name} = {was[name]!r}, this is of {now.get(name)!r}: "
                     "give another --output"
                 )
-        policies = saved["policies"] | own
-        (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
-        _write_json(path, {"played": self._played, "policies": policies})
-        everyone = [Contestant(name, *each) for name, each in policies.items()]
+        everyone = [Contestant(name, *entry) for name, entry in (self._policies | own).items()]
         self._records = {each: self._read(each) for each in everyone}
+
+    def _check_writable(self) -> None:
+        """Raises: SettingsError, before hours are played that nothing could be kept of."""
+        place = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise SettingsError(f"--output {self._folder}: cannot write into {place}")
 
     def missing(self, contestant: Contestant) -> list[int]:
         """Returns the positions of tasks that are yet to be played."""
@@ -77,6 +89,11 @@ class EvaluationFiles:
 
     def append(self, contestant: Contestant, records: Sequence[EpisodeRecord]) -> None:
         """Keeps whole groups of episodes."""
+        if contestant.name not in self._policies:
+            self._policies[contestant.name] = _to_entry(contestant)
+            (self._folder / "sessions").mkdir(parents=True, exist_ok=True)
+            content = {"played": self._played, "policies": self._policies}
+            _write_json(self._folder / _EVALUATION, content)
         append_episodes(self._path(contestant), 0, records)
         self._records[contestant] += records
 
@@ -120,6 +137,8 @@ class EvaluationFiles:
     def _read(self, contestant: Contestant) -> list[EpisodeRecord]:
         """Returns the tasks that are whole; what was cut off in the middle is played again."""
         path, own = self._path(contestant), self._settings.evaluation
+        if not path.is_file():
+            return []
         groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
         for row in read_rows(path):
             groups[row["group_id"]].append(to_record(row))
@@ -129,6 +148,22 @@ class EvaluationFiles:
         lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in whole]
         write_file(path, "".join(lines).encode())
         return [record for record in whole if record.group_id < own.num_tasks]
+
+
+def _decisive(played: dict[str, Any], policies: dict[str, list[str]]) -> dict[str, Any]:
+    """Returns what must be the same for the policies that have played; endpoints have options."""
+    has_endpoint = any(kind == "endpoint" for kind, *_ in policies.values())
+    return {
+        name: value
+        for name, value in played.items()
+        if policies and (has_endpoint or not name.startswith("endpoint_"))
+    }
+
+
+def _to_entry(contestant: Contestant) -> list[str]:
+    """Returns a contestant's fields after its name."""
+    bank = [contestant.bank] if contestant.bank else []
+    return [contestant.kind, contestant.target, *bank]
 
 
 def to_record(row: dict[str, Any]) -> EpisodeRecord:

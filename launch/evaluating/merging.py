@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making
+from agentpeft.envs.system.whole_files import making, making_parents
 from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
@@ -80,8 +80,7 @@ def merge(
         network = merge_adapter(open_adapter(base, adapter, is_trusted))
     if base.fingerprint is not None:
         network.config.update({FINGERPRINT_KEY: compute_fingerprint(network)})
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with making(output) as new:
+    with making_parents(output), making(output) as new:
         network.save_pretrained(new)
         base.tokenizer.save_pretrained(new)
         report = check_merged(settings, adapter, new, is_trusted)

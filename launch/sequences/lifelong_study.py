@@ -25,6 +25,7 @@ from agentpeft.launch.sequences.methods import METHODS, Method
 from agentpeft.launch.sequences.scores import compute_kl_new, compute_kl_old
 from agentpeft.launch.sequences.stage_runs import make_run_settings
 from agentpeft.launch.sequences.task_sequence import TaskSequence
+from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE
 from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
@@ -100,11 +101,11 @@ def run_study(
     TrainingError; Stopped.
     """
     warn_unless_held_out(study.sequence.settings)
+    with signals.immediately():
+        base = make_base(study.sequence.settings)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_run(folder):
-        with signals.immediately():
-            base = make_base(study.sequence.settings)
-            _check_plan(study.sequence, base, folder)
+        _check_plan(study.sequence, base, folder)
         for number in range(study.num_seeds):
             seed = study.sequence.settings.seed + number
             settings = study.sequence.settings.model_copy(update={"seed": seed})
@@ -232,13 +233,16 @@ def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
 
 
 def _check_plan(sequence: TaskSequence, base: str, folder: Path) -> None:
-    """Writes what the folder is of. Raises: SettingsError where it is of something else."""
+    """Writes what the folder is of. Raises: SettingsError where it is of something else.
+
+    A plan of which no run has saved anything, as one that was refused, binds nobody.
+    """
     settings = sequence.settings.model_dump(mode="json")
     del settings["output"]
     plan = {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base}
     content = json.loads(json.dumps({**plan, **settings}))
     path = folder / _PLAN
-    if path.is_file():
+    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
         saved = json.loads(path.read_text(encoding="utf-8"))
         for name, value in content.items():
             if saved.get(name) != value:

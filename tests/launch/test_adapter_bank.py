@@ -95,7 +95,20 @@ def test_each_adapter_of_a_bank_is_merged_into_a_model_of_its_own(bank, tmp_path
     assert list(reports) == ["sums", "differences"]
     for name, report in reports.items():
         assert report["agrees"]
+        assert report["merged"] == str(tmp_path / "merged" / name)
         assert (tmp_path / "merged" / name / "config.json").is_file()
+
+
+def test_a_bank_of_which_one_adapter_cannot_be_merged_leaves_nothing(bank, tmp_path, capsys):
+    broken, out = tmp_path / "broken", tmp_path / "a" / "merged"
+    shutil.copytree(bank, broken)
+    weights = broken / "differences" / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+    assert merge.main([str(broken), "--output", str(out)]) != 0
+    assert not out.parent.exists()
+    weights.write_bytes(whole)
+    assert merge.main([str(broken), "--output", str(out)]) == 0
 
 
 def test_what_is_no_whole_bank_is_one_line(bank, tmp_path, capsys):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from openai_server import MAX_CONTEXT, serve
 from oracle_server import oracle_server
-from tiny_run import make_run
+from tiny_run import ANOTHER_MODEL, make_run
 
 from agentpeft.envs import Outcome
 from agentpeft.envs.db_bench.tools import TOOLS as DB
@@ -199,6 +199,67 @@ def test_wrong_input_is_one_line_and_status_2(capsys, tmp_path, words, message):
     assert main(["arithmetic_add", "--output", str(tmp_path / "out"), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and message in line
+
+
+@pytest.fixture(scope="module")
+def unreadable(run_dir, tmp_path_factory):
+    """An adapter's folder whose weights are cut off."""
+    folder = tmp_path_factory.mktemp("adapters") / "cut"
+    shutil.copytree(find_adapter(run_dir), folder)
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["{toml}", "--policy", "base", "model.name=/nowhere", *ANOTHER_MODEL],
+        ["{toml}", "--policy", "oracle", "--policy", "base", "model.name=/nowhere", *ANOTHER_MODEL],
+        ["{toml}", "--adapter", "{cut}"],
+        ["{toml}", "--adapter", "whole={run}", "--adapter", "{cut}"],
+        ["{run}", "--modes", "merged", "--adapter", "{cut}"],
+        ["{run}", "--policy", "oracle", "environment.kwargs.num_digits=0"],
+        ["{run}", "--policy", "oracle", "evaluation.env_kwargs.num_digits=0"],
+        ["{toml}", "--policy", "oracle", "environment.id=AgentPEFT/DBench-v0"],
+        ["{toml}", "--policy", "oracle", "evaluation.num_tasks=0"],
+        ["{toml}", "--policy", "oracle", "env_runners.temperature=-1"],
+        ["{toml}", "--policy", "random", "--votes", "-1"],
+        ["{toml}", "--endpoint", "no-url", "--endpoint-model", "m"],
+    ],
+)
+def test_a_refused_evaluation_leaves_nothing_and_the_mended_one_plays(
+    run_dir, unreadable, tmp_path, capsys, words, monkeypatch
+):
+    monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
+    output = ["--output", str(tmp_path / "a" / "out")]
+    places = {"cut": unreadable, "run": run_dir, "toml": run_dir / "config.toml"}
+    assert main([*(word.format(**places) for word in words), *output]) != 0
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "a").exists()
+    mended = ["--policy", "oracle", "evaluation.num_tasks=2", "seed=5"]
+    assert main([str(run_dir), *mended, *output]) == 0
+
+
+def test_what_was_played_before_a_failure_is_gone_on_with(
+    run_dir, server, tmp_path, evaluate, monkeypatch
+):
+    monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
+    words = ["--policy", "oracle", "--endpoint-model", "tiny", "--endpoint"]
+    config = run_dir / "config.toml"
+    options = ["--endpoint-options", '{"top_p": 0.5}', "--output", str(tmp_path / "out")]
+    assert main([str(config), *words, "http://127.0.0.1:9", *options]) == 1
+    before = episodes(tmp_path, "oracle")
+    found = evaluate(*words, server.url, config=config)["policies"]
+    assert list(found) == ["oracle", "tiny"] and episodes(tmp_path, "oracle") == before
+
+
+def test_an_output_that_is_a_file_is_told_before_anyone_plays(run_dir, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = ["--policy", "oracle", "--output", str(tmp_path / "file" / "out")]
+    assert main([str(run_dir), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"cannot write into {tmp_path / 'file'}")
 
 
 def test_an_endpoint_plays_as_the_same_model_here(evaluate, server, tmp_path):

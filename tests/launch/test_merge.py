@@ -124,8 +124,9 @@ def test_an_adapter_of_other_shapes_is_refused(run_dir, tmp_path, capsys):
     shutil.copytree(find_adapter(run_dir), adapter)
     path = adapter / "adapter_model.safetensors"
     save_file({n: w[:, :1].contiguous() for n, w in load_file(path).items()}, path)
-    assert main([str(adapter), "--output", str(tmp_path / "merged")]) == 1
+    assert main([str(adapter), "--output", str(tmp_path / "a" / "merged")]) == 1
     assert "does not fit" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
 
 
 def rename(weights):
