@@ -17,15 +17,20 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentpeft.launch.run.command_line import CommandLine, need_mcp
+from agentpeft.launch.agent_tool.mcp_tools import (
+    Json,
+    Report,
+    check_mcp,
+    describe_tool,
+    serve_tools,
+)
+from agentpeft.launch.run.command_line import CommandLine
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream
-    from mcp.server.lowlevel import Server
 
-Json = dict[str, Any]
 main = CommandLine()
 _ONE_CALL = "agentpeft.launch.agent_tool.one_call"
 
@@ -33,7 +38,7 @@ _ONE_CALL = "agentpeft.launch.agent_tool.one_call"
 @main.add(help=__doc__)
 def serve() -> int:
     """Serves until standard input is closed. Raises: SettingsError without the `mcp` package."""
-    need_mcp()
+    check_mcp()
     import anyio
 
     # The thread that reads standard input cannot be interrupted
@@ -43,50 +48,29 @@ def serve() -> int:
 
 
 async def _serve() -> None:
-    from mcp.server.stdio import stdio_server
-
-    server = _make_server()
-    async with stdio_server() as (requests, answers):
-        await server.run(requests, answers, server.create_initialization_options())
-
-
-def _make_server() -> "Server[Any, Any]":
-    """Returns a server of the two tools."""
-    from mcp import types
-    from mcp.server.lowlevel import Server
-
     from agentpeft.launch.training_tool import REWARDS_SCHEMA, TOOL_SCHEMA
 
-    server: Server[Any, Any] = Server("agentpeft")
     functions = [schema["function"] for schema in (TOOL_SCHEMA, REWARDS_SCHEMA)]
+    tools = [describe_tool(f["name"], f["description"], f["parameters"]) for f in functions]
+    names = {function["name"] for function in functions}
 
-    @server.list_tools()  # type: ignore[no-untyped-call, untyped-decorator]
-    async def list_tools() -> list[types.Tool]:
-        return [
-            types.Tool(name=f["name"], description=f["description"], inputSchema=f["parameters"])
-            for f in functions
-        ]
+    async def call(name: str, arguments: Json, report: Report) -> tuple[str, bool]:
+        if name not in names:
+            return f"unknown tool {name!r}", True
+        answer = await _call(name, arguments, report)
+        return answer, json.loads(answer)["status"] == "error"
 
-    @server.call_tool(validate_input=False)  # type: ignore[untyped-decorator]
-    async def call_tool(name: str, arguments: Json) -> types.CallToolResult:
-        if name not in {f["name"] for f in functions}:
-            raise ValueError(f"unknown tool {name!r}")
-        answer = await _call(server, name, arguments)
-        failed = json.loads(answer)["status"] == "error"
-        content = [types.TextContent(type="text", text=answer)]
-        return types.CallToolResult(content=list(content), isError=failed)
-
-    return server
+    await serve_tools(tools, call)
 
 
-async def _call(server: "Server[Any, Any]", name: str, arguments: Json) -> str:
+async def _call(name: str, arguments: Json, report: Report) -> str:
     """Returns what the tool answers; a process without an answer is an error of its own."""
     import anyio
 
     command = [sys.executable, "-m", _ONE_CALL, name, str(os.getpid())]
     async with await anyio.open_process(command) as process, anyio.create_task_group() as tasks:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101 (they are pipes)
-        tasks.start_soon(_pass_on, server, process.stderr)
+        tasks.start_soon(_pass_on, report, process.stderr)
         await process.stdin.send(json.dumps(arguments).encode())
         await process.stdin.aclose()
         answer = b"".join([chunk async for chunk in process.stdout]).decode()
@@ -96,20 +80,17 @@ async def _call(server: "Server[Any, Any]", name: str, arguments: Json) -> str:
     return json.dumps({"status": "error", "message": f"{message}; see the server's standard error"})
 
 
-async def _pass_on(server: "Server[Any, Any]", errors: "ByteReceiveStream") -> None:
+async def _pass_on(report: Report, errors: "ByteReceiveStream") -> None:
     """Writes a call's standard error to ours, and tells the client of each iteration in it."""
     from anyio.streams.text import TextReceiveStream
 
-    meta, session = server.request_context.meta, server.request_context.session
-    token = None if meta is None else meta.progressToken
     rest = ""
     async for text in TextReceiveStream(errors, errors="replace"):
         sys.stderr.write(text)
         *lines, rest = (rest + text).split("\n")
         for line in lines:
-            if token is not None and line.startswith('{"step": '):
-                step = json.loads(line)["step"]
-                await session.send_progress_notification(token, step, message=line)
+            if line.startswith('{"step": '):
+                await report(json.loads(line)["step"], line)
 
 
 if __name__ == "__main__":

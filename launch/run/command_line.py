@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from importlib.metadata import version
 from inspect import Parameter, signature
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar
@@ -171,19 +170,6 @@ def read_env_kwargs(env_id: str, words: Sequence[str]) -> dict[str, Any]:
             raise SettingsError(f"after {env_id} expected KEY=VALUE, got {word!r}")
         kwargs[name] = parse_value(text)
     return kwargs
-
-
-def need_mcp() -> None:
-    """Raises: SettingsError unless version 1 of the `mcp` package is here."""
-    wanted = "pip install 'agentpeft[mcp]'"
-    try:
-        import mcp  # noqa: F401 (whether it is there)
-
-        installed = version("mcp")
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"{error}: {wanted}") from error
-    if not installed.startswith("1."):
-        raise SettingsError(f"expected version 1 of mcp, got {installed}: {wanted}")
 
 
 def say(error: BaseException) -> str:

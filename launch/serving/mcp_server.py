@@ -18,7 +18,6 @@ import agentpeft.launch  # noqa: F401 (takes this folder off the path, before al
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -32,7 +31,20 @@ from agentpeft.envs.core.errors import check_count
 from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.envs.tools.tool_episode import ToolEpisode, find_tools, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.launch.run.command_line import CommandLine, need_mcp, read_env_kwargs
+from agentpeft.launch.agent_tool.mcp_tools import (
+    Json,
+    Report,
+    check_mcp,
+    describe_tool,
+    serve_tools,
+)
+from agentpeft.launch.run.command_line import (
+    FAILURES,
+    WRONG,
+    CommandLine,
+    read_env_kwargs,
+    say,
+)
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.environment_calls import Env
@@ -57,7 +69,7 @@ def mcp(
     if num_tasks is not None:
         check_count("--num-tasks", num_tasks)
     kwargs = read_env_kwargs(env_id, words or [])
-    need_mcp()
+    check_mcp()
     make = partial(ToolSession, env_id, kwargs, seed, num_tasks, results)
     with reserved_stdout() as lines, closing(make()) as session:
         asyncio.run(_serve(session, lines))
@@ -136,35 +148,24 @@ class ToolSession:
 async def _serve(session: ToolSession, lines: TextIO) -> None:
     """Answers what comes on standard input until it ends.
 
-    Calls run in one thread of their own, so that a slow one delays no ping.
+    Calls run in one thread of their own, so that a slow one delays no ping. A malformed call is a
+    turn, too.
     """
-    import anyio
-    from mcp import types
-    from mcp.server.lowlevel import Server
-    from mcp.server.stdio import stdio_server
-
-    server: Server[object, object] = Server("agentpeft", instructions=f"Begin with {NEXT_TASK}.")
     nothing = {"type": "object", "properties": {}}
-    described = [types.Tool(name=NEXT_TASK, description=_ABOUT_NEXT, inputSchema=nothing)]
-    described += [
-        types.Tool(name=tool.name, description=tool.description, inputSchema=tool.schema)
-        for tool in session.tools
-    ]
-
-    async def list_tools() -> Sequence[types.Tool]:
-        return described
-
+    tools = [describe_tool(NEXT_TASK, _ABOUT_NEXT, nothing)]
+    tools += [describe_tool(tool.name, tool.description, tool.schema) for tool in session.tools]
     with ThreadPoolExecutor(1) as thread:
 
-        async def call_tool(name: str, arguments: dict[str, Any]) -> list[types.TextContent]:
-            play: Callable[[], str] = partial(session.call, name, arguments)
-            said = await asyncio.get_running_loop().run_in_executor(thread, play)
-            return [types.TextContent(type="text", text=to_utf8(said))]
+        async def call(name: str, arguments: Json, _: Report) -> tuple[str, bool]:
+            play = partial(session.call, name, arguments)
+            try:
+                answer = await asyncio.get_running_loop().run_in_executor(thread, play)
+            except (*FAILURES, *WRONG, OSError) as error:
+                return to_utf8(say(error)), True
+            return to_utf8(answer), False
 
-        server.list_tools()(list_tools)  # type: ignore[no-untyped-call]
-        server.call_tool(validate_input=False)(call_tool)  # a malformed call is a turn, too
-        async with stdio_server(stdout=anyio.wrap_file(lines)) as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        instructions = f"Begin with {NEXT_TASK}."
+        await serve_tools(tools, call, instructions=instructions, stdout=lines)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 
 import gymnasium
@@ -14,6 +15,21 @@ from agentpeft.launch.serving.mcp_server import NEXT_TASK, ToolSession, main
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
 DB_BENCH = "AgentPEFT/DBBench-v0"
+
+
+DOWN = """
+import gymnasium
+from agentpeft.envs import EnvFault
+
+class DownEnv(gymnasium.Env):
+    def reset(self, *, seed=None, options=None):
+        return "Go.", {}
+
+    def step(self, action):
+        raise EnvFault("the database is gone")
+
+gymnasium.register("Down-v0", DownEnv)
+"""
 
 
 class DownEnv(gymnasium.Env):
@@ -42,13 +58,15 @@ def read(path):
 
 
 @pytest.mark.slow
-def test_a_client_plays_the_oracle_and_the_file_says_so(tmp_path):
+def test_a_client_plays_the_oracle_and_the_file_says_so(tmp_path, mcp_variables):
     path = tmp_path / "results.jsonl"
     command = ["-m", "agentpeft.launch.cli", "mcp", DB_BENCH, "skills=['select']"]
     options = ["--num-tasks", "2", "--results", str(path)]
 
     async def play():
-        parameters = StdioServerParameters(command=sys.executable, args=[*command, *options])
+        parameters = StdioServerParameters(
+            command=sys.executable, args=[*command, *options], env=mcp_variables
+        )
         async with stdio_client(parameters) as streams, ClientSession(*streams) as client:
             await client.initialize()
             tools = [tool.name for tool in (await client.list_tools()).tools]
@@ -75,6 +93,29 @@ def test_a_client_plays_the_oracle_and_the_file_says_so(tmp_path):
     ids = [oracle_calls(DB_BENCH, position, skills=["select"])[1] for position in range(2)]
     assert not any(task_id in text for task_id in ids for text in said)
     assert read(path) == [{"task_id": i, "outcome": "success", "return": 1.0} for i in ids]
+
+
+@pytest.mark.slow
+def test_a_fault_of_the_world_is_an_error_of_its_call(tmp_path, mcp_variables):
+    (tmp_path / "down.py").write_text(DOWN, encoding="utf-8")
+    path = f"{tmp_path}{os.pathsep}{mcp_variables['PYTHONPATH']}"
+    command = ["-m", "agentpeft.launch.cli", "mcp", "down:Down-v0"]
+
+    async def play():
+        parameters = StdioServerParameters(
+            command=sys.executable, args=command, env={**mcp_variables, "PYTHONPATH": path}
+        )
+        async with stdio_client(parameters) as streams, ClientSession(*streams) as client:
+            await client.initialize()
+            calls = [(NEXT_TASK, {}), ("act", {"action": "x"}), ("act", {"wrong": 1})]
+            answers = [await client.call_tool(*call) for call in calls]
+            return [(answer.isError, answer.content[0].text) for answer in answers]
+
+    assert asyncio.run(play()) == [
+        (False, "Go."),
+        (True, "the database is gone"),
+        (False, "The episode is over."),
+    ]
 
 
 def test_a_malformed_call_is_a_turn_and_a_task_that_is_left_was_invalid(tmp_path):

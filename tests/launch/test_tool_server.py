@@ -23,8 +23,8 @@ RUN = "import sys\nsys.modules['mcp'] = None\nfrom agentpeft.launch.cli import m
 
 
 @asynccontextmanager
-async def client(tmp_path):
-    variables = {**os.environ, "AGENTPEFT_CACHE": str(tmp_path / "cache")}
+async def client(tmp_path, variables):
+    variables = {**variables, "AGENTPEFT_CACHE": str(tmp_path / "cache")}
     server = StdioServerParameters(
         command=sys.executable, args=WORDS, env=variables, cwd=str(tmp_path)
     )
@@ -33,14 +33,14 @@ async def client(tmp_path):
         yield session
 
 
-def test_an_agent_lists_the_tools_trains_evaluates_and_scores(tmp_path):
+def test_an_agent_lists_the_tools_trains_evaluates_and_scores(tmp_path, mcp_variables):
     steps = []
 
     async def told(progress, total, message):
         steps.append((progress, json.loads(message)["step"]))
 
     async def talk():
-        async with client(tmp_path) as session:
+        async with client(tmp_path, mcp_variables) as session:
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             trained = await session.call_tool(
                 "training_tool",
