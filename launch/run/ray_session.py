@@ -15,6 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import ray
+from ray._private import parameter
 from ray.exceptions import RayError, RayTaskError
 from ray.util.metrics import Gauge
 
@@ -68,7 +69,7 @@ def ray_session(address: str | None, run_dir: Path) -> Iterator[None]:
 def _start(address: str, folder: Path | None) -> None:
     """`folder` is for Ray's own files; None where a cluster is joined."""
     try:
-        with _hang_up_blocked():
+        with _hang_up_blocked(), _free_agent_port():
             ray.init(
                 address=address,
                 runtime_env=_runtime_env(address),
@@ -80,6 +81,21 @@ def _start(address: str, folder: Path | None) -> None:
         if address == "local" and "timed out" in str(error).lower():
             raise TrainingError(f"Ray did not start: {say_cause(error)}") from error
         raise
+
+
+@contextmanager
+def _free_agent_port() -> Iterator[None]:
+    """Within it, the agent of a Ray that this process starts listens on any free port.
+
+    Its own is 52365, which a cluster on this machine needs for `ray job submit`, and `ray start`
+    has an option for it that `ray.init` lacks.
+    """
+    parameters = parameter.RayParams
+    parameter.RayParams = partial(parameters, dashboard_agent_listen_port=0)
+    try:
+        yield
+    finally:
+        parameter.RayParams = parameters
 
 
 @contextmanager
