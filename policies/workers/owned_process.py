@@ -3,18 +3,25 @@
 A process that `multiprocessing` spawns runs this file first, in place of the program's own main
 module: it watches the parent from then on, and finds the rooms where they are not installed.
 The watch is a thread, so a child that never lets another thread run would not be ended by it.
+What such a process logs of its exceptions is noted for its owner, who hears of an exit status only.
 Standard library only.
 """
 
+import json
+import logging
 import os
 import select
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
 
 _PARENT = "AGENTPEFT_PARENT_PID"
+NOTES_VARIABLE = "AGENTPEFT_CHILD_EXCEPTIONS"
+"""In a child's environment: the file to which it and its own children add their exceptions."""
 
 
 @contextmanager
@@ -67,6 +74,49 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
+def note_exceptions(path: Path) -> None:
+    """Has the exceptions that this process logs as errors, or ends with, added to a file."""
+    make_record, hook = logging.getLogRecordFactory(), sys.excepthook
+
+    def make_and_note(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
+        if record.exc_info and record.exc_info[1] and record.levelno >= logging.ERROR:
+            _note(path, record.getMessage(), record.exc_info[1])
+        return record
+
+    def note_last(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        _note(path, "uncaught", error)
+        hook(kind, error, trace)
+
+    logging.setLogRecordFactory(make_and_note)
+    sys.excepthook = note_last
+
+
+def _note(path: Path, message: str, error: BaseException) -> None:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    line = json.dumps({"message": message, "error": f"{type(error).__name__}: {error}"})
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:  # its owner reads no more
+        file.write(line + "\n")
+
+
+def read_root_exception(path: Path) -> str | None:
+    """Returns the exception with which the first process failed to start, in one line.
+
+    Where none says so, the last exception that was noted; None without any.
+    """
+    if not path.is_file():
+        return None
+    notes = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    fatal = [note for note in notes if "failed to start" in note["message"]]
+    chosen = fatal[0] if fatal else notes[-1]
+    return " ".join(str(chosen["error"]).split())
+
+
 if __name__ == "__mp_main__":
+    if NOTES_VARIABLE in os.environ:
+        note_exceptions(Path(os.environ[NOTES_VARIABLE]))
     end_with(int(os.environ[_PARENT]))
     os.environ[_PARENT] = str(os.getpid())  # what this one spawns ends with it

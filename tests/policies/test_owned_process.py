@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from process_parts import seconds_until_gone
+
+from agentpeft.policies.workers.owned_process import read_root_exception
 
 CHILD = """
 import os, resource, sys, time
@@ -30,3 +33,34 @@ def test_child_with_many_descriptors_ends_with_its_owner():
     owner.wait()
     owner.stdout.close()
     seconds_until_gone([child], 20)
+
+
+NOTES = {
+    "log.exception('worker failed to start'); log.error('ended', exc_info=KeyError('x'))": "E: why",
+    "log.warning('odd', exc_info=True); log.error('no exception')": None,
+    "log.error('odd', exc_info=KeyError('x')); log.exception('gave up')": "E: why",
+    "raise": "E: why",
+    "raise RuntimeError('engine') from error": "E: why",
+    "raise E('two\\nlines')": "E: two lines",
+    "os.kill(os.getpid(), 9)": None,
+}
+
+
+@pytest.mark.parametrize(("ends", "expected"), NOTES.items())
+def test_an_owner_reads_what_its_child_failed_of(tmp_path, ends, expected):
+    code = f"""
+import logging, os, sys
+from pathlib import Path
+from agentpeft.policies.workers.owned_process import note_exceptions
+class E(Exception): pass
+note_exceptions(Path(sys.argv[1]))
+log = logging.getLogger("vllm")
+log.propagate, log.handlers = False, [logging.NullHandler()]
+try:
+    raise E("why")
+except E as error:
+    {ends}
+"""
+    path = tmp_path / "notes"
+    subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=False)
+    assert read_root_exception(path) == expected

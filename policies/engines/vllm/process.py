@@ -28,6 +28,7 @@ from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Floats, GenerationRequest, Ids
+from agentpeft.policies.workers.owned_process import read_root_exception
 
 T = TypeVar("T")
 Slot: TypeAlias = LoRARequest
@@ -43,10 +44,13 @@ class VllmProcess:
     no more.
     """
 
-    def __init__(self, folder: Path, settings: VllmSettings, claim: CoreClaim) -> None:
+    def __init__(
+        self, folder: Path, settings: VllmSettings, claim: CoreClaim, exceptions: Path
+    ) -> None:
         """Starts vLLM on a saved model. `claim` is closed with it.
 
-        Raises: SettingsError where it does not start.
+        To the file `exceptions` its process adds what it raises at its start. Raises:
+        SettingsError where it does not start.
         """
         self.settings, self._claim = settings, claim
         self.fault: str | None = None
@@ -66,8 +70,10 @@ class VllmProcess:
             )
         try:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings.engine_args(folder)))
-        except (RuntimeError, ValueError, OSError) as error:
-            reason = " ".join(str(error).split())
+        except (RuntimeError, ValueError, OSError, ImportError) as error:
+            # Of an exception in its process vLLM says here that it is "above", on standard error
+            told = str(error).replace("See root cause above. ", "")
+            reason = read_root_exception(exceptions) or " ".join(told.split())
             raise SettingsError(
                 f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "
                 "env_runners.kv_cache_gib or take fewer env runners)"

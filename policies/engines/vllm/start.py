@@ -1,9 +1,11 @@
 """Starting a vLLM engine: its process, its cores, and what vLLM reads from the environment."""
 
+import logging
 import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from transformers import GenerationConfig
@@ -18,11 +20,13 @@ from agentpeft.policies.models.policy_base import stop_tokens_of
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.owned_process import owned_children
+from agentpeft.policies.workers.owned_process import NOTES_VARIABLE, owned_children
 
 if TYPE_CHECKING:  # it imports vllm, which reads the environment
     from agentpeft.policies.engines.vllm.process import VllmProcess
 
+logger = logging.getLogger(__name__)
+FLASHINFER_SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 VARIABLES = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU, else: a third process
@@ -62,20 +66,36 @@ def start_process(folder: Path, settings: VllmSettings) -> "VllmProcess":
 
     On a CPU its threads have cores of their own while there are enough. Raises: SettingsError.
     """
-    variables = {name: os.environ.get(name, value) for name, value in VARIABLES.items()}
-    variables["OMP_NUM_THREADS"] = str(settings.num_threads)
-    if settings.num_parts > 1:  # bound, on a CPU, each would want a memory node of its own
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     num_cores = settings.num_threads * settings.num_parts
     claim = CoreClaim(0 if settings.gpu_share else num_cores)
     try:
-        with owned_children(variables, claim.cores):
-            from agentpeft.policies.engines.vllm.process import VllmProcess
+        with TemporaryDirectory(prefix="agentpeft-vllm-") as notes:
+            exceptions = Path(notes, "exceptions.jsonl")
+            variables = make_variables(settings) | {NOTES_VARIABLE: str(exceptions)}
+            with owned_children(variables, claim.cores):
+                from agentpeft.policies.engines.vllm.process import VllmProcess
 
-            return VllmProcess(folder, settings, claim)
+                return VllmProcess(folder, settings, claim, exceptions)
+    except ImportError as error:
+        claim.close()
+        raise SettingsError(f"vLLM cannot be imported: {' '.join(str(error).split())}") from error
     except BaseException:
         claim.close()
         raise
+
+
+def make_variables(settings: VllmSettings) -> dict[str, str]:
+    """Returns what vLLM's process has in its environment; what the user has set stays."""
+    variables = dict(VARIABLES)
+    if settings.gpu_share and find_spec("flashinfer") is None:
+        if FLASHINFER_SAMPLER not in os.environ:
+            logger.info("FlashInfer is not installed: vLLM samples by a kernel of its own")
+        variables[FLASHINFER_SAMPLER] = "0"
+    variables = {name: os.environ.get(name, value) for name, value in variables.items()}
+    variables["OMP_NUM_THREADS"] = str(settings.num_threads)
+    if settings.num_parts > 1:  # bound, on a CPU, each would want a memory node of its own
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    return variables
 
 
 def check_vllm() -> None:
