@@ -1,5 +1,6 @@
 """The wheel holds what the folders hold, and works in an environment with nothing else."""
 
+import json
 import os
 import re
 import shutil
@@ -155,6 +156,37 @@ def test_extras_hold_what_their_names_say():
     assert set(extras) == clients | others
     assert "vllm" not in "".join(extras["all"] + extras["dev"])
     assert "torch" not in "".join(SETTINGS["project"]["dependencies"] + extras["dev"])
+
+
+ALL_EXTRAS = sorted(SETTINGS["project"]["optional-dependencies"])
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "extras",
+    [ALL_EXTRAS, *([extra, "vllm"] for extra in ALL_EXTRAS if extra != "vllm")],
+    ids=lambda extras: "all at once" if len(extras) > 2 else extras[0] + " and vllm",
+)
+def test_every_pair_of_extras_can_be_installed(dist, tmp_path, extras):
+    """What is found for all at once does for every pair; those with vLLM's pins are asked singly.
+
+    torch for CPUs, without which pip looks at gigabytes of CUDA's packages.
+    """
+    (wheel,) = dist.glob("*.whl")
+    command = ["-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    wanted = [f"{wheel}[{','.join(extras)}]", "torch==2.13.0"]
+    done = subprocess.run(
+        [sys.executable, *command, "--report", tmp_path / "report.json", *wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=850,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert "vllm" in {each["metadata"]["name"] for each in report["install"]}
 
 
 @pytest.mark.slow
