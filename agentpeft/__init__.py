@@ -11,6 +11,7 @@ and then wants the environments to be registered: `agentpeft.envs` is imported w
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -22,18 +23,17 @@ if (_checkout / "policies" / "settings" / "config.py").is_file():  # no package 
     __path__.insert(0, str(_checkout))
 
 
-class _RegistersWithGymnasium(PathFinder):
+class _RegistersWithGymnasium(MetaPathFinder):
     """Finds gymnasium, and imports `agentpeft.envs` right after it.
 
     A package that is imported already is not run again, so its import cannot wait for `make`.
     """
 
-    @classmethod
     def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns gymnasium's spec; None for all other modules."""
-        spec = super().find_spec(fullname, path, target) if fullname == "gymnasium" else None
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == "gymnasium" else None
         if spec is not None and spec.loader is not None:
             run_gymnasium = spec.loader.exec_module
 
@@ -48,4 +48,4 @@ class _RegistersWithGymnasium(PathFinder):
 if "gymnasium" in sys.modules:
     import_module("agentpeft.envs")
 else:
-    sys.meta_path.insert(0, _RegistersWithGymnasium)
+    sys.meta_path.insert(0, _RegistersWithGymnasium())

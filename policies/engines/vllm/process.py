@@ -225,7 +225,8 @@ class VllmProcess:
 
     async def _wake_up(self) -> None:
         async with self._waking:
-            if self._is_asleep and not await self._call(self._llm.wake_up):
+            # vLLM 0.29 and older return None, and raise where they do not wake up
+            if self._is_asleep and await self._call(self._llm.wake_up) is False:
                 raise EngineError("vLLM did not wake up")
             self._is_asleep = False
 
