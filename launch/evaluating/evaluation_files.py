@@ -60,7 +60,7 @@ class EvaluationFiles:
         if path.is_file():
             saved = json.loads(path.read_text(encoding="utf-8"))
         everyone = [Contestant(name, *entry) for name, entry in saved["policies"].items()]
-        self._policies = {c.name: _to_entry(c) for c in everyone if self._path(c).is_file()}
+        self._policies = {c.name: _to_entry(c) for c in everyone if self._has_episodes(c)}
         was = self._policies | _decisive(saved["played"], self._policies)
         now = self._policies | self._played | own
         for name in was:
@@ -134,10 +134,14 @@ class EvaluationFiles:
     def _path(self, contestant: Contestant) -> Path:
         return self._folder / "sessions" / f"{contestant.file_name}.jsonl"
 
+    def _has_episodes(self, contestant: Contestant) -> bool:
+        path = self._path(contestant)
+        return path.is_file() and path.stat().st_size > 0
+
     def _read(self, contestant: Contestant) -> list[EpisodeRecord]:
         """Returns the tasks that are whole; what was cut off in the middle is played again."""
         path, own = self._path(contestant), self._settings.evaluation
-        if not path.is_file():
+        if not self._has_episodes(contestant):
             return []
         groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
         for row in read_rows(path):

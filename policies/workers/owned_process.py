@@ -107,9 +107,10 @@ def read_root_exception(path: Path) -> str | None:
 
     Where none says so, the last exception that was noted; None without any.
     """
-    if not path.is_file():
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    notes = [json.loads(line) for line in text.splitlines()]
+    if not notes:
         return None
-    notes = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     fatal = [note for note in notes if "failed to start" in note["message"]]
     chosen = fatal[0] if fatal else notes[-1]
     return " ".join(str(chosen["error"]).split())

@@ -244,11 +244,12 @@ def test_a_refused_evaluation_leaves_nothing_and_the_mended_one_plays(
 def test_what_was_played_before_a_failure_is_gone_on_with(
     run_dir, server, tmp_path, evaluate, monkeypatch
 ):
-    monkeypatch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
     words = ["--policy", "oracle", "--endpoint-model", "tiny", "--endpoint"]
     config = run_dir / "config.toml"
     options = ["--endpoint-options", '{"top_p": 0.5}', "--output", str(tmp_path / "out")]
-    assert main([str(config), *words, "http://127.0.0.1:9", *options]) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("agentpeft.policies.engines.openai.MAX_RETRIES", 0)
+        assert main([str(config), *words, "http://127.0.0.1:9", *options]) == 1
     before = episodes(tmp_path, "oracle")
     found = evaluate(*words, server.url, config=config)["policies"]
     assert list(found) == ["oracle", "tiny"] and episodes(tmp_path, "oracle") == before
