@@ -91,11 +91,11 @@ def _free_agent_port() -> Iterator[None]:
     has an option for it that `ray.init` lacks.
     """
     parameters = parameter.RayParams
-    parameter.RayParams = partial(parameters, dashboard_agent_listen_port=0)
+    vars(parameter)["RayParams"] = partial(parameters, dashboard_agent_listen_port=0)
     try:
         yield
     finally:
-        parameter.RayParams = parameters
+        vars(parameter)["RayParams"] = parameters
 
 
 @contextmanager
