@@ -44,7 +44,7 @@ class EvaluationFiles:
         own = {f"{part}.{n}": dump[part][n] for part, names in _DECISIVE.items() for n in names}
         self._played = {"seed": settings.seed, **own, **asdict(methods)}
         self._records: dict[Contestant, list[EpisodeRecord]] = {}
-        self._policies: dict[str, list[str]] = {}
+        self._policies: dict[str, list[Any]] = {}
         """Those that have episodes here, by name."""
 
     def begin(self, contestants: Sequence[Contestant]) -> None:
@@ -154,7 +154,7 @@ class EvaluationFiles:
         return [record for record in whole if record.group_id < own.num_tasks]
 
 
-def _decisive(played: dict[str, Any], policies: dict[str, list[str]]) -> dict[str, Any]:
+def _decisive(played: dict[str, Any], policies: dict[str, list[Any]]) -> dict[str, Any]:
     """Returns what must be the same for the policies that have played; endpoints have options."""
     has_endpoint = any(kind == "endpoint" for kind, *_ in policies.values())
     return {
@@ -164,7 +164,7 @@ def _decisive(played: dict[str, Any], policies: dict[str, list[str]]) -> dict[st
     }
 
 
-def _to_entry(contestant: Contestant) -> list[str]:
+def _to_entry(contestant: Contestant) -> list[Any]:
     """Returns a contestant's fields after its name."""
     bank = [contestant.bank] if contestant.bank else []
     return [contestant.kind, contestant.target, *bank]
