@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from shlex import quote
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
@@ -69,23 +70,44 @@ def parse_verdict(record: Record) -> Verdict:
         if given.get("state") is not None:
             parts = record.child("state").fields
             state = State(**{name: _build_all(_PARTS[name], parts[name]) for name in parts})
-        answer = ExpectedAnswer(**given["answer"]) if given.get("answer") else None  # type: ignore[arg-type]
+        answer = _build(ExpectedAnswer, given["answer"]) if given.get("answer") else None
         checks = tuple(_build_check(item) for item in given.get("checks") or ())  # type: ignore[union-attr]
         return Verdict(state, answer, checks, given.get("is_live") is True)
-    except (TypeError, KeyError, DataError) as error:
+    except (TypeError, KeyError, AttributeError, DataError) as error:
         raise DataError(f"{record.place}: no verdict of this format ({error})") from None
 
 
 def _build_all(kind: Any, rows: Any) -> tuple[Any, ...]:
-    return tuple(
-        kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        for row in rows
-    )
+    return tuple(_build(kind, row) for row in rows)
+
+
+def _build(kind: Any, row: Any) -> Any:
+    """Returns a dataclass's object of a JSON object. Raises: TypeError if a value does not fit."""
+    built = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
+    for name, hint in get_type_hints(kind).items():
+        value = vars(built)[name]
+        if not _is_of(value, hint):
+            raise TypeError(f"{name} is {value!r:.60}, which is no {kind.__name__}'s")
+    return built
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    match get_origin(hint):
+        case origin if origin is UnionType:
+            return any(_is_of(value, option) for option in get_args(hint))
+        case origin if origin is Literal:
+            return value in get_args(hint)
+        case origin if origin is tuple:
+            kind = get_args(hint)[0]
+            return isinstance(value, tuple) and all(_is_of(item, kind) for item in value)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return bool(isinstance(value, hint))
 
 
 def _build_check(item: Any) -> Check:
     if isinstance(item, dict):
-        return Script(**item)
+        return _build(Script, item)  # type: ignore[no-any-return]
     if item not in get_args(AnswerKind):
         raise TypeError(f"unknown comparison {item!r:.40}")
     return item  # type: ignore[no-any-return]

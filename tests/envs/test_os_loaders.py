@@ -153,6 +153,28 @@ def changed(entry, field, value):
     return {**entry, outer: {**entry[outer], inner: value} if inner else value}
 
 
+FILE = {"path": "/srv/x"}
+MISFITS = [
+    {"checks": [{"source": "true", "language": "ruby"}]},
+    {"checks": [{"source": 3}]},
+    {"checks": [{"source": "true", "shell": "bash"}]},
+    {"checks": [None]},
+    {"answer": {"value": 5}},
+    {"answer": {"value": "5", "kind": "magic"}},
+    {"answer": ["5"]},
+    *({"state": {"files": [FILE | own]}} for own in ({"match": "fuzzy"}, {"kind": "pipe"})),
+    *({"state": {"files": [FILE | own]}} for own in ({"mode": "644"}, {"mode": True})),
+    {"state": {"files": [FILE | {"mtime_s": "now"}]}},
+    {"state": {"files": ["/srv/x"]}},
+    {"state": {"users": [{"name": "bob", "groups": [1]}]}},
+    {"state": {"users": [{"name": "bob", "is_locked": "yes"}]}},
+    {"state": {"users": {"name": "bob"}}},
+    {"state": {"groups": [{"name": "cooks", "members": "bob"}]}},
+    {"state": {"intervals": [{"earlier": "/a", "later": "/b"}]}},
+    {"state": ["files"]},
+]
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -171,6 +193,10 @@ def changed(entry, field, value):
         (changed(ENTRY, "evaluation_info.verdict", {"sate": {}}), "nothing that says what"),
         (changed(ENTRY, "evaluation_info.verdict", {"state": {"x": []}}), "no verdict of this"),
         (changed(ENTRY, "evaluation_info.verdict", {"checks": ["x"]}), "unknown comparison 'x'"),
+        *(
+            (changed(ENTRY, "evaluation_info.verdict", each), "no verdict of this")
+            for each in MISFITS
+        ),
         (changed(MATCH, "evaluation", {}), "neither a match nor a check"),
         (changed(MATCH, "evaluation.match", 3), "'match' must be text"),
         (changed(MATCH, "evaluation.match", {"regex": "("}), "not a pattern"),

@@ -4,6 +4,7 @@ import pytest
 
 from agentpeft.envs.os_interaction.grading.accounts import read_accounts
 from agentpeft.envs.os_interaction.grading.state import (
+    AGING,
     FileState,
     GroupState,
     Interval,
@@ -223,3 +224,19 @@ def test_a_name_of_bytes_that_are_no_text_is_no_replacement_character():
 
     state = State(users=(UserState("anna", home="/srv/\ufffd"),))
     assert find_difference(state, Bytes()) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("shadow", UserState("anna", is_locked=False)),
+        *(("shadow", UserState("anna", **{field: -1})) for field in AGING),
+        ("gshadow", GroupState("bakers", administrators=())),
+    ],
+)
+def test_an_account_without_its_shadow_line_is_not_as_wanted(name, wanted):
+    tree = Tree()
+    del tree.contents[f"/etc/{name}"]
+    is_user = isinstance(wanted, UserState)
+    state = State(users=(wanted,)) if is_user else State(groups=(wanted,))
+    assert find_difference(state, tree).endswith(f"line in /etc/{name} is missing")

@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 
 @dataclass(frozen=True)
 class User:
-    """A line of /etc/passwd with its line of /etc/shadow.
+    """A line of /etc/passwd with its line of /etc/shadow, if `is_in_shadow`.
 
     `aging` holds min, max, warn and inactive days and the day of expiry since 1970; None is unset.
     """
@@ -25,6 +25,7 @@ class User:
     shell: str
     password: str = ""
     aging: tuple[int | None, ...] = (None,) * 5
+    is_in_shadow: bool = True
 
     @property
     def is_locked(self) -> bool:
@@ -34,12 +35,13 @@ class User:
 
 @dataclass(frozen=True)
 class Group:
-    """A line of /etc/group with its line of /etc/gshadow."""
+    """A line of /etc/group with its line of /etc/gshadow, if `is_in_shadow`."""
 
     name: str
     gid: int
     members: frozenset[str]
     administrators: frozenset[str] = frozenset()
+    is_in_shadow: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,15 @@ def read_accounts(files: FrozenFiles) -> Accounts:
         if _NUMBER.fullmatch(uid) and _NUMBER.fullmatch(gid):
             _, password, _, *aging, _ = shadow.get(name, [""] * 9)
             days = tuple(int(day) if _NUMBER.fullmatch(day) else None for day in aging)
-            users[name] = User(name, int(uid), int(gid), comment, home, shell, password, days)
+            users[name] = User(
+                name, int(uid), int(gid), comment, home, shell, password, days, name in shadow
+            )
     for name, _, gid, members in reversed(_lines(files, "group", 4)):
         if _NUMBER.fullmatch(gid):
             administrators = gshadow.get(name, [""] * 4)[2]
-            groups[name] = Group(name, int(gid), _names(members), _names(administrators))
+            groups[name] = Group(
+                name, int(gid), _names(members), _names(administrators), name in gshadow
+            )
     return Accounts(users, groups)
 
 

@@ -128,6 +128,9 @@ def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
     yield from _differ(f"{name} group", wanted.group, primary[0] if primary else None)
     if wanted.groups is not None:
         yield from _differ(f"{name} groups", set(wanted.groups), accounts.groups_of(user.name))
+    secrets = (wanted.is_locked, *(vars(wanted)[field] for field in AGING))
+    if not user.is_in_shadow and secrets.count(None) < len(secrets):
+        yield f"{name} line in /etc/shadow is missing"
     for field in ("home", "shell", "comment", "is_locked"):
         yield from _differ(f"{name} {field}", vars(wanted)[field], _user_field(user, field))
     for field, days in zip(AGING, user.aging, strict=True):
@@ -148,6 +151,8 @@ def _group_differences(wanted: GroupState, accounts: Accounts) -> Iterator[str]:
         return
     name = f"group {wanted.name}'s"
     yield from _differ(f"{name} gid", wanted.gid, group.gid)
+    if not group.is_in_shadow and wanted.administrators is not None:
+        yield f"{name} line in /etc/gshadow is missing"
     for field, got in (("members", group.members), ("administrators", group.administrators)):
         names = vars(wanted)[field]
         yield from _differ(f"{name} {field}", None if names is None else set(names), got)
