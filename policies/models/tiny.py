@@ -37,6 +37,10 @@ _DIGITS = pre_tokenizers.Digits(individual_digits=True)
 _WORDS = pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\p{L}\p{N} ]+| +"), "isolated")
 """A word with the space before it, a digit, or what lies between them."""
 _SEVERAL_WORDS = re.compile(r"^(?=.{12}).*\w\W*\s\W*\w.*(?<!\s)$", re.DOTALL)
+_MAX_TOKEN_CHARS = 512
+"""Four times what a phrase of the suite has. Of a prompt of one letter a million times, a single
+token would be made that is as long.
+"""
 _MIN_SHARE = 0.05
 """A phrase is so often in the corpus, as a share of the number of its texts."""
 
@@ -77,6 +81,7 @@ def _train_bpe(
         special_tokens=_MARKS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
+        max_token_length=_MAX_TOKEN_CHARS,
     )
     bpe.train_from_iterator(texts, trainer)
     return bpe

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -32,6 +33,8 @@ from agentpeft.policies.settings.named_files import find_path, hash_files, renam
 
 logger = logging.getLogger(__name__)
 _NUM_CORPUS_TASKS = 1000
+_MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
+"""The vocabulary is learnt from no more: an environment may have prompts of many MB."""
 _SOURCES = (
     "learning/schedules",
     "models/batch_maker",
@@ -119,11 +122,19 @@ def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
     """
     environment = warm_start_environments(settings)[0]
     corpus = oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
-    base = build_tiny(settings.tiny, corpus, settings.seed)
+    base = build_tiny(settings.tiny, _limit(corpus), settings.seed)
     if settings.warm_start.num_steps:
         pretrain(base, settings, progress)
     base.model.config.update({FINGERPRINT_KEY: compute_fingerprint(base.model)})
     return base
+
+
+def _limit(corpus: Iterator[str]) -> Iterator[str]:
+    """Yields the beginnings of texts, until they are enough for a vocabulary."""
+    num_chars = 0
+    while num_chars < _MAX_CORPUS_CHARS and (text := next(corpus, None)) is not None:
+        num_chars += len(text)
+        yield text[:_MAX_TEXT_CHARS]
 
 
 def _read(folder: Path) -> PolicyBase | None:

@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
+from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.rollout.thoughts import find_action, is_thinking
 from agentpeft.policies.settings.config import ModelSettings
@@ -19,6 +20,8 @@ from agentpeft.policies.settings.config import ModelSettings
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, Any]]
 _DEFAULTS = ModelSettings()
+_CHARS_PER_TOKEN = 8
+"""More than tokens of most texts have: a text so long is tokenised only until it overfills."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class ChatFormat:
 
     _schemas: Sequence[dict[str, Any]] = ()
     """The tools that the template is given."""
+    max_context_tokens: int | None = None
+    """The engine's limit. A text that overfills it alone is not tokenised to its end: that takes a
+    second for each MB, and no engine would read it.
+    """
 
     def __init__(
         self,
@@ -220,9 +227,21 @@ class ChatFormat:
     def _encode(self, text: str, *, adds_special: bool = False) -> Ids:
         if not text:
             return np.empty(0, np.int64)
-        # Not verbose: how long a context may be is the engine's affair, which ends such an episode
-        encoded = self.tokenizer(text, add_special_tokens=adds_special, verbose=False)
-        return np.array(encoded["input_ids"], np.int64)
+        return self._tokenize(text, add_special_tokens=adds_special)
+
+    def _tokenize(self, text: str, **options: bool) -> Ids:
+        """Returns the tokens of a text, of one that overfills the context those of its beginning.
+
+        Half a surrogate pair, which no tokenizer takes, becomes `?`.
+        """
+        text, limit = to_utf8(text), self.max_context_tokens
+        num_chars = len(text) if limit is None else _CHARS_PER_TOKEN * limit
+        while True:
+            # Not verbose: the engine ends an episode whose context is full
+            ids = self.tokenizer(text[:num_chars], verbose=False, **options)["input_ids"]
+            if num_chars >= len(text) or (limit is not None and len(ids) > limit):
+                return np.array(ids, np.int64)
+            num_chars *= 4
 
     def _render_prompt(self, prompt: str, system: str | None = None) -> str:
         """Returns a conversation's beginning. Raises: SettingsError without a place for `system`.

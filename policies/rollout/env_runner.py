@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from agentpeft.envs import DataError, EnvFault, SettingsError
+from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
 from agentpeft.policies.engines.sleeping import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
@@ -45,6 +45,8 @@ from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
 _MAX_LANES = 64
+_FAULTS = (EnvFault, DataError, UnknownTaskError)
+"""What an environment's reset or step may raise during a run: the episode is played again."""
 
 
 class EnvRunner:
@@ -208,9 +210,10 @@ class EnvRunner:
             self._engine.update_sessions(closed=closed)
 
     async def _play_or_drop(self, seat: Seat) -> None:
-        """Plays an episode, again after each EnvFault, or DataError of its task's set-up.
+        """Plays an episode, again in a fresh environment after each fault.
 
-        After too many its group is dropped: episodes not begun are skipped, the run goes on. An
+        A task whose data turn out to be bad in play is one too: other tasks are whole. After too
+        many faults its group is dropped: episodes not begun are skipped, the run goes on. An
         EnvironmentBugError, which none may raise, ends the run instead.
         """
         for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
@@ -221,7 +224,7 @@ class EnvRunner:
                 episode = await self._play_episode(seat, attempt)
             except EnvironmentBugError as bug:
                 raise EnvironmentBugError(self._describe(seat, bug)) from bug
-            except (EnvFault, DataError) as fault:
+            except _FAULTS as fault:
                 seat.group.counts["faults"] += 1
                 seat.group.last_fault = self._describe(seat, fault)
                 logger.warning("attempt %d: %s", attempt + 1, seat.group.last_fault)
@@ -267,7 +270,7 @@ class EnvRunner:
         except StaleGroupError:
             pool.give_back(env)
             return None
-        except (EnvFault, DataError) as fault:
+        except _FAULTS as fault:
             if not isinstance(fault, LaneHang):  # a hanging one is its thread's
                 await self._lanes.call(partial(pool.discard, env))
             raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from agentpeft.envs import Task, TextEnv
+from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.chat_rows import chat_groups
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.environment_calls import (
     begin,
+    call_environment,
     opened,
 )
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
@@ -155,7 +158,15 @@ def _naming(env: TextEnv[Any], task: Task) -> Iterator[None]:
 
 
 def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Iterator[str]:
-    """Yields the prompts, actions and observations of `num` oracle episodes."""
+    """Yields the prompts, actions and observations of `num` oracle episodes.
+
+    Of an environment that has no oracle, as it is no `TextEnv`, the prompts alone.
+    """
+    with closing(EnvPool(environment.id, environment.kwargs, (seed, WARM_START_STREAM))) as pool:
+        if not pool.has_tasks:
+            for position in range(num):
+                yield _read_prompt(pool, position)
+            return
     with opened(environment.id, environment.kwargs) as env:
         for position in range(num):
             task = _draw(env, seed, position)
@@ -164,4 +175,10 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
                 results = play_actions(env, actions, read_any_reward)
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them
-                yield from (action, result.observation)
+                yield from (to_utf8(action), result.observation)
+
+
+def _read_prompt(pool: EnvPool, position: int) -> str:
+    env, prompt = call_environment(lambda: pool.begin(position, pool.task_at(position)))
+    pool.give_back(env)
+    return prompt

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from agentpeft.envs import EnvFault, Outcome, TextEnv
+from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.policies.rollout.environments.environment_calls import Env, call_environment
 
 MAX_REWARD = 1e6
@@ -106,6 +107,7 @@ def step(
 
     Wrong values are the world's fault, so the episode is played again: one with a reward that is no
     finite number says nothing about the policy, and would spoil every average that it enters.
+    Half a surrogate pair in an observation, as of a file's name, becomes `?`.
     """
     returned = env.step(action)
     if not isinstance(returned, tuple) or len(returned) != 5:
@@ -115,7 +117,8 @@ def step(
         raise EnvFault(f"the observation must be text, is {observation!r:.60}")
     if not isinstance(info, dict):
         raise EnvFault(f"the info must be a dict, is {info!r:.60}")
-    return StepResult(observation, read_reward(reward), bool(terminated), bool(truncated), info)
+    ends = bool(terminated), bool(truncated)
+    return StepResult(to_utf8(observation), read_reward(reward), *ends, info)
 
 
 def reward_for(env: Env, outcome: Outcome) -> float:

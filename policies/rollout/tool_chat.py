@@ -346,9 +346,25 @@ def _to_turn(*calls: ToolCall) -> dict[str, Any]:
 
 
 def open_chat(
-    tokenizer: PreTrainedTokenizerBase, settings: Settings, eos_token_ids: Iterable[int] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    settings: Settings,
+    eos_token_ids: Iterable[int] = (),
+    model_limit: int | None = None,
 ) -> ChatFormat:
-    """Returns how a tokenizer's model reads and writes in a run. Raises: SettingsError."""
+    """Returns how a tokenizer's model reads and writes in a run.
+
+    `model_limit`: the tokens that the model can read, None where it is not known. Raises:
+    SettingsError.
+    """
+    chat = _open_chat(tokenizer, settings, eos_token_ids)
+    if model_limit is not None:
+        chat.max_context_tokens = settings.env_runners.limit_context(model_limit)
+    return chat
+
+
+def _open_chat(
+    tokenizer: PreTrainedTokenizerBase, settings: Settings, eos_token_ids: Iterable[int]
+) -> ChatFormat:
     if not settings.model.tool_calls:
         return ChatFormat(tokenizer, settings.model, eos_token_ids)
     tools = find_tools(settings.environment.id)
@@ -382,4 +398,5 @@ def _speaks_of_tools(value: object) -> bool:
 
 def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
     """Returns how a model reads and writes, which stops where its own config says."""
-    return open_chat(base.tokenizer, settings, base.stop_token_ids)
+    model_limit = base.model.config.get_text_config().max_position_embeddings
+    return open_chat(base.tokenizer, settings, base.stop_token_ids, model_limit)

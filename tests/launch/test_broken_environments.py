@@ -1,6 +1,8 @@
 """Environments and modules of others that are broken: the run names them in one line."""
 
+import json
 import sys
+import time
 
 import gymnasium
 import pytest
@@ -144,3 +146,49 @@ def test_an_environment_that_cannot_be_closed_does_not_spoil_a_run(train, caplog
     said = [record.message for record in caplog.records if "environments failed" in record.message]
     assert status == 0 and said and all(message in line for line in said)
     assert not any("Traceback" in line for line in lines)
+
+
+class Plain(gymnasium.Env):
+    """No TextEnv: its prompt and observations are `text`, `num` times."""
+
+    observation_space = action_space = gymnasium.spaces.Text(1000)
+
+    def __init__(self, text="say one", num=1):
+        self.text, self.num_turns = text * num, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.num_turns = 0
+        return self.text, {}
+
+    def step(self, action):
+        self.num_turns += 1
+        return self.text, float(self.np_random.random()), self.num_turns == 2, False, {}
+
+
+gymnasium.register("Tests/PlainText-v0", Plain)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "num_turns"),
+    [
+        ("{}", 2),
+        ("{text='\\ud83d'}", 2),
+        ("{text='x y ',num=5000000}", 0),
+        ("{text='x',num=20000000}", 0),
+    ],
+)
+def test_an_environment_without_an_oracle_trains_whatever_it_says(
+    train, tmp_path, kwargs, num_turns
+):
+    start_s = time.process_time()
+    status, lines = train("environment.id=Tests/PlainText-v0", f"environment.kwargs={kwargs}")
+    assert status == 0, lines
+    (path,) = tmp_path.glob("outputs/tiny/*/sessions/train.jsonl")
+    turns = [json.loads(line)["num_turns"] for line in path.open(encoding="utf-8")]
+    assert turns == [num_turns] * 4 and time.process_time() - start_s < 100
+
+
+def test_imitating_an_environment_without_an_oracle_says_what_to_do(train):
+    status, lines = train("environment.id=Tests/PlainText-v0", "warm_start.num_steps=2")
+    assert status == 2 and "set warm_start.num_steps = 0" in lines[-1]

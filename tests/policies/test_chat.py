@@ -122,3 +122,26 @@ def test_nothing_is_said_of_a_text_longer_than_the_tokenizers_limit(uses_templat
     ids = chat.begin("one two three four five six seven")
     assert len(ids) > 4
     assert not tokenizer.deprecation_warnings  # which transformers has said once
+
+
+@pytest.mark.parametrize("settings", [ModelSettings(), PLAIN])
+@pytest.mark.parametrize("unit", ["x", "x y ", "7", "\u4e2d", "\n", "\ud83d"])
+def test_of_a_text_that_overfills_the_context_the_beginning_is_tokenised(unit, settings):
+    chat = ChatFormat(make_tokenizer(CHATML), settings)
+    text = unit * (200_000 // len(unit))
+    whole = chat.begin(text), chat.extend(np.array([5]), text)
+    for limit in (10, 1000):
+        chat.max_context_tokens = limit
+        both = chat.begin(text), chat.extend(np.array([5]), text)
+        for cut, full in zip(both, whole, strict=True):
+            assert limit < len(cut) <= len(full) and len(cut) < 40 * limit + 10
+    chat.max_context_tokens = len(whole[0])
+    np.testing.assert_array_equal(chat.begin(text), whole[0])
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "a \udc80 b", "\ude00\ud83d", "é\udfff"])
+def test_half_a_surrogate_pair_becomes_a_question_mark(text):
+    plain = "".join("?" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+    chat = ChatFormat(make_tokenizer(CHATML))
+    for write in (chat.begin, chat.encode_action, lambda said: chat.extend(np.array([5]), said)):
+        np.testing.assert_array_equal(write(text), write(plain))

@@ -9,7 +9,7 @@ import pytest
 import word_env
 from small_model import SMALL
 
-from agentpeft.envs import DataError, Outcome
+from agentpeft.envs import DataError, Outcome, UnknownTaskError
 from agentpeft.envs.core.rewards import RewardConfig
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -454,42 +454,67 @@ def test_a_real_engine_samples_alike_however_the_episodes_are_arranged(build):
     assert results[0][0] != results[0][1]
 
 
-class UngradableEnv(word_env.WordEnv):
-    """Has one task whose data are wrong: it cannot be set up, or its solution fails in a step."""
+class BadDataEnv(word_env.WordEnv):
+    """Raises `error` at `where`, as often as the task has FAULTS left."""
 
-    def __init__(self, wrong, place, **options):
+    def __init__(self, where="step", error=None, **options):
         super().__init__(**options)
-        self.wrong, self.place = wrong, place
+        self.where, self.error = where, error
+
+    def _raise(self, where, task):
+        if where == self.where and word_env.FAULTS[task.task_id] > 0:
+            word_env.FAULTS[task.task_id] -= 1
+            raise self.error
 
     def _begin(self, task):
-        self._fail("reset", task)
+        self._raise("reset", task)
         return super()._begin(task)
 
     def _act(self, action):
-        self._fail("step", self.task)
+        self._raise("step", self.task)
         return super()._act(action)
 
-    def _fail(self, place, task):
-        if (place, task.task_id) == (self.place, self.wrong):
-            raise DataError(f"task {task.task_id}: its solution fails")
+
+BAD_DATA = [DataError("tasks.jsonl, row 7: the gold fails"), UnknownTaskError("no task 'x'")]
+for where in ("reset", "step"):
+    for error in BAD_DATA:
+        kwargs = {"where": where, "error": error}
+        gymnasium.register(f"Tests/Bad{type(error).__name__}-{where}-v0", BadDataEnv, kwargs=kwargs)
 
 
-gymnasium.register("Tests/Ungradable-v0", UngradableEnv)
+@pytest.mark.parametrize("error", BAD_DATA, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", ["reset", "step"])
+@pytest.mark.parametrize("num_faults", [1, 10**6])
+def test_bad_data_of_a_task_are_a_fault_and_the_run_goes_on(build, where, error, num_faults):
+    name = f"Tests/Bad{type(error).__name__}-{where}-v0"
+    runner = build(lambda session, turn: "no", f"environment.id={name}")
+    task = runner.sample([GroupRequest(1, 1)])[0][0].task_id
+    word_env.FAULTS[task] = num_faults
+    groups, report = play(runner, (0, 2), (1, 2))
+    is_lasting = num_faults > 1
+    assert [group.group_id for group in groups] == ([0] if is_lasting else [0, 1])
+    assert report.dropped_group_ids == ((1,) if is_lasting else ())
+    assert report.num_faults == (1 if not is_lasting else report.num_retries + 2)
+    for part in (f"environment {name}, task {task!r}, episode train-000000001-000", str(error)):
+        assert part in report.last_fault
 
 
-@pytest.mark.parametrize("place", ["reset", "step"])
-def test_a_task_whose_data_are_wrong_is_dropped_and_the_run_goes_on(build, place):
-    wrong = task_of(build(lambda session, turn: "hm"), 1)
-    runner = build(
-        lambda session, turn: "hm",
-        "environment.id=Tests/Ungradable-v0",
-        f"environment.kwargs.wrong={wrong}",
-        f"environment.kwargs.place={place}",
-        "fault_tolerance.max_episode_retries=1",
-    )
-    groups, report = play(runner, (0, 2), (1, 2), (2, 2))
-    assert [group.group_id for group in groups] == [0, 2]
-    assert (report.dropped_group_ids, report.num_faults) == ((1,), 4)
-    where = f"environment Tests/Ungradable-v0, task '{wrong}', episode train-000000001-000"
-    assert report.last_fault.startswith(where)
-    assert report.last_fault.endswith(f"task {wrong}: its solution fails")
+class OddTextEnv(word_env.PlainEnv):
+    """A prompt and observations with half a surrogate pair."""
+
+    def reset(self, *, seed=None, options=None):
+        return "number \ud83d", super().reset(seed=seed)[1]
+
+    def step(self, action):
+        self.num_steps = getattr(self, "num_steps", 0) + 1
+        return "\udc80 again", 0.0, self.num_steps % 2 == 0, False, {}
+
+
+gymnasium.register("Tests/OddText-v0", OddTextEnv)
+
+
+def test_half_a_surrogate_pair_of_an_environment_is_read_as_a_question_mark(build):
+    runner = build(lambda session, turn: "yes", "environment.id=Tests/OddText-v0")
+    _, report = play(runner, (0, 1))
+    said = [text for role, text in report.records[0].messages if role == "user"]
+    assert said == ["number ?", "? again", "? again"] and report.num_faults == 0

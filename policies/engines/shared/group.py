@@ -140,14 +140,15 @@ def start_shared(settings: Settings) -> tuple[ChatFormat, Engine]:
     folder, tokenizer = find_base(settings)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     dtype = choose_dtype(settings.model, torch.device("cpu"))
-    chat = open_chat(tokenizer, settings, read_stop_tokens(folder))
+    model_limit = shape.max_position_embeddings
+    chat = open_chat(tokenizer, settings, read_stop_tokens(folder), model_limit)
     wish = Wish(
         run=settings.experiment,
         base=base_name(folder, settings),
         dtype=str(dtype).removeprefix("torch."),
         rank=settings.lora.as_saved().rank,
         num_versions=settings.num_served_versions,
-        max_context_tokens=own.limit_context(shape.max_position_embeddings),
+        max_context_tokens=own.limit_context(model_limit),
         stop_token_ids=tuple(chat.stop_token_ids),
     )
     start_s = settings.fault_tolerance.env_runner_restore_timeout_s

@@ -43,8 +43,9 @@ def start_vllm(settings: Settings) -> tuple[ChatFormat, Engine]:
     """
     check_vllm()
     folder, tokenizer = find_served_base(settings, settings.env_runners.num_gpus_per_env_runner)
-    chat = open_chat(tokenizer, settings, read_stop_tokens(folder))
-    return chat, start_engine(folder, chat.stop_token_ids, read_vllm_settings(settings, folder))
+    own = read_vllm_settings(settings, folder)
+    chat = open_chat(tokenizer, settings, read_stop_tokens(folder), own.max_context_tokens)
+    return chat, start_engine(folder, chat.stop_token_ids, own)
 
 
 def read_stop_tokens(folder: Path) -> tuple[int, ...]:

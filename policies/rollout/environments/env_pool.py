@@ -18,6 +18,7 @@ from agentpeft.envs import (
     TextEnv,
     UnknownTaskError,
 )
+from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.envs.tasks.taskset import SingleSkillSource
 from agentpeft.policies.rollout.environments.environment_calls import (
     Env,
@@ -56,6 +57,11 @@ class EnvPool:
             self._tasks = TaskStream([Stage(env_id, source, sys.maxsize)], self._derive_seed())
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether the environment is a `TextEnv`, which has tasks and an oracle."""
+        return self._tasks is not None
+
+    @property
     def has_finite_tasks(self) -> bool:
         """Whether the tasks are a fixed set, so that the stream comes back to each."""
         finite = Taskset, SingleSkillSource
@@ -75,7 +81,10 @@ class EnvPool:
         return self._tasks.task_at(position)
 
     def begin(self, position: int, task: Task) -> tuple[Env, str]:
-        """Returns an environment at the start of its episode, and the prompt. See `begin_with`."""
+        """Returns an environment at the start of its episode, and the prompt.
+
+        Raises: as `begin_with`.
+        """
         if self._tasks is None:
             return self.begin_with(seed=self._derive_seed(position))
         return self.begin_with(task=task)
@@ -94,7 +103,7 @@ class EnvPool:
         try:
             options = None if task is None else {"task": task}
             returned: object = env.reset(seed=seed, options=options)
-        except EnvFault:
+        except (DataError, EnvFault):
             self._close([env])
             raise
         except (SettingsError, DataError, UnknownTaskError):
@@ -102,7 +111,7 @@ class EnvPool:
             raise
         match returned:
             case (str() as prompt, _):
-                return env, prompt
+                return env, to_utf8(prompt)
         raise SettingsError(
             f"environment {self._env_id!r}: reset() must return text and an info, "
             f"returned {returned!r:.60}"

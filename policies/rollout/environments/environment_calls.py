@@ -12,6 +12,7 @@ import gymnasium
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, TextEnv, UnknownTaskError
 from agentpeft.envs.core.errors import UnknownSettingError
 from agentpeft.envs.core.user_code import describe_error
+from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.policies.errors import EnvironmentBugError
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,10 @@ def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
     """
     env = make_environment(env_id, kwargs).unwrapped
     if not isinstance(env, TextEnv):
-        raise SettingsError(f"environment {env_id!r} is no TextEnv: it has no oracle to learn from")
+        raise SettingsError(
+            f"environment {env_id!r} is no TextEnv: it has no tasks, nor an oracle to imitate (RL "
+            "needs none: set warm_start.num_steps = 0)"
+        )
     return env
 
 
@@ -105,4 +109,4 @@ def opened(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[TextEnv[Any]]:
 
 def begin(env: TextEnv[Any], task: Task) -> str:
     """Returns the prompt of an episode of a task. Raises: as `call_environment`."""
-    return call_environment(lambda: env.reset(options={"task": task}))[0]
+    return to_utf8(call_environment(lambda: env.reset(options={"task": task}))[0])
