@@ -81,9 +81,9 @@ def train(  # noqa: PLR0913 (options, by keyword only)
 
     try:
         with reserved_stdout() as output:
-            summary = _train(start, address, output)
+            summary = _train(start, address, output, is_short=fast_dev_run)
             if fast_dev_run:
-                summary["report"] = _write_report(summary)
+                _finish_short(summary)
             print(json.dumps(summary), file=output, flush=True)
         if sys.stderr.isatty():
             run = _run_of(summary)
@@ -112,10 +112,14 @@ def _read_start(words: list[str] | None, resume: Path | None, resume_from: Path 
     return read_start(configs, settings)
 
 
-def _write_report(summary: dict[str, object]) -> str:
+def _finish_short(summary: dict[str, object]) -> None:
+    """Says what the gradients of a `--fast-dev-run` were, and writes its report."""
     from agentpeft.launch.report import write_report
+    from agentpeft.launch.run.fast_dev_run import describe_gradients
 
-    return str(write_report([_run_of(summary)])["report"])
+    run_dir = _run_of(summary)
+    print(*describe_gradients(run_dir), sep="\n", file=sys.stderr)
+    summary["report"] = str(write_report([run_dir])["report"])
 
 
 def _run_of(summary: dict[str, object]) -> Path:
@@ -123,10 +127,14 @@ def _run_of(summary: dict[str, object]) -> Path:
     return Path(str(summary["adapter"])).parents[2]
 
 
-def _train(start: Start, address: str | None, output: TextIO) -> dict[str, object]:
+def _train(
+    start: Start, address: str | None, output: TextIO, *, is_short: bool
+) -> dict[str, object]:
     """Returns the summary. Raises: Stopped, after it was said how to go on."""
     from agentpeft.launch.checking.preparation import prepare
+    from agentpeft.launch.run.fast_dev_run import RandomRewardsActor
     from agentpeft.launch.run.run_loop import run_session
+    from agentpeft.policies.workers.learner_group import LearnerActor
 
     signals, run_dir = StopSignals(), start.run_dir
     try:
@@ -138,7 +146,8 @@ def _train(start: Start, address: str | None, output: TextIO) -> dict[str, objec
             with lock_run(run_dir), log_to(run_dir):
                 if start.checkpoint is not None:
                     change_settings(start)
-                return run_session(start, run_dir, address, signals, output)
+                kind = RandomRewardsActor if is_short else LearnerActor
+                return run_session(start, run_dir, address, signals, output, kind)
     except Stopped as stop:
         print(f"stopped by {stop}; {_how_to_go_on(run_dir)}", file=sys.stderr)
         raise

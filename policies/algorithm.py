@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from agentpeft.policies.callbacks import (
     Callbacks,
@@ -73,6 +73,8 @@ class Algorithm:
         warn_unless_held_out(settings)
         self.iteration = self._num_episodes = self._version = 0
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
+        self._interrupted: tuple[int, dict[str, Any]] | None = None
+        """Version and state before an iteration that Ctrl-C has interrupted."""
         self._running = ExitStack()
         with self._stopping_on_error():
             self._start()
@@ -90,6 +92,7 @@ class Algorithm:
     def train(self) -> dict[str, float]:
         """Runs one iteration and returns its metrics. After any error nothing is left running.
 
+        After Ctrl-C (KeyboardInterrupt) the learner is: `give_up_iteration` goes on from there.
         If the learner dies, training goes back to the last checkpoint, or to the beginning if there
         is none, and the logs are cut back to it. This call then runs the iteration that follows the
         checkpoint and returns its metrics, so `iteration` may become smaller.
@@ -97,14 +100,14 @@ class Algorithm:
         if self.iteration == 0:
             self._checkpoints.mark_beginning()
         clock, is_sft = IterationClock(), self.settings.training.algorithm == "sft"
-        with self._stopping_on_error():
+        with self._stopping_on_error(Exception), self._remembering_where_it_began():
             metrics = None
             while metrics is None:
                 try:
                     metrics = self._imitate(clock) if is_sft else self._reinforce(clock)
                 except WorkerLostError as error:
                     self._replace_learner(error)
-        self.iteration += 1
+            self.iteration += 1
         self._checkpoints.history.add_iteration(self.iteration, metrics)
         faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
         metrics = {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
@@ -212,7 +215,7 @@ class Algorithm:
             GroupRequest(position, evaluation.samples_per_task, "eval")
             for position in range(evaluation.num_tasks)
         ]
-        with self._stopping_on_error():
+        with self._stopping_on_error(Exception):
             _, report = self._runners.sample(requests).result()
             check_world(report, self.settings)
         self._record("eval", report)
@@ -243,13 +246,7 @@ class Algorithm:
         """
         with self._stopping_on_error(WorkerLostError):
             learner_files = self._learners.call(LearnerActor.to_files)
-        state = {
-            "iteration": self.iteration,
-            "num_episodes": self._num_episodes,
-            "position": self._curriculum.position,
-            "curriculum": self._curriculum.state_dict(),
-        }
-        target = self._checkpoints.save(path, state, learner_files)
+        target = self._checkpoints.save(path, self._state(), learner_files)
         call_back(self._callbacks.on_checkpoint, self, target)
         return target
 
@@ -270,6 +267,38 @@ class Algorithm:
             self._batches.clear()
             self._broadcast()
         self._checkpoints.go_on_from(checkpoint)
+
+    def give_up_iteration(self) -> bool:
+        """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.
+
+        Nothing but `save_to_path` and `stop` may follow. Returns whether the learner could go back:
+        without LoRA it cannot undo half an update. Raises: WorkerLostError, RayHangsError.
+        """
+        if self._interrupted is None:
+            return False
+        return self._learners.roll_back(self._interrupted[0])
+
+    def _state(self) -> dict[str, Any]:
+        """Returns what a checkpoint needs beside the learner's state."""
+        if self._interrupted is not None:
+            return self._interrupted[1]
+        return {
+            "iteration": self.iteration,
+            "num_episodes": self._num_episodes,
+            "position": self._curriculum.position,
+            "curriculum": self._curriculum.state_dict(),
+        }
+
+    @contextmanager
+    def _remembering_where_it_began(self) -> Iterator[None]:
+        """Keeps the state before an iteration that is interrupted, with the learner that it had."""
+        began, num_restarts = (self._version, self._state()), self._faults["num_learner_restarts"]
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._faults["num_learner_restarts"] == num_restarts:
+                self._interrupted = began
+            raise
 
     @contextmanager
     def _stopping_on_error(self, kind: type[BaseException] = BaseException) -> Iterator[None]:

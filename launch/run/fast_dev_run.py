@@ -1,15 +1,42 @@
 """A run of seconds that touches everything: sampling, a step, a delivery, evaluation, a checkpoint.
 
-It tells whether settings, environment and machine go together. What it learns is worth nothing.
+It tells whether settings, environment and machine go together. What it learns is worth nothing:
+where all rewards are equal they are drawn at random, so that there is a gradient to be seen.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from agentpeft.envs import SettingsError
+from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.run.run_folder import Start
+from agentpeft.policies.learning.options.control import draw_rewards
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.learner_group import LearnerActor
 
 _NUM_ITERATIONS = 2
 _MAX_NEW_TOKENS = 8
 _HEAD_WIDTH = 8
+_DRAWN = "train/has_drawn_rewards"
+
+
+class RandomRewardsActor(LearnerActor):
+    """A learner that draws rewards at random where none differ."""
+
+    def update(self) -> dict[str, float]:
+        """Learns from the groups received and returns the metrics."""
+        drawn = draw_rewards(self._received, self.learner.version)
+        if drawn is not None:
+            self._received = drawn
+        return {**super().update(), _DRAWN: float(drawn is not None)}
+
+
+def describe_gradients(run_dir: Path) -> Iterator[str]:
+    """Yields a line for each iteration: its gradient's norm, and whether rewards were drawn."""
+    for line in read_metrics(run_dir):
+        if (norm := line.get("train/grad_norm")) is not None:
+            drawn = ", of rewards drawn at random, as none differed" if line.get(_DRAWN) else ""
+            yield f"iteration {line['train/step']:g}: gradient norm {norm:.3g}{drawn}"
 
 
 def begin_short(start: Start) -> Start:

@@ -23,6 +23,7 @@ CONSOLE_FIELDS = {
     "accuracy": "train/accuracy",
     "reward": "train/avg_reward",
     "lr": "train/lr",
+    "grad_norm": "train/grad_norm",
 }
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -15,9 +15,11 @@ from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read
 from agentpeft.launch.run.pace import Pace
 from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
-from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.launch.run.summary import summarize
 from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.errors import WorkerLostError
+from agentpeft.policies.workers.learner_group import LearnerActor
 
 logger = logging.getLogger(__name__)
 Metrics: TypeAlias = Mapping[str, float]
@@ -73,18 +75,39 @@ class RunLoop:
         return before
 
     def _iterate(self, is_last: bool) -> None:
-        """Runs one iteration whole. Raises: Stopped after it, and after a checkpoint."""
-        metrics = self._algorithm.train()
+        """Runs one iteration. Raises: Stopped, after a checkpoint of the last that is whole."""
+        metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings
         metrics |= self._alarms.look(step, metrics)
         interval = settings.evaluation.interval
         if interval and step % interval == 0 and not is_last:
-            metrics |= self._evaluate()
+            with suppress(Stopped), self._signals.immediately():
+                metrics |= self._evaluate()
         self._write(metrics | self._pace.end_iteration(step))
         is_due = self._schedule.is_due(step, self._algorithm.position)
         if self._signals.is_stopping or is_due or self._algorithm.is_best:
             self._save()
         self._signals.check()
+
+    def _train(self) -> dict[str, float]:
+        """Returns an iteration's metrics; a signal gives it up where it takes long."""
+        try:
+            with self._signals.patiently():
+                return self._algorithm.train()
+        except Stopped:
+            if self._algorithm.iteration > 0 and not self._algorithm.is_saved:
+                self._save_last_whole()
+            raise
+
+    def _save_last_whole(self) -> None:
+        """Saves what was learnt before an iteration that was given up."""
+        is_whole = False
+        with suppress(Stopped, WorkerLostError), self._signals.patiently():
+            is_whole = self._algorithm.give_up_iteration()
+        if is_whole:
+            self._save()
+        else:
+            logger.warning("what was learnt since the last checkpoint is lost with this iteration")
 
     def _evaluate(self) -> dict[str, float]:
         if self._settings.evaluation.num_tasks == 0:
@@ -108,6 +131,7 @@ def run_session(
     address: str | None,
     signals: StopSignals,
     output: TextIO | None = None,
+    learner_class: type[LearnerActor] = LearnerActor,
 ) -> dict[str, Any]:
     """Starts or joins Ray where there are runners to place, trains, and returns the summary.
 
@@ -124,7 +148,9 @@ def run_session(
                 writers.append(RayGauges(run.settings.experiment))
             prepare_tiny(run.settings)
             writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
-            algorithm = stack.enter_context(Algorithm(run.settings, run_dir))
+            algorithm = stack.enter_context(
+                Algorithm(run.settings, run_dir, learner_class=learner_class)
+            )
             loop = RunLoop(algorithm, run, writers, signals)
         stack.enter_context(present_objects_set_apart())
         return loop.run()

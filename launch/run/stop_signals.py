@@ -1,7 +1,8 @@
-"""SIGTERM, Ctrl-C and a terminal's hang-up as a stop at the next safe point."""
+"""SIGTERM, Ctrl-C and a terminal's hang-up as a stop at the next safe point, which is near."""
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from agentpeft.launch.run.ray_folder import say_goodbye
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SAME_S = 0.2
 """Within it a second signal is the first one again: `timeout` tells the process and its group."""
+_PATIENCE_S = 3.0
+"""How long an iteration may go on after a signal, before it is given up."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,14 +27,18 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Remembers a signal until `check`, or raises within `immediately`; a second one exits."""
+    """Remembers a signal until `check`; a second one exits.
+
+    Within `immediately` it raises at once, within `patiently` after `_PATIENCE_S`.
+    """
 
     def __init__(self) -> None:
         """Nothing has been received, and nothing is handled before `handle`."""
         self._received: int | None = None
         self._received_s = 0.0
         self._handled: tuple[signal.Signals, ...] = ()
-        self._is_immediate = False
+        self._is_immediate = self._is_patient = False
+        self._is_late = threading.Event()
 
     @contextmanager
     def handle(self) -> Iterator[None]:
@@ -79,6 +86,20 @@ class StopSignals:
         finally:
             self._is_immediate = before
 
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
+        """Around work that should be done whole, if it does not take long. Raises: Stopped.
+
+        After a signal it may go on for `_PATIENCE_S`, counted from here where one has come before.
+        """
+        self._is_patient = True
+        if self.is_stopping:
+            self._start_timer()
+        try:
+            yield
+        finally:
+            self._is_patient = False
+
     @property
     def is_stopping(self) -> bool:
         """Whether a signal has come."""
@@ -89,8 +110,28 @@ class StopSignals:
         if self._received is not None:
             raise Stopped(self._received)
 
+    def _start_timer(self) -> None:
+        """Has `_on_signal` called again later; a thread can send signals, and not raise here."""
+
+        def remind() -> None:
+            self._is_late.set()
+            main = threading.main_thread().ident
+            if main is not None and self._received is not None:
+                signal.pthread_kill(main, self._received)
+
+        timer = threading.Timer(_PATIENCE_S, remind)
+        timer.daemon = True
+        timer.start()
+
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         name = signal.Signals(signum).name
+        if self._is_late.is_set():
+            self._is_late.clear()
+            if self._is_patient:
+                self._is_patient = False
+                _say(f"{name}: given up what took longer than {_PATIENCE_S:g} s")
+                raise Stopped(signum)
+            return
         if self._received is not None:
             if time.monotonic() - self._received_s < _SAME_S:
                 return
@@ -101,6 +142,8 @@ class StopSignals:
         if self._is_immediate:
             raise Stopped(signum)
         _say(f"{name}: stopping after this iteration; a second signal exits at once")
+        if self._is_patient:
+            self._start_timer()
 
 
 def _say(line: str) -> None:

@@ -15,6 +15,7 @@ update's end all must have the same weights to the bit.
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -95,6 +96,9 @@ class Learner:
         self._num_without_step = 0  # updates
         self._num_nonfinite = 0  # steps in a row
         self._warm_start: Learner | None = None
+        self._is_updating = False
+        self._before: tuple[list[torch.Tensor], dict[str, Any]] | None = None
+        """Weights and state before the last update; None where a copy would be too large."""
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Learns from the groups once and returns the metrics, by their names.
@@ -106,6 +110,10 @@ class Learner:
 
         Raises: TrainingError after too many non-finite steps in a row.
         """
+        self._is_updating = True
+        if self.settings.lora.use_lora and self._sharded_base is None:
+            weights = [parameter.detach().clone() for parameter in self._parameters]
+            self._before = weights, deepcopy(self.state_dict())
         totals = Totals()
         lr = self._optimizer.set_lr(self._num_updates)
         self._set_mode()
@@ -134,6 +142,7 @@ class Learner:
         by_learner = self.peers.gather(num_retries)
         # Over a sharded base all learners try again where one does
         self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
+        self._is_updating = False
         return {
             **totals.metrics(),
             **_compute_episode_metrics(groups),
@@ -149,6 +158,29 @@ class Learner:
             "train/num_nonfinite_steps": self._num_nonfinite,
             "train/num_oom_retries": self._num_oom_retries,
         }
+
+    def abandon(self) -> None:
+        """Has an update that is under way in another thread fail soon; for `roll_back`."""
+        self._runner.is_abandoned = True
+
+    @torch.no_grad()
+    def roll_back(self, version: int) -> bool:
+        """Goes back to a version, whose update may have been interrupted; returns whether it could.
+
+        It is the present one, or the one before the last update. Of all weights, or over a sharded
+        base, there is no copy: there it cannot undo an update that has begun.
+        """
+        self._runner.is_abandoned = False
+        if self.version == version and not self._is_updating:
+            return True
+        if self._before is None or self._before[1]["version"] != version:
+            return False
+        weights, state = self._before
+        for parameter, weight in zip(self._parameters, weights, strict=True):
+            parameter.copy_(weight)
+        self.load_state_dict(state)
+        self._is_updating = False
+        return True
 
     def sft_update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Takes a supervised step on oracle episodes, before RL, with an optimizer of its own."""

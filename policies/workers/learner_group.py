@@ -103,6 +103,14 @@ class LearnerActor(Actor):
         for _ in range(settings.warm_start.num_steps):
             self.learner.sft_update(peers.of_first(lambda: next(batches)))
 
+    def abandon(self) -> None:
+        """Has the update that is under way end soon; call it beside."""
+        self.learner.abandon()
+
+    def roll_back(self, version: int) -> bool:
+        """Goes back to the version of the last whole iteration; see `Learner.roll_back`."""
+        return self.learner.roll_back(version)
+
     def pack(self) -> tuple[AdapterVersion, AdapterAck, Probe | None]:
         """Returns the present adapter, and what a runner must answer to it."""
         packed = pack(self.learner)
@@ -218,6 +226,16 @@ class LearnerGroup:
         while self.meanwhile is not None and (waiting := missing(self._actors, refs)):
             self.meanwhile(waiting)
         return self._actors.fetch(refs)
+
+    def roll_back(self, version: int) -> bool:
+        """Has the learners go back to a version, whatever they do; returns whether they could.
+
+        One alone stops at once. Of several none may, as the others would wait for its gradients.
+        """
+        self.meanwhile = None
+        if self._actors.num_actors == 1:
+            self._actors.fetch([self._actors.call(0, LearnerActor.abandon, is_beside=True)])
+        return self.call_all(LearnerActor.roll_back, version)
 
     def close(self) -> None:
         """Ends the learners; idempotent."""

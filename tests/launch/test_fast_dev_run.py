@@ -1,6 +1,7 @@
 """`--fast-dev-run`: a run of seconds that leaves all that a run leaves, of any config."""
 
 import json
+from typing import get_args
 
 import pytest
 
@@ -9,7 +10,7 @@ from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.run.run_folder import CONFIGS, read_start
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import AlgorithmName, Settings
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
@@ -59,6 +60,27 @@ def test_it_touches_everything_in_a_folder_of_its_own(tmp_path, monkeypatch, cap
     assert last["seconds"]["total"] < 60
     assert main(["--resume", str(run_dir), "--fast-dev-run"]) == 2
     assert "--fast-dev-run begins a run of its own" in capsys.readouterr().err
+
+
+ALGORITHMS = [name for name in get_args(AlgorithmName) if name not in ("distill", "sft")]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_where_no_reward_differs_it_draws_some_and_shows_a_gradient(
+    algorithm, tmp_path_factory, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    own = ["env_runners.num_env_runners=0", "env_runners.num_threads=1", "learners.num_threads=1"]
+    hopeless = ["environment.kwargs.reward={success=0}", f"training.algorithm={algorithm}"]
+    assert main(["arithmetic_mul", "--fast-dev-run", *own, *hopeless]) == 0
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    norms = [line["grad_norm"] for line in lines if "grad_norm" in line]
+    assert len(norms) == 2 and min(norms) > 0
+    for step, norm in enumerate(norms, 1):
+        drawn = "of rewards drawn at random, as none differed"
+        assert f"iteration {step}: gradient norm {norm:.3g}, {drawn}" in printed.err
 
 
 @pytest.mark.slow

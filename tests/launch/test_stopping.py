@@ -44,7 +44,30 @@ class Loud(ArithmeticEnv):
 
 gymnasium.register("Loud-v0", Loud)
 """
+SLOW = """
+import os
+import time
+import gymnasium
+from agentpeft.envs.arithmetic.env import ArithmeticEnv
+
+class Slow(ArithmeticEnv):
+    def step(self, action):
+        while os.path.exists("slow"):
+            time.sleep(0.1)
+        return super().step(action)
+
+gymnasium.register("Slow-v0", Slow)
+"""
 RAY = "env_runners.num_env_runners=1"
+VLLM = (
+    "env_runners.engine=vllm",
+    "env_runners.kv_cache_gib=0.25",
+    "tiny.hidden_size=64",
+    "env_runners.max_new_tokens=1000",
+)
+LONG = ("training.num_groups=500", "training.group_size=8", "evaluation.num_tasks=2")
+MOST_S = 50.0
+"""Five times the ten seconds that it may take on an idle machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +87,7 @@ def start(tmp_path):
 
     def run(*arguments, prefix=(), **streams):
         command = [*prefix, sys.executable, str(ROOT / "launch/train.py"), "tiny.toml", *arguments]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
         started.append(
             subprocess.Popen(
@@ -119,6 +142,60 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, start, signum):
     assert newest_step(tmp_path) == steps[-1]
 
 
+@pytest.mark.parametrize(
+    "overrides", [(), pytest.param((RAY,), marks=pytest.mark.long)], ids=["one process", "Ray"]
+)
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_iteration_that_takes_long_is_given_up_and_the_one_before_saved(
+    tmp_path, start, signum, overrides
+):
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    process = start("environment.id=slow:Slow-v0", *overrides)
+    wait_for_iterations(tmp_path, process)
+    (tmp_path / "slow").touch()
+    time.sleep(1)
+    start_s = time.monotonic()
+    process.send_signal(signum)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum and time.monotonic() - start_s < MOST_S
+    assert f"{signum.name}: given up what took longer than 3 s" in errors
+    last = json.loads(output.splitlines()[-1])["step"]
+    assert newest_step(tmp_path) == last > 0
+    assert "go on with: python launch/train.py --resume" in errors.splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runners", ["0", "1"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_vllm_samples_is_obeyed_soon(vllm, tmp_path, start, signum, runners):
+    process = start(*VLLM, *LONG, f"env_runners.num_env_runners={runners}")
+    wait_for(lambda: read_metrics(run_of(tmp_path)), process)
+    time.sleep(3)
+    start_s = time.monotonic()
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 128 + signum and time.monotonic() - start_s < MOST_S
+    assert errors.splitlines()[-1].startswith(f"stopped by {signum.name}; ")
+
+
+@pytest.mark.parametrize("part", ["the warm start", "the first evaluation"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_what_comes_before_learning_is_obeyed_at_once(tmp_path, start, signum, part):
+    if part == "the warm start":
+        process = start("warm_start.num_steps=100000")
+        wait_for(lambda: list(tmp_path.glob("outputs/tiny/*/logs/train.log")), process)
+        time.sleep(5)
+    else:
+        process = start("evaluation.num_tasks=100000")
+        wait_for(lambda: list(tmp_path.glob("outputs/tiny/*/checkpoints")), process)
+        time.sleep(2)
+    start_s = time.monotonic()
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum and time.monotonic() - start_s < MOST_S
+    assert errors.splitlines()[-1] == f"stopped by {signum.name}; there was nothing to save yet"
+
+
 def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, start):
     process = start("training.num_groups=3000", prefix=["nohup"])
     wait_for(lambda: read_metrics(run_of(tmp_path)), process)
@@ -135,8 +212,8 @@ def test_nohup_holds_and_a_second_signal_ends_at_once_with_a_word(tmp_path, star
 
 
 def test_one_stop_that_arrives_twice_is_one(tmp_path, start):
-    process = start("training.num_groups=3000")
-    wait_for(lambda: read_metrics(run_of(tmp_path)), process)
+    process = start("training.num_groups=300")
+    wait_for_iterations(tmp_path, process, 1)
     for _ in range(2):  # as `timeout` does, to the process and to its group
         process.send_signal(signal.SIGTERM)
         time.sleep(0.02)

@@ -11,6 +11,8 @@ from word_env import WordEnv
 from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.errors import CheckpointError, TrainingError
+from agentpeft.policies.workers.learner_group import LearnerActor
+from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 
 TINY = (
     *ONE_PROCESS,
@@ -191,3 +193,64 @@ def test_stop_is_idempotent(build):
     algorithm = build("run")
     algorithm.stop()
     algorithm.stop()
+
+
+class InterruptedRunner(EnvRunnerActor):
+    """Raises KeyboardInterrupt, as Ctrl-C does, in the call of `INTERRUPTED`."""
+
+    def collect(self, max_groups, until_room):
+        collected = super().collect(max_groups, until_room)
+        interrupt("collect")
+        return collected
+
+    def deliver(self, adapter, sequences):
+        answer = super().deliver(adapter, sequences)
+        interrupt("deliver")
+        return answer
+
+
+class InterruptedLearner(LearnerActor):
+    def update(self):
+        interrupt("before the update")
+        metrics = super().update()
+        interrupt("after the update")
+        return metrics
+
+
+INTERRUPTED = {"where": None}
+
+
+def interrupt(where):
+    if INTERRUPTED["where"] == where:
+        INTERRUPTED["where"] = None
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["collect", "before the update", "after the update", "deliver"])
+def test_an_iteration_that_is_given_up_anywhere_leaves_the_one_before_it(build, where):
+    whole = build("whole", SPREAD)
+    rows = [without_times(whole.train()) for _ in range(4)]
+    classes = {"env_runner_class": InterruptedRunner, "learner_class": InterruptedLearner}
+    first = build("cut", SPREAD, **classes)
+    for _ in range(2):
+        first.train()
+    INTERRUPTED["where"] = where
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    assert first.give_up_iteration()
+    saved = first.save_to_path()
+    assert saved.name == "checkpoint-000002"
+    first.stop()
+    second = build("cut", SPREAD)
+    second.restore_from_path(saved)
+    assert [without_times(second.train()) for _ in range(2)] == rows[2:]
+    assert adapter_hash(second.save_to_path()) == adapter_hash(whole.save_to_path())
+
+
+def test_ctrl_c_in_an_evaluation_loses_nothing(build):
+    algorithm = build("one", SPREAD, env_runner_class=InterruptedRunner)
+    algorithm.train()
+    INTERRUPTED["where"] = "collect"
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.evaluate()
+    assert algorithm.save_to_path().name == "checkpoint-000001"

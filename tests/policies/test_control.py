@@ -8,7 +8,7 @@ from learner_parts import (
     random_groups,
 )
 
-from agentpeft.policies.learning.options.control import shuffle_rewards
+from agentpeft.policies.learning.options.control import draw_rewards, shuffle_rewards
 
 
 def returns(groups):
@@ -47,3 +47,15 @@ def test_a_control_drops_the_groups_that_the_run_drops():
         for is_control in (False, True)
     ]
     assert dropped == [1, 1]
+
+
+def test_rewards_that_differ_are_not_replaced():
+    def group(number, *returns):
+        return make_group(number, [make_trajectory([1], [2], reward) for reward in returns])
+
+    assert draw_rewards([group(0, 1.0, 1.0), group(1, 0.0, 0.5)], 0) is None
+    assert draw_rewards([group(0, 1.0), group(1, 0.0)], 0) is None
+    for equal in ([group(0, 1.0, 1.0), group(1, 0.0, 0.0)], [group(0, 1.0), group(1, 1.0)]):
+        drawn = draw_rewards(equal, 0)
+        returns = [t.episode_return for each in drawn for t in each.trajectories]
+        assert len(set(returns)) == 2 and min(returns) >= 0 and max(returns) <= 1

@@ -366,3 +366,43 @@ def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
     make_learner(num_minibatches=2, **more).update(groups)
     everything = [{0, 1, 2, 3}]
     assert scored == (everything * len(scored) if more else [{0, 2, 3}])
+
+
+@pytest.mark.parametrize("num_passes", [1, 2, 3, 4])
+def test_an_update_that_is_interrupted_anywhere_can_be_rolled_back(num_passes):
+    """Of two steps of two micro-batches or more: in the first pass, between, and in the last."""
+    terms = {"num_minibatches": 2, "lr": 1e-2}
+    learners = {"max_tokens_per_micro_batch": 30}
+    whole, other = (make_learner(make_policy(), learners, **terms) for _ in range(2))
+    batches = [random_groups(seed=seed) for seed in range(3)]
+    for learner in (whole, other):
+        learner.update(batches[0])
+    num_left = num_passes
+
+    def interrupt(parameter):
+        nonlocal num_left
+        num_left -= 1
+        if num_left == 0:
+            raise KeyboardInterrupt
+
+    hook = other.policy.trainable_parameters()[-1].register_post_accumulate_grad_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        other.update(batches[1])
+    hook.remove()
+    assert other.roll_back(1) and other.version == 1
+    for learner in (whole, other):
+        learner.update(batches[2])
+    assert (flat_weights(whole) == flat_weights(other)).all()
+
+
+def test_of_all_weights_an_update_that_has_begun_cannot_be_undone():
+    learner = make_learner(make_policy(use_lora=False))
+    learner.settings = learner.settings.model_copy(
+        update={"lora": learner.settings.lora.model_copy(update={"use_lora": False})}
+    )
+    learner.update(random_groups())
+    assert learner.roll_back(1) and not learner.roll_back(0)
+    learner.abandon()
+    with pytest.raises(TrainingError, match="given up"):
+        learner.update(random_groups())
+    assert not learner.roll_back(1)

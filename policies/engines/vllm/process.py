@@ -33,7 +33,7 @@ from agentpeft.policies.workers.owned_process import read_root_exception
 T = TypeVar("T")
 Slot: TypeAlias = LoRARequest
 """An adapter that vLLM holds, under a name that was never used before."""
-_CLOSE_S = 5.0
+_CLOSE_S = 1.0
 _PAUSE_S = 0.005
 
 

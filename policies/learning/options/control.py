@@ -1,4 +1,4 @@
-"""A control: the same run with rewards that say nothing of the episodes."""
+"""Rewards that say nothing of the episodes: for a control, and to see whether a run can learn."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +23,27 @@ def shuffle_rewards(groups: Sequence[EpisodeGroup], seed: tuple[int, ...]) -> li
         )
         for group in groups
     ]
+
+
+def draw_rewards(groups: Sequence[EpisodeGroup], seed: int) -> list[EpisodeGroup] | None:
+    """Returns the groups with random returns from 0 to 1; None where some can be learnt from.
+
+    Those are groups whose returns differ, and single episodes that differ from one another. Every
+    group of several episodes has one of return 1 and one of 0.
+    """
+    of_groups = [{t.episode_return for t in group.trajectories} for group in groups]
+    if max(map(len, of_groups)) > 1:
+        return None
+    if all(len(group.trajectories) == 1 for group in groups) and len(set().union(*of_groups)) > 1:
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for group in groups:
+        num = len(group.trajectories)
+        returns = rng.permutation(num) / (num - 1) if num > 1 else rng.random(1)
+        played = map(_with_return, group.trajectories, returns.tolist())
+        drawn.append(replace(group, trajectories=tuple(played)))
+    return drawn
 
 
 def _with_return(trajectory: Trajectory, episode_return: float) -> Trajectory:

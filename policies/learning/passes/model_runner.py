@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.critic import Critic, Pass
 from agentpeft.policies.learning.loss_inputs import WeightedSample, make_loss_inputs
@@ -40,6 +41,8 @@ class ModelRunner:
     Where memory runs out a pass begins again, from no gradients, with micro-batches of half the
     tokens (`size`; below 64 tokens the error is raised), over a sharded base together with all
     other learners. They grow again after calm updates.
+
+    `is_abandoned`, which another thread may set, ends a pass before its next micro-batch.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ModelRunner:
         `sharded_base`: where the policy's is; then all learners call the same methods.
         """
         self._sharded_base = sharded_base
+        self.is_abandoned = False
         self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
         self.size = MicroBatchSize(settings.learners.max_tokens_per_micro_batch)
         self._model, self._critic = policy.model, critic
@@ -137,6 +141,8 @@ class ModelRunner:
             batches = self._micro_batches(members)
             if self._sharded_base is None:
                 for batch in batches:
+                    if self.is_abandoned:
+                        raise TrainingError("the update was given up")
                     run(batch)
                 return
             kind = forward_pass, torch.is_grad_enabled()
