@@ -3,6 +3,9 @@
 Each alarm is a pure function of the lines of `metrics.jsonl` up to an iteration, so that a run that
 goes on, a resumed one and a finished one are judged alike. An alarm is a hint, not an error: the
 run goes on.
+
+Low entropy, short answers and a large KL divergence are no faults by themselves: they are alarms
+where success falls with them, there is none, or groups lose their spread.
 """
 
 import logging
@@ -24,6 +27,10 @@ SOLVED = 0.9
 """From this accuracy on, low entropy, short answers and equal returns are what was wanted."""
 MAX_KL = 1.0
 """Nats a token."""
+_MIN_SPREAD = 0.1
+"""Of the groups, with unequal returns: of fewer there is next to nothing to learn."""
+_ONE_ANSWER = 0.01
+"""Nats a token, below which the episodes of a group are alike."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +44,42 @@ class Alarm:
 
 @dataclass(frozen=True)
 class _Updates:
-    """A run's first updates, its last ones, and those before the last: `WINDOW` of each."""
+    """A run's first updates, its last ones, and those before the last: `WINDOW` of each.
+
+    `best` is the highest accuracy of any `WINDOW` updates before the last.
+    """
 
     first: Sequence[Line]
     before: Sequence[Line]
     last: Sequence[Line]
+    best: float
 
     @property
     def is_fine(self) -> bool:
         """Whether the policy has solved its tasks, or is on the way."""
         now = _mean(self.last, "train/accuracy")
         return now >= SOLVED or now > _mean(self.before, "train/accuracy")
+
+    @property
+    def is_harmed(self) -> bool:
+        """Whether success has fallen, there is none, or the groups have lost their spread."""
+        has_none = _mean(self.last, "train/accuracy") == 0
+        return not self.is_fine and (has_none or self._has_fallen or self._has_no_spread)
+
+    @property
+    def _has_fallen(self) -> bool:
+        """Whether the accuracy is below the best by more than three standard errors."""
+        now = _mean(self.last, "train/accuracy")
+        num_episodes = sum(line.get("sample/num_episodes") or 0.0 for line in self.last)
+        middle = (now + self.best) / 2
+        return self.best - now > 3 * math.sqrt(2 * middle * (1 - middle) / max(num_episodes, 1.0))
+
+    @property
+    def _has_no_spread(self) -> bool:
+        share = _mean(self.last, "sample/spread_share")
+        if math.isnan(share):
+            return _mean(self.last, "train/entropy") < _ONE_ANSWER
+        return share < _MIN_SPREAD
 
 
 _Rule: TypeAlias = Callable[[_Updates], Alarm | None]
@@ -66,8 +98,12 @@ def _alarms_after(trained: Sequence[Line], begin: int, number: int) -> list[Alar
     middle = number - WINDOW
     if middle - WINDOW < begin:
         return []
+    earlier = (trained[place : place + WINDOW] for place in range(begin, middle, WINDOW))
     updates = _Updates(
-        trained[begin : begin + WINDOW], trained[middle - WINDOW : middle], trained[middle:number]
+        trained[begin : begin + WINDOW],
+        trained[middle - WINDOW : middle],
+        trained[middle:number],
+        best=max(_mean(lines, "train/accuracy") for lines in earlier),
     )
     return [alarm for rule in _RULES if (alarm := rule(updates)) is not None]
 
@@ -166,29 +202,28 @@ def _no_spread(updates: _Updates) -> Alarm | None:
 
 
 def _entropy_collapse(updates: _Updates) -> Alarm | None:
-    """The policy says one thing only, and that is not the solution."""
+    """The policy says less and less different things, and that does harm."""
     before = max(line.get("train/entropy") or 0.0 for line in updates.first)
     now = _mean(updates.last, "train/entropy")
-    if updates.is_fine or not now < 0.2 * before:
+    if not updates.is_harmed or not now < 0.2 * before:
         return None
     return Alarm(
         "entropy_collapse",
-        f"the entropy fell from {before:.3g} to {now:.3g} nats a token, and the accuracy is "
-        f"{_mean(updates.last, 'train/accuracy'):.0%}",
+        f"the entropy fell from {before:.3g} to {now:.3g} nats a token, and {_say_harm(updates)}",
         "lower training.lr, give entropy a weight (training.entropy_coeff), or hold the policy to "
         "its start (training.kl_coeff)",
     )
 
 
 def _length_collapse(updates: _Updates) -> Alarm | None:
-    """Episodes become much shorter without becoming better."""
+    """Episodes become much shorter, and worse or all alike."""
     before, now = max(map(_tokens, updates.first)), fmean(map(_tokens, updates.last))
-    if updates.is_fine or not now < 0.3 * before:
+    if not updates.is_harmed or not now < 0.3 * before:
         return None
     return Alarm(
         "length_collapse",
         f"an episode has {now:.0f} sampled tokens, where it had {before:.0f} at the start, and "
-        "succeeds no more often",
+        f"{_say_harm(updates)}",
         "lower the reward's length_cost (environment.kwargs.reward) or training.lr",
     )
 
@@ -196,7 +231,7 @@ def _length_collapse(updates: _Updates) -> Alarm | None:
 def _cut_turns(updates: _Updates) -> Alarm | None:
     """Turns are cut in their middle, one or more in every second episode."""
     share = _share(updates.last, "sample/num_cut_turns")
-    if not share > 0.5:
+    if updates.is_fine or not share > 0.5:
         return None
     return Alarm(
         "cut_turns",
@@ -208,7 +243,7 @@ def _cut_turns(updates: _Updates) -> Alarm | None:
 def _all_invalid(updates: _Updates) -> Alarm | None:
     """The environment understands almost nothing of what the policy says."""
     share = _share(updates.last, "sample/outcome/invalid_action")
-    if not share > 0.8:
+    if updates.is_fine or not share > 0.8:
         return None
     return Alarm(
         "all_invalid",
@@ -219,14 +254,13 @@ def _all_invalid(updates: _Updates) -> Alarm | None:
 
 
 def _kl_runaway(updates: _Updates) -> Alarm | None:
-    """The policy is far from its reference, and gets nothing for it."""
+    """The policy is far from its reference, and the worse for it."""
     now = _mean(updates.last, "train/kl")
-    if updates.is_fine or not now > MAX_KL:
+    if not updates.is_harmed or not now > MAX_KL:
         return None
     return Alarm(
         "kl_runaway",
-        f"the KL divergence to the reference is {now:.3g} nats a token, and the accuracy does not "
-        "rise with it",
+        f"the KL divergence to the reference is {now:.3g} nats a token, and {_say_harm(updates)}",
         "lower training.lr or training.max_grad_norm, or raise training.kl_coeff",
     )
 
@@ -239,6 +273,15 @@ _RULES: Sequence[_Rule] = (
     _all_invalid,
     _kl_runaway,
 )
+
+
+def _say_harm(updates: _Updates) -> str:
+    now = _mean(updates.last, "train/accuracy")
+    if now < updates.best:
+        return f"the accuracy fell from {updates.best:.0%} to {now:.0%}"
+    if now == 0:
+        return "no episode succeeds"
+    return f"almost no group's episodes differ in their returns (accuracy {now:.0%})"
 
 
 def _mean(lines: Sequence[Line], name: str) -> float:

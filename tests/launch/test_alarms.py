@@ -120,3 +120,67 @@ def test_lines_that_are_written_again_count_once() -> None:
         last = again.look(int(line["train/step"] or 0), line)
     assert last == counts[-1] == {"alarm/no_spread": 4.0}
     assert AlarmLog(json.loads(json.dumps(lines[:-1]))).look(9, lines[-1]) == last
+
+
+def make_falling(accuracies: list[float], spread: float, **last: float) -> list:
+    """Lines of updates of 256 episodes; entropy, length fall and KL rises in the second half."""
+    num_updates, lines = len(accuracies), []
+    for step, accuracy in enumerate(accuracies, 1):
+        is_late = step > num_updates // 2
+        lines.append(
+            {
+                "train/step": float(step),
+                "train/accuracy": accuracy,
+                "train/entropy": 0.02 if is_late else 0.5,
+                "train/kl": 2.0 if is_late else 0.1,
+                "train/num_skipped_updates": 0.0,
+                "sample/num_episodes": 256.0,
+                "sample/num_sampled_tokens": 256.0 * (10 if is_late else 100),
+                "sample/spread_share": spread if is_late else 0.6,
+            }
+        )
+    return lines
+
+
+HARMLESS = {
+    "as good as before": [0.5, 0.6, 0.7, 0.77, 0.77, 0.77, 0.78, 0.77, 0.77, 0.77, 0.77, 0.77],
+    "a little worse by chance": [
+        0.5,
+        0.6,
+        0.7,
+        0.78,
+        0.78,
+        0.78,
+        0.78,
+        0.78,
+        0.77,
+        0.77,
+        0.76,
+        0.77,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_low_entropy_short_answers_and_a_large_kl_alone_are_no_alarms(name: str) -> None:
+    assert find_periods(make_falling(HARMLESS[name], spread=0.4)) == []
+
+
+FALLS = [0.5, 0.6, 0.7, 0.78, 0.78, 0.78, 0.7, 0.66, 0.64, 0.62, 0.6, 0.58]
+SLOWLY = [0.3, 0.6, 0.8, 0.8, 0.8, 0.78, 0.77, 0.76, 0.75, 0.73, 0.72, 0.71, 0.7, 0.69, 0.68]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "spread", "said"),
+    [
+        (FALLS, 0.4, "the accuracy fell from 78% to 60%"),
+        (SLOWLY, 0.4, "the accuracy fell from 79% to 69%"),
+        ([0.5] * 12, 0.02, "almost no group's episodes differ in their returns (accuracy 50%)"),
+        ([0.0] * 12, 0.4, "no episode succeeds"),
+    ],
+)
+def test_with_harm_they_are_alarms_that_say_the_harm(accuracies, spread, said) -> None:
+    alarms = find_alarms(make_falling(accuracies, spread))
+    names = ["entropy_collapse", "length_collapse", "kl_runaway"]
+    assert [alarm.name for alarm in alarms] == names
+    assert all(said in alarm.seen for alarm in alarms)
