@@ -6,6 +6,7 @@ deleted where there are too many. A part ends with an iteration. Readers take al
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord, TokenRecord
 from agentpeft.policies.settings.config import OutputSettings
 
+logger = logging.getLogger(__name__)
 SESSIONS = "sessions"
 """A run's folder of these files."""
 _PART = re.compile(r"(.+)\.(\d{6})\.jsonl")
@@ -49,10 +51,13 @@ def append_episodes(
 ) -> None:
     """Appends one JSON line per episode; then begins a new file if this one has `max_bytes`.
 
-    The `num_kept` newest files are kept. Raises: CheckpointError.
+    The `num_kept` newest files are kept. A folder that was deleted since the run began is made
+    again, and what is lost with it said. Raises: CheckpointError.
     """
     try:
-        path.parent.mkdir(exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir()
+            logger.warning("%s was deleted, with all episodes so far: made again", path.parent)
         with path.open("a", encoding="utf-8") as file:
             for record in records:
                 file.write(json.dumps({"iteration": iteration, **asdict(record)}) + "\n")

@@ -15,6 +15,7 @@ from typer import Argument, Option, Typer, TyperException
 from typer.main import get_command
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
+from agentpeft.launch.run.standard_streams import open_closed_streams
 from agentpeft.policies.errors import (
     CheckpointError,
     DeliveryError,
@@ -54,8 +55,6 @@ class _PresentStderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line."""
-        if sys.stderr is None:  # it was closed before the command began
-            return
         try:
             print(self.format(record), file=sys.stderr, flush=True)
         except (OSError, ValueError):
@@ -101,6 +100,7 @@ class CommandLine(Typer):
 
         Where a call into Ray still hangs, the process ends here with that status.
         """
+        open_closed_streams()
         try:
             status = get_command(self).main(words, self._program, standalone_mode=False)
         except TyperException as error:
@@ -121,8 +121,7 @@ def _run(command: Callable[[], int], is_debug: bool) -> int:
     logging.getLogger("agentpeft").setLevel(logging.INFO)
     try:
         status = command()
-        if sys.stdout is not None:  # it was closed before the command began
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (*WRONG, *FAILURES, OSError) as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             return 1

@@ -1,4 +1,7 @@
-"""Standard output for the run's JSON lines alone, and a run that outlives whoever reads them."""
+"""Standard output for the run's JSON lines alone, and a run that outlives whoever reads them.
+
+A command may begin with any of the three standard streams closed (`>&-`): `open_closed_streams`.
+"""
 
 import io
 import logging
@@ -50,6 +53,20 @@ class LastingStream(io.TextIOBase):
         os.close(nowhere)
         reason = (error.strerror or str(error)).lower()
         logger.warning("%s cannot be written (%s): the run goes on without", self._name, reason)
+
+
+def open_closed_streams() -> None:
+    """Leads standard streams that are closed nowhere.
+
+    Python has None in their places. The next files that are opened would get their numbers, and
+    what libraries and child processes print would be written into these.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # the lowest number first
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 (it stays)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 @contextmanager

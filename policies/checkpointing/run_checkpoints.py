@@ -29,6 +29,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
 from agentpeft.policies.checkpointing.run_history import STATS_FILE, RunHistory
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.held_out import SEEN_FILE, SeenTasks
+from agentpeft.policies.session_files import SESSIONS
 from agentpeft.policies.settings.config import Settings
 
 _FIXED = ("model", "tiny", "lora")
@@ -63,6 +64,7 @@ class RunCheckpoints:
         self._run_dir, self._settings = run_dir, settings
         self._folder = run_dir / "checkpoints"
         self._folder.mkdir(parents=True, exist_ok=True)
+        (run_dir / SESSIONS).mkdir(exist_ok=True)
         self.seen, self.history = SeenTasks(), RunHistory()
         self.newest: Path | None = None
         self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored

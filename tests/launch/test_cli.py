@@ -1,6 +1,7 @@
 """The command `agentpeft`: its help, its completion, and that it runs the scripts' functions."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tiny_run import TINY
 
 from agentpeft.launch.cli import COMMANDS, main
 from agentpeft.launch.run.command_line import CommandLine
@@ -74,10 +76,34 @@ def test_output_that_nobody_reads_ends_a_command_silently():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_an_output_that_is_closed_from_the_start_is_no_error():
-    command = f"exec {sys.executable} -m agentpeft.launch.cli completion bash >&-"
-    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+CLOSED = [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("completion bash", 0), ("nothing", 2)],
+)
+def test_a_stream_that_is_closed_from_the_start_is_no_error(words, status, closed, tmp_path):
+    command = f"{sys.executable} -m agentpeft.launch.cli {words} {closed}; exit $?"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, cwd=tmp_path)
+    assert done.returncode == status and b"Traceback" not in done.stderr
+    assert bool(done.stdout) == (status == 0 and " >&-" not in f" {closed}")
+    assert (b"error: " in done.stderr) == (status == 2 and "2>&-" not in closed)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_run_with_closed_streams_goes_to_its_end(closed, tmp_path):
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    env = os.environ | {"AGENTPEFT_CACHE": str(tmp_path / "cache")}
+    command = f"{sys.executable} -m agentpeft.launch.cli train tiny.toml {closed}; exit $?"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, check=False, cwd=tmp_path, env=env
+    )
+    (run_dir,) = tmp_path.glob("outputs/tiny/*")
+    assert (done.returncode, done.stdout) == (0, b"")
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["train/step"] for line in lines] == [0, 1, 2, 2]
 
 
 def test_a_broken_pipe_that_is_not_the_output_is_said(capfd):

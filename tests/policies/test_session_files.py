@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import suppress
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import pytest
 
@@ -163,3 +163,14 @@ def test_a_part_that_is_gone_is_damage_where_an_older_one_is_there(tmp_path):
     (tmp_path / "sessions" / "train.000002.jsonl").unlink()
     with pytest.raises(CheckpointError, match=r"train\.000002\.jsonl.* has 0 bytes"):
         check_logs(tmp_path, state)
+
+
+def test_a_folder_that_is_deleted_in_a_run_is_made_again_and_said(tmp_path, caplog):
+    (tmp_path / "sessions").mkdir()
+    write(tmp_path, [0])
+    assert caplog.messages == []
+    rmtree(tmp_path / "sessions")
+    write(tmp_path, [1, 2])
+    assert read_all(tmp_path) == [1, 1, 2, 2]
+    (message,) = caplog.messages
+    assert message == f"{tmp_path / 'sessions'} was deleted, with all episodes so far: made again"
