@@ -106,7 +106,7 @@ class EnvPool:
         except (DataError, EnvFault):
             self._close([env])
             raise
-        except (SettingsError, DataError, UnknownTaskError):
+        except (SettingsError, UnknownTaskError):
             self.give_back(env)
             raise
         match returned:
