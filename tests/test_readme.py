@@ -30,6 +30,7 @@ def test_the_examples_run(tmp_path):
     assert run_python(README, tmp_path) == "success 1.0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", EXAMPLES[1:], ids=lambda page: page.stem)
 def test_the_documentation_runs_and_prints_what_it_says(page, tmp_path):
     (tmp_path / "train.jsonl").write_text(PROBLEM, encoding="utf-8")

@@ -63,6 +63,7 @@ def test_the_best_is_saved_when_it_is_evaluated_and_outlives_the_newest(train):
     assert last["adapter"].endswith("checkpoint-000005/adapter")
 
 
+@pytest.mark.slow
 def test_the_last_evaluation_counts_too_and_equal_success_changes_nothing(train):
     run_dir, _ = train([1.0, 0.5, 0.5, 0.5, 0.5, 0.75])
     assert (run_dir / "checkpoints/best").readlink().name == "checkpoint-000005"
@@ -84,6 +85,7 @@ def test_a_resumed_run_remembers_its_best_and_forgets_one_that_is_set_aside(trai
     assert last["best"]["adapter"].endswith("checkpoint-000004/adapter")
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_could_not_name_is_named_on_resume(train):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     folder = run_dir / "checkpoints"
@@ -98,6 +100,7 @@ def test_what_a_killed_run_could_not_name_is_named_on_resume(train):
     assert read_best(folder) == BestCheckpoint("checkpoint-000002", 1.0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_rewards_and_success_by_iteration(train):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     stats = json.loads((run_dir / "checkpoints/checkpoint-000005/training_stats.json").read_text())
@@ -147,6 +150,7 @@ def test_a_file_that_names_nothing_is_said_and_a_best_that_is_gone_is_none(tmp_p
             read_best(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_copy_without_links_goes_on_from_its_best_which_is_a_link_again(train, tmp_path, capsys):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     copy = tmp_path / "copy"
@@ -161,6 +165,7 @@ def test_a_copy_without_links_goes_on_from_its_best_which_is_a_link_again(train,
     assert (folder / "abandoned-best-1/manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_best_that_was_copied_alone_gets_the_name_of_its_iteration(train, tmp_path):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     copy = tmp_path / "copy"

@@ -56,6 +56,7 @@ def test_deterministic_runs_are_equal_until_something_is_changed(train, capsys):
     assert len(curves) == 1 and " A " in curves[0] and " -> " in curves[0]
 
 
+@pytest.mark.slow
 def test_of_other_seeds_the_first_episode_is_told(train, capsys):
     one, other = train("one"), train("two", "seed=1", "deterministic=false")
     capsys.readouterr()

@@ -289,6 +289,7 @@ def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, cap
         assert not evaluated & examples
 
 
+@pytest.mark.slow
 def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
     tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
     status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
@@ -361,6 +362,7 @@ def test_a_sequence_that_cannot_be_is_refused(tiny, tmp_path, change, message, c
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
     words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
     assert main(words) == 0
@@ -377,6 +379,7 @@ def test_a_study_that_was_refused_binds_nobody(tiny, tmp_path, capsys):
     assert main(words) == 0
 
 
+@pytest.mark.slow
 def test_a_run_of_other_settings_in_the_folder_is_not_taken_for_this_one(tiny, tmp_path, capsys):
     out = tmp_path / "out"
     words = [str(tiny), "--quick", "--methods", "base", "--output", str(out)]
@@ -461,6 +464,7 @@ def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, t
     assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)
 
 
+@pytest.mark.slow
 def test_the_benchmark_refuses_wrong_words_in_one_line():
     words = [sys.executable, "benchmarks/lifelong.py", "arith5", "--methods", "nope"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -83,6 +83,7 @@ def command(tmp_path, endpoint, *words):
     )
 
 
+@pytest.mark.slow
 def test_a_run_takes_its_base_from_the_mirror(mirror, tmp_path):
     endpoint, asked = mirror
     words = ["tiny.toml", "model.name=some/model", "training.num_iterations=1", *ANOTHER_MODEL]
@@ -92,6 +93,7 @@ def test_a_run_takes_its_base_from_the_mirror(mirror, tmp_path):
     assert f"/some/model/resolve/{COMMIT}/model.safetensors" in asked
 
 
+@pytest.mark.slow
 def test_what_the_mirror_lacks_is_one_line(mirror, tmp_path):
     endpoint, asked = mirror
     words = ["tiny.toml", "model.name=other/model", *ANOTHER_MODEL]

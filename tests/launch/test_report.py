@@ -200,6 +200,7 @@ def test_a_run_without_episodes_has_a_page_too(tmp_path, open_page):
     assert page.locator("#count").inner_text() == "0 episodes"
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared_and_their_differences_come_first(
     finished, run_dir, open_page, tmp_path, capsys
 ):

@@ -122,6 +122,7 @@ def test_a_task_source_outlives_its_environment_and_draws_what_the_own_one_draws
     assert source.get(task.task_id) == drawn
 
 
+@pytest.mark.slow
 def test_a_taskset_and_levels_are_those_of_the_server(open_server, tmp_path):
     data = tmp_path / "tasks.jsonl"
     rows = [{"question": f"How many are 2 and {n}?", "answer": f"#### {n + 2}"} for n in range(3)]
@@ -545,6 +546,7 @@ def test_after_a_killed_server_the_episode_is_a_fault_and_the_next_one_begins_el
         alone.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_closes_environments_and_ends_well(folder, number):
     with env_server(f"served_env:{TOY}", f"folder={folder}") as server:
@@ -577,6 +579,7 @@ def test_a_step_that_never_ends_does_not_keep_a_server_from_ending(folder):
         path.unlink()
 
 
+@pytest.mark.slow
 def test_tls_by_files_is_checked_by_the_client(tmp_path, capsys):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = "subjectAltName=IP:127.0.0.1"
@@ -642,6 +645,7 @@ def test_what_a_server_gives_an_environment_is_told_to_no_client():
     assert "sk-secret" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_requests_whose_bodies_are_slow_count_as_sessions():
     head = b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += b"Content-Length: 2\r\n\r\n"

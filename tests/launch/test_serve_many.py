@@ -107,6 +107,7 @@ def test_sessions_wait_side_by_side_and_one_s_fault_is_no_other_s(server):
     envs.close()
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_a_fault_of_each_and_the_next_one_has_one_connection(tmp_path):
     words = f"served_env:{TOY}", f"folder={tmp_path}"
     with env_server(*words) as first:

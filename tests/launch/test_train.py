@@ -202,6 +202,7 @@ def test_wandb_that_is_not_installed_is_said(config, capsys, monkeypatch):
     assert "pip install 'agentpeft[wandb]'" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb):
     """Offline, each process leaves a file of its own; both are of one run, one after the other.
 
@@ -362,6 +363,7 @@ def test_a_run_killed_in_the_middle_goes_on_as_if_nothing_had_been(config, tmp_p
     assert learnt(run_dir, 4) == learnt(next((whole / "tiny").iterdir()), 4)
 
 
+@pytest.mark.slow
 def test_settings_may_change_on_resume_and_are_kept(config, tmp_path, caplog, capsys):
     assert main([config, "training.num_iterations=1"]) == 0
     run_dir = only_run(tmp_path)
@@ -401,6 +403,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_whole(
     assert str(before) in message
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_an_older_checkpoint_and_forgets_the_newer(config, tmp_path):
     assert main([config]) == 0
     run_dir = only_run(tmp_path)

@@ -1,8 +1,10 @@
 """`agentpeft train` on a terminal: a bar, lines above it, and where to look afterwards."""
 
+import pytest
 from tiny_run import TINY
 
 
+@pytest.mark.slow
 def test_lines_of_the_log_stand_above_the_bar(tmp_path, monkeypatch, open_terminal):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))

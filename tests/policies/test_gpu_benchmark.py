@@ -74,6 +74,7 @@ def test_every_figure_is_measured_without_the_libraries_of_environments_and_clus
     assert [row["figure"] for row in again] == left
 
 
+@pytest.mark.slow
 def test_a_part_that_has_no_time_left_says_what_is_left():
     assert run("delivery", "--minutes", "0") == [{"stopped": "delivery", "figures_left": 3}]
 

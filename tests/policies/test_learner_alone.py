@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ABSENT = ("gymnasium", "sqlglot", "ray", "vllm")
 WITHOUT = f"import sys\nABSENT = {ABSENT}\nsys.modules.update(dict.fromkeys(ABSENT))\n"
@@ -15,6 +17,7 @@ def run(code):
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
+@pytest.mark.slow
 def test_learner_and_models_import_without_the_libraries_of_environments_and_clusters():
     done = run(
         "from agentpeft.policies.learning.learner import Learner\n"

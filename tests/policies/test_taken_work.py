@@ -214,6 +214,7 @@ def test_a_group_that_becomes_too_old_is_given_up_and_another_is_played(tmp_path
 # The benchmark of many runners, with a few of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [0, pytest.param(2, marks=LONG)])
 def test_few_simulated_runners_are_busier_than_if_groups_were_dealt(num_hosts):
     words = (
@@ -236,6 +237,7 @@ def test_few_simulated_runners_are_busier_than_if_groups_were_dealt(num_hosts):
     assert row["num_groups"] == 8 and row["cpu"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_runners", "num_slots", "lag", "batch", "in_flight"),
     [

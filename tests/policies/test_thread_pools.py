@@ -78,6 +78,7 @@ with closing(TransformersEngine(model, (), EngineSettings(needs_adapter=False)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [RELEASED, OF_ANOTHER, OF_AN_ENGINE])
 def test_worker_threads_end_when_they_are_given_back(script):
     words = [sys.executable, "-c", COUNT + script]

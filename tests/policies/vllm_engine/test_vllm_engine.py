@@ -25,6 +25,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_is_forgotten_and_its_session_goes_on(fused):
     fused.load_adapter(make_adapter(1))
     fused.update_sessions(opened=["a"])
@@ -42,6 +43,7 @@ def test_a_cancelled_request_is_forgotten_and_its_session_goes_on(fused):
     assert fused.load_adapter(make_adapter(2)).version == 2
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_ask_are_errors(fused):
     with pytest.raises(EngineError, match="not open"):
         asyncio.run(fused.generate(request_of("nobody")))
@@ -61,6 +63,7 @@ def test_sessions_that_cannot_ask_are_errors(fused):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_environment_and_the_main_module_are_as_before(fused):
     assert not [name for name in os.environ if name.startswith("AGENTPEFT_PARENT")]
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
@@ -68,6 +71,7 @@ def test_the_environment_and_the_main_module_are_as_before(fused):
     assert Path(getattr(sys.modules["__main__"], "__file__", None) or "").name != "owned_process.py"
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_vllm_is_an_error_and_not_a_hang(fused):
     fused.update_sessions(opened=["a"])
 

@@ -27,6 +27,7 @@ def resident_kib():
     return max(int(text.split("VmRSS:")[1].split()[0]) for text in lines if "VmRSS:" in text)
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_cache_is_given_back(engine):
     """All of it is resident at first, since vLLM has written zeros."""
     engine.load_adapter(make_adapter(1))
@@ -35,6 +36,7 @@ def test_the_memory_of_the_cache_is_given_back(engine):
     assert wait_until(lambda: awake_kib - resident_kib() > 0.9 * CACHE_KIB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEXT)
 def test_whatever_it_is_asked_wakes_it_and_is_of_the_right_weights(engine, name):
     adapter = make_adapter(1)
@@ -52,6 +54,7 @@ def test_whatever_it_is_asked_wakes_it_and_is_of_the_right_weights(engine, name)
     assert np.abs(scores - expected).mean() < 1e-4
 
 
+@pytest.mark.slow
 def test_many_that_ask_at_once_wake_it_once(engine):
     adapter = make_adapter(4)
     engine.load_adapter(adapter)
@@ -61,6 +64,7 @@ def test_many_that_ask_at_once_wake_it_once(engine):
     assert [c.token_ids.tolist() for c in ask(engine, *requests)] == before
 
 
+@pytest.mark.slow
 def test_it_does_not_sleep_while_requests_are_under_way(engine):
     engine.load_adapter(make_adapter(5))
     engine.update_sessions(opened=["a"])
@@ -83,6 +87,7 @@ def test_it_does_not_sleep_while_requests_are_under_way(engine):
     engine.update_sessions(closed=["a"])
 
 
+@pytest.mark.slow
 def test_memory_that_cannot_be_given_back_or_taken_is_an_engines_error(engine, monkeypatch):
     engine.load_adapter(make_adapter(6))
 
