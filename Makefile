@@ -45,7 +45,7 @@ test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, comman
 	.ci/with_servers $(PYTEST) --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
 
 test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
-	.ci/with_servers $(PYTEST) -m long $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m long tests tests/attacks $(PYTEST_ARGS)
 
 test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases in 4 bits, where bitsandbytes is on the path
 	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
@@ -58,7 +58,7 @@ test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, ful
 
 # Shells beside databases: an attack is charged with what its own process and those below it take.
 test-attacks: $(DEV) ## Plays every attack on every backend and sandbox, and short soaks
-	.ci/with_servers $(PYTEST) tests/attacks $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m "not long" tests/attacks $(PYTEST_ARGS)
 
 test-rest: test-four-bits test-slow test-sandboxes test-chaos test-attacks ## Runs all that `make test` leaves out
 

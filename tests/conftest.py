@@ -39,8 +39,30 @@ LONGEST = (
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a loaded machine's node comes late
 
 
+PLAYED_IN_DOCKER = 4
+"""Of a table of more cases than `SMALL_TABLE`, docker plays every fourth outside of `test-long`.
+
+Making a container takes most of such a test, and bubblewrap, or a server, plays all cases.
+"""
+SMALL_TABLE = 6
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the longest modules to the front (with `--no-loadscope-reorder`)."""
+    """Marks what of a table docker plays in `test-long` alone, and moves the longest to the front.
+
+    The order is kept with `--no-loadscope-reorder`.
+    """
+    tables: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "docker" in (parameters.get("sandbox_kind"), parameters.get("database_spec")):
+            tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for table in tables.values():
+        for number, item in enumerate(table):
+            if len(table) > SMALL_TABLE and number % PLAYED_IN_DOCKER:
+                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 

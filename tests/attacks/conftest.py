@@ -1,6 +1,5 @@
 """Fixtures of the attacks: the host with what they look for, and who plays them."""
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -20,22 +19,10 @@ from agentpeft.envs.os_interaction.sandboxes import SandboxKind
 
 INNOCENT_EVERY = 4
 """On docker, where making a container or a schema takes most of the suite's time."""
-PLAYED_IN_CI = 5
-"""CI plays every fifth attack on DB-bench in docker: the server is the one that `mysql` attacks."""
 _KILLED = (
     "SELECT ID, LEFT(INFO, 60) FROM information_schema.PROCESSLIST "
     "WHERE USER LIKE 'agentpeft%' AND COMMAND = 'Killed'"
 )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what CI has no time for."""
-    if "CI" not in os.environ:
-        return
-    again = [item for item in items if "[docker-" in item.name and "sql_attacks" in item.nodeid]
-    left_out = {item for number, item in enumerate(again) if number % PLAYED_IN_CI}
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,9 @@ def play(env, task, *actions):
 
 
 @pytest.mark.slow
-def test_the_oracle_solves_2000_generated_tasks(env):
-    half = NUM_TASKS // 2
+@pytest.mark.parametrize("num_tasks", [400, pytest.param(NUM_TASKS, marks=pytest.mark.long)])
+def test_the_oracle_solves_generated_tasks(env, num_tasks):
+    half = num_tasks // 2
     tasks = [
         *Taskset.generate(SINGLE, half, seed=1),
         *Taskset.generate(COMBINED, half, seed=2),

@@ -153,6 +153,7 @@ def test_orders_are_all_there_are_and_none_comes_twice(tiny):
         sequence.order(6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_path):
     sequence, out = read_sequence(str(tiny), is_quick=True), tmp_path / "out"
@@ -414,6 +415,7 @@ def updates(folder):
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, capsys):
     out = tmp_path / "out"
@@ -464,6 +466,7 @@ def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, t
     assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_benchmark_refuses_wrong_words_in_one_line():
     words = [sys.executable, "benchmarks/lifelong.py", "arith5", "--methods", "nope"]

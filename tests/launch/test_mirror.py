@@ -93,6 +93,7 @@ def test_a_run_takes_its_base_from_the_mirror(mirror, tmp_path):
     assert f"/some/model/resolve/{COMMIT}/model.safetensors" in asked
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_mirror_lacks_is_one_line(mirror, tmp_path):
     endpoint, asked = mirror

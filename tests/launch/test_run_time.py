@@ -34,6 +34,7 @@ def read_minutes(printed):
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["training.algorithm=sft", "training.group_size="]])
 def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, capsys, more):

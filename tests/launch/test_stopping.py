@@ -125,7 +125,14 @@ def newest_step(tmp_path):
     return int(checkpoint.name[-6:])
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, start, signum):
     process = start()
     wait_for_iterations(tmp_path, process)
@@ -222,7 +229,14 @@ def test_one_stop_that_arrives_twice_is_one(tmp_path, start):
     assert newest_step(tmp_path) > 0
 
 
-@pytest.mark.parametrize("streams", ["stdout", "both", "full"])
+@pytest.mark.parametrize(
+    "streams",
+    [
+        pytest.param("stdout", marks=pytest.mark.long),
+        pytest.param("both", marks=pytest.mark.long),
+        "full",
+    ],
+)
 def test_a_run_whose_lines_nobody_reads_goes_on(tmp_path, start, streams):
     few = "training.num_iterations=20"
     if streams == "full":

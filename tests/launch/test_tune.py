@@ -24,6 +24,7 @@ VALUES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_two_learning_rates_are_two_trials_of_two_iterations(tmp_path, monkeypatch):

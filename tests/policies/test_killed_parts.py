@@ -117,6 +117,7 @@ def test_a_killed_learner_goes_back_to_the_last_checkpoint(
     assert metrics["fault/num_learner_restarts"] == 1
 
 
+@pytest.mark.long
 def test_a_learner_that_dies_too_often_ends_the_run(tmp_path, fault):
     settings = make_settings("fault_tolerance.max_num_learner_restarts=0")
     with Algorithm(settings, tmp_path, learner_class=killed_at_update(fault)) as algorithm:
@@ -193,6 +194,7 @@ class Onlooker(Actor):
         return self.gpus
 
 
+@pytest.mark.long
 def test_a_learner_and_a_runner_share_a_gpu_by_fractions():
     settings = make_settings()
     names = ("the learner", "the env runners")

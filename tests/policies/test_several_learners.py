@@ -53,7 +53,16 @@ def trio(cluster):
     group.close()
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"distill"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("grpo", "ppo", "sft"),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in sorted(ALGORITHMS.keys() - {"distill", "grpo", "ppo", "sft"})
+        ),
+    ],
+)
 def test_two_learners_equal_one_over_several_updates(pair, name):
     metrics = assert_several_equal_one(
         pair, (f"training.algorithm={name}",), batches_of_different_sizes()

@@ -173,7 +173,12 @@ def lack_memory(direction, place, num_tokens=40):
     ],
 )
 @pytest.mark.parametrize(
-    "terms", [(), ("learners.gradient_checkpointing=true", "training.kl_coeff=0.1")], ids=len
+    "terms",
+    [
+        pytest.param((), marks=pytest.mark.long),
+        ("learners.gradient_checkpointing=true", "training.kl_coeff=0.1"),
+    ],
+    ids=len,
 )
 def test_memory_that_one_learner_lacks_halves_the_micro_batches_of_all(
     pair, direction, place, terms

@@ -65,6 +65,7 @@ def assert_serves(engine, version, shape):
     assert np.abs(scores - expected).mean() < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [1, 2])
 def test_each_version_of_all_weights_is_received_and_served(engine, shape, number):
     version = make_whole(number, shape)
@@ -74,12 +75,14 @@ def test_each_version_of_all_weights_is_received_and_served(engine, shape, numbe
     assert_serves(engine, version, shape)
 
 
+@pytest.mark.long
 def test_an_adapter_after_it_stands_on_the_base_again(engine, shape):
     for version in (make_adapter(3), make_whole(4, shape), make_adapter(5)):
         engine.load_adapter(version)
         assert_serves(engine, version, shape)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["rename", "shape"])
 def test_what_does_not_fit_is_refused_and_then_nothing_is_served(engine, shape, change):
     weights = dict(make_whole(6, shape).weights)

@@ -103,6 +103,7 @@ def test_a_runs_adapter_is_loaded_while_the_others_requests_are_under_way(engine
     first.update_sessions(closed=["long"])
 
 
+@pytest.mark.long
 def test_a_llama_is_scored_while_others_play(vllm, tmp_path):
     """vLLM has LoRA on its output layer, whose kernel for CPUs takes no prompt beside others."""
     from agentpeft.policies.engines.vllm.engine import VllmEngine
@@ -135,6 +136,7 @@ def test_a_llama_is_scored_while_others_play(vllm, tmp_path):
     process.close()
 
 
+@pytest.mark.long
 def test_an_engine_that_is_closed_leaves_its_slots_to_the_next(engines, process):
     from agentpeft.policies.engines.vllm.engine import VllmEngine
 
@@ -156,6 +158,7 @@ def test_an_engine_that_is_closed_leaves_its_slots_to_the_next(engines, process)
     third.close()
 
 
+@pytest.mark.long
 def test_an_adapter_that_does_not_fit_takes_no_slot(engines):
     first, second = engines
     wide = replace(make_adapter(7, rank=16), version=1)

@@ -102,6 +102,7 @@ def test_two_runs_learn_with_one_engine_and_go_on_after_it_dies(engines, tmp_pat
     assert (state.num_free, state.runs) == (4, {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("override", "says"),
     [
@@ -116,11 +117,13 @@ def test_a_run_that_does_not_fit_is_told_why(engines, override, says):
         start_shared(settings_of(SHARED, override))
 
 
+@pytest.mark.long
 def test_a_name_is_taken_once(engines):
     with pytest.raises(SettingsError, match="'sweep' in this cluster already"):
         SharedEngines(settings_of(KEPT), "sweep", 4)
 
 
+@pytest.mark.long
 def test_slots_of_who_is_silent_go_to_others(vllm, cache, monkeypatch):
     settings = settings_of(KEPT, "env_runners.serving=native")
     folder, _ = find_served_base(settings)

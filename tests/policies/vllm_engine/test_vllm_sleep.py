@@ -36,6 +36,7 @@ def test_the_memory_of_the_cache_is_given_back(engine):
     assert wait_until(lambda: awake_kib - resident_kib() > 0.9 * CACHE_KIB)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEXT)
 def test_whatever_it_is_asked_wakes_it_and_is_of_the_right_weights(engine, name):
@@ -54,6 +55,7 @@ def test_whatever_it_is_asked_wakes_it_and_is_of_the_right_weights(engine, name)
     assert np.abs(scores - expected).mean() < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_that_ask_at_once_wake_it_once(engine):
     adapter = make_adapter(4)
@@ -64,6 +66,7 @@ def test_many_that_ask_at_once_wake_it_once(engine):
     assert [c.token_ids.tolist() for c in ask(engine, *requests)] == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_does_not_sleep_while_requests_are_under_way(engine):
     engine.load_adapter(make_adapter(5))
@@ -87,6 +90,7 @@ def test_it_does_not_sleep_while_requests_are_under_way(engine):
     engine.update_sessions(closed=["a"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_that_cannot_be_given_back_or_taken_is_an_engines_error(engine, monkeypatch):
     engine.load_adapter(make_adapter(6))
