@@ -105,7 +105,6 @@ def trio(cluster):
         ("training.algorithm=ppo", "training.critic=separate"),
         ("training.algorithm=sft",),
         ("training.algorithm=grpo", "training.teacher=tiny", "model.dtype=float32"),
-        ("training.algorithm=grpo", 'lora.target_modules=["lm_head","v_proj"]'),
     ],
     ids=" ".join,
 )
