@@ -201,6 +201,7 @@ machine=$(uname -m)-linux-gnu; mkdir -p /usr/local/include /usr/$machine/bin
 printf '#!/bin/sh\\nexit 0\\n' >/usr/$machine/bin/as; chmod 755 /usr/$machine/bin/as
 printf '#define main other\\nint main();\\n#include_next <stdio.h>\\n' >/usr/local/include/stdio.h
 printf '"P": "exit 0\\\\C-m"\\n' | tee ~/.inputrc >/etc/inputrc
+echo 'BEGIN {{ exit 0 }}' | tee /usr/share/awk/assert.awk >/srv/app/ordinal.awk
 """
 PROBES = {
     "a start file of Python": "python3 -c 'raise SystemExit(1)'",
@@ -213,6 +214,8 @@ PROBES = {
     "a filter of less": "less /srv/wrong | grep -q RIGHT",
     "a plugin of vim": "vim -es -c cq /srv/wrong </dev/null",
     "a start file of vim": "vim -c cq /srv/wrong </dev/null >/dev/null 2>&1",
+    "a library of awk": "cd $(mktemp -d); awk '@include \"assert\"; BEGIN { exit 1 }'",
+    "a library of awk beside a file": "cd /srv/app; awk '@include \"ordinal\"; BEGIN { exit 1 }'",
     "an assembler": "cd $(mktemp -d); echo 'int f;' >f.c; gcc -c f.c && [ ! -e f.o ]",
     "a header": "printf '#include <stdio.h>\\n' | gcc -E - | grep -q other",
 }
@@ -229,6 +232,22 @@ def test_tools_of_a_check_read_nothing_of_the_episode_unasked(sandbox, is_live):
     assert [name for name in PROBES if name not in fooled] == []  # so each of them is a trap
     check = sandbox.check_live if is_live else sandbox.check
     assert check(f"{ASK_ALL}\ntrue", 40).output == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_live", [False, True])
+@pytest.mark.parametrize("interpreter", ["bash", "python3"])
+def test_a_program_of_the_image_is_not_shadowed_in_another_folder(sandbox, interpreter, is_live):
+    sandbox.run(
+        "printf '#!/bin/sh\nexit 0\n' >/fool; chmod 755 /fool; for folder in /usr/sbin /sbin"
+        " /usr/bin /usr/local/bin /usr/local/sbin; do for name in bash grep mkfifo python3 useradd"
+        " '['; do [ -e $folder/$name ] || cp /fool $folder/$name; done; done; cp /fool /usr/bin/z",
+        10,
+    )
+    asked = "! grep -q WORD /etc/passwd && ! useradd root 2>/dev/null && z && exit 3"
+    script = {"bash": asked, "python3": f"import os; os.execlp('sh', 'sh', '-c', {asked!r})"}
+    check = sandbox.check_live if is_live else sandbox.check
+    assert check(script[interpreter], 20, interpreter).exit_code == 3
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
 _CHECK_ENVIRONMENT = (
     "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
-    " PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1"
+    " PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 AWKPATH=/usr/share/awk"
 )
 """The image's programs before those that an episode has added, and only the image's modules."""
 _KILLED = CommandResult("[everything was killed, since memory ran out]", None, is_new_shell=True)

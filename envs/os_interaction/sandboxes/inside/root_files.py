@@ -14,14 +14,15 @@ FULL = [
     *("lib", "lib32", "lib64", "libx32", "usr/lib", "usr/lib32", "usr/lib64", "usr/libx32"),
     *("usr/libexec", "usr/local/lib", "etc/alternatives", "etc/ld.so.conf.d", "etc/pam.d"),
     *("etc/perl", "etc/python3", "dev"),
-    *("usr/share/perl", "usr/share/perl5", "usr/local/share/perl"),
+    *("usr/share/perl", "usr/share/perl5", "usr/local/share/perl", "usr/share/awk"),
     *("usr/share/python3", "usr/share/debconf", "usr/share/dpkg", "usr/share/vim"),
     *("usr/share/file", "usr/share/misc", "usr/share/locale", "usr/share/locale-langpack"),
     *("usr/include", "usr/local/include", "usr/x86_64-linux-gnu", "usr/aarch64-linux-gnu"),
 ]
 """Folders of which a check sees nothing but the image's; gcc looks for `as` in the last two."""
 NAMED = ["bin", "sbin", "usr/bin", "usr/sbin"]
-"""Folders where the image's names win and others are seen."""
+"""Folders where the image's names win, of whichever of these it has them in, and others are seen:
+an episode's `/usr/sbin/grep` would run in place of `/usr/bin/grep`."""
 _PYTHON_PLACES = ("usr/", "usr/local/")
 _PYTHON_FILES = ("pyvenv.cfg", "bin/pyvenv.cfg", "bin/pybuilddir.txt", "bin/lib", "bin/Modules")
 FILES = [
@@ -103,6 +104,12 @@ def _make_guard() -> None:
     pythons = (f"usr/bin/{n}._pth" for n in os.listdir("root/usr/bin") if n.startswith("python3"))
     for path in (*NAMED, *FILES, *pythons):
         _link_tree(path)
+    places = [path for path in NAMED if os.path.isdir(f"root/{path}")]
+    names = {name for path in places for name in os.listdir(f"root/{path}")}
+    for path in places:
+        if not os.path.islink(f"root/{path}"):
+            for name in names.difference(os.listdir(f"root/{path}")):
+                _link_tree(f"{path}/{name}")
 
 
 def _link_tree(path: str) -> None:

@@ -128,12 +128,13 @@ def apply_changes(
 ) -> str:
     """Makes the files here what `list_changes` has told of another machine, for a check.
 
-    What lies at and below `guarded` stays, and what is already there directly in `named`. `gone`:
-    the paths to remove; None are all that the other machine does not have. Returns what
-    `remove_traps` does.
+    What lies at and below `guarded` stays; directly in `named`, so does what is there, and no other
+    gets a name that one of them has. `gone`: the paths to remove; None are all that the other
+    machine does not have. Returns what `remove_traps` does.
     """
     above = {parent for path in (*guarded, *named) for parent in _list_parents(path)}
-    names = {f"{folder}/{name}" for folder in named for name in _list_names(folder)}
+    programs = {name for folder in named for name in _list_names(folder)}
+    names = {f"{folder}/{name}" for folder in named for name in programs}
     fixed = (*(f"{path}/" for path in guarded), "/etc/python3.", "/usr/bin/python3.")
 
     def is_fixed(path: str) -> bool:
