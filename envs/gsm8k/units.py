@@ -42,7 +42,9 @@ _COUNT = (
     "dozen|score|gross|pair|couple|"
     "half|halve|third|fourth|quarter|fif|eigh|nin|twelf"
 )
-_COUNTS = re.compile(rf"(?:(?:{_COUNT})(?:e?s|ths?)?)+|[a-z]*illi(?:on|ard)(?:s|ths?)?|[a-z]*fold")
+_COUNTS = re.compile(
+    rf"(?:(?:{_COUNT})(?:e?s|ths?)?)+|[a-z]*illi(?:on|ard)(?:s|en|ths?)?|[a-z]*fold"
+)
 _GRADE = re.compile(r"[\s-]grade(?:rs?)?\b", re.IGNORECASE)
 """Behind an ordinal: `42 third graders`."""
 _PAIRS = re.compile(r"pairs?")
@@ -67,8 +69,9 @@ _CALCULATIONS = _words(
     "mod modulo modulus pi tau double doubled triple tripled quadruple quadrupled quintuple "
     "quintupled cube halved halving twice thrice itself inverse inverted reciprocal negative "
     "negated opposite reversed backward backwards remainder infinity infinite binary octal hex "
-    "hexadecimal base below least most minimum maximum upward upwards kilo mega giga tera peta "
-    "hecto deca deci centi milli micro nano mil mill bil mio thou doz ish"
+    "hexadecimal base below least most minimum maximum upward upwards repeating recurring kilo "
+    "mega giga tera peta exa zetta yotta hecto deca deka deci centi milli micro nano pico femto mil "
+    "mill mille permille tausend millones bil mio thou doz ish"
 )
 _CHANGES = _words(
     "less more fewer off than lower higher greater smaller larger bigger cheaper shorter longer "
@@ -78,6 +81,8 @@ _CHANGES = _words(
 """Behind a percentage."""
 _QUALIFYING = _words("a square cubic sq cu")
 """These stand before a unit and are none themselves."""
+_HYPHENATED = re.compile(rf"-{_LETTER}{{4}}")
+"""Behind a single letter: `42 T-shirts`."""
 
 _SYMBOLS = frozenset("mgshlLCFVWNJ")
 _MEASURES = _words(
@@ -90,7 +95,7 @@ _SHORT_WORDS = _MEASURES | _words(
     "kg mg lb lbs oz ml cl dl kb mb gb tb kw kwh kj hz khz mhz ghz pa ha ac st nd rd th hrs mo wk "
     "wks yr yrs qt qts pt pts pc pcs ea hp cc db am pm us usd gbp eur mph kph kmh rpm psi cts ct "
     "gal tsp tbsp kcal bps ppm ppl sqft sqm sq cu min mins day days cal deg rad ton tons bit bits "
-    "of on at to by is as an it he we my so up tv id do be me go mr mrs dr rmb bpm fps"
+    "fl of on at to by is as an it he we my so up tv id do be me go mr mrs dr rmb bpm fps"
 )
 
 
@@ -143,6 +148,8 @@ def _is_harmless(folded: str, rest: str) -> bool:
 def _is_unit_word(word: str, folded: str, is_attached: bool, rest: str) -> bool:
     if folded in _CALCULATIONS or _NEGATION.search(folded):
         return False
+    if len(folded) == 1 and _HYPHENATED.match(rest):
+        return not is_attached
     if folded in _QUALIFYING:
         return not is_attached and bool(re.match(rf"\.?\s?{_LETTER}", rest))
     if not folded.isascii():

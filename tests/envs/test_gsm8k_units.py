@@ -44,9 +44,12 @@ Rs 42|EUR 42|C$42|42 dollars|42 cents|42¢|42 apples|42 cookies|42 people|42 men
 42 pages|42 books|42 logs|42 points|42 trips|42 shirts|42 V|42 W|42 N|42 J|42 C|42 F|
 42 cm long|42 feet tall|42 dollars total|42 (dollars)|42 years of age|42 piñatas|42 cafés|
 42メートル|42個|42円|42 元|42 jelly beans|42 tbsp|42 people in all|42 dollars in profit|42-inch|
+42 T-shirts|42 x-rays|42 e-books|42 fl oz|42 fl. oz.|
 42 rpm|42 bps|42 %.|42apples|42cookies|42 ounces per serving|42 MPH|42 LBS|42 KG|42 FT|
 """
 WRONG = r"""
+42 per mille|42 permille|42 repeating|42 recurring|42 mille|42 tausend|42 Millionen|
+42 millones|42 pico|42 femto|42 exa|42 zetta|42 yotta|42 deka|42 x-squared|42T-shirts|42 T-x|
 42 squared|42 cubed|42 factorial|42 halves|42 thirds|42 quarters|42 fourths|42 fifths|
 42 tenths|42 hundredths|42 thousandths|42 millionths|42 eighths|42 ninths|42 twelfths|
 42 twentieths|42 percent less|42% less|42 percent more|42% more|42% off|42% fewer|
