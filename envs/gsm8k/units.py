@@ -70,8 +70,8 @@ _CALCULATIONS = _words(
     "quintupled cube halved halving twice thrice itself inverse inverted reciprocal negative "
     "negated opposite reversed backward backwards remainder infinity infinite binary octal hex "
     "hexadecimal base below least most minimum maximum upward upwards repeating recurring kilo "
-    "mega giga tera peta exa zetta yotta hecto deca deka deci centi milli micro nano pico femto mil "
-    "mill mille permille tausend millones bil mio thou doz ish"
+    "mega giga tera peta exa zetta yotta hecto deca deka deci centi milli micro nano pico femto "
+    "mil mill mille permille tausend millones bil mio thou doz ish"
 )
 _CHANGES = _words(
     "less more fewer off than lower higher greater smaller larger bigger cheaper shorter longer "
