@@ -237,6 +237,40 @@ def test_a_double_that_the_gold_changes_must_be_changed(database, gold):
         assert not is_right_change(database, gold, sql), sql
 
 
+LARGE = Table("w", WEIGHTS.columns, ((1, 1e12, 0), (2, 1e12, 0), (3, 5.0, 0)))
+PAY = Table("w", WEIGHTS.columns, ((1, 100.0, 0), (2, 110.0, 0), (3, 0.1, 0), (4, 0.3, 0)))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE w SET x = x + 2 WHERE id = 1",
+        "UPDATE w SET x = x + 500 WHERE id = 1",
+        "UPDATE w SET x = x - 1 WHERE id = 1",
+        "UPDATE w SET x = x + 1",
+        "UPDATE w SET x = x + 1 WHERE id = 2",
+    ],
+)
+def test_a_double_that_the_gold_changes_little_must_be_changed_by_as_much(database, sql):
+    gold = "UPDATE w SET x = x + 1 WHERE id = 1"
+    assert is_right_change(database, gold, gold, LARGE)
+    assert not is_right_change(database, gold, sql, LARGE)
+
+
+@pytest.mark.parametrize("sql", ["x = x + x * 0.1e0", "x = x * 11 / 10", "x = x / 10e0 * 11"])
+def test_a_double_may_be_near_a_number_that_another_row_had(database, sql):
+    assert is_right_change(database, "UPDATE w SET x = x * 1.1e0", f"UPDATE w SET {sql}", PAY)
+    gold = "UPDATE w SET x = x * 3 WHERE id > 2"
+    assert is_right_change(database, gold, "UPDATE w SET x = x / 10 * 30 WHERE id > 2", PAY)
+
+
+def test_numbers_that_change_places_must_change_them(database):
+    gold = "UPDATE w SET x = CASE id WHEN 1 THEN 1000.0 + 1e-7 ELSE 1000.0 END WHERE id < 3"
+    table = Table("w", WEIGHTS.columns, ((1, 1000.0, 0), (2, 1000.0 + 1e-7, 0)))
+    assert is_right_change(database, gold, gold, table)
+    assert not is_right_change(database, gold, "SELECT 1", table)
+
+
 @pytest.mark.parametrize(
     ("gold", "sql"),
     [

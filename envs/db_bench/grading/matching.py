@@ -13,6 +13,8 @@ from agentpeft.envs.db_bench.backends.protocol import Row, TableContents, Value
 
 _STORED_TOLERANCE = 1e-9
 _STORED_ZERO_TOLERANCE = 1e-12
+_LAST_BITS = 1e-14
+_CHANGE_TOLERANCE = 1e-6
 _LARGE = 1e300
 """Numbers beyond it count as near each other, since no float is beside an infinite one."""
 _NUMBER = re.compile(
@@ -103,8 +105,11 @@ def _is_same_stored_value(value: Value, gold: Value) -> bool:
 class ChangedRows:
     """Whether stored rows are equal, where the gold solution has changed some of them.
 
-    A number that is nearer to one that the gold solution has replaced than to the gold number has
-    not been changed, however small the change is.
+    The numbers that a row had at the start are those of the rows that agree with it in all columns
+    which the gold solution leaves alone, as in a key; of a row that agrees with none, those of all
+    rows that the gold solution has not left. A number that is nearer to one of them than to the
+    gold number has not been changed, however small the change is; and the error must be small
+    against the change too, but for the last bits.
     """
 
     def __init__(self, gold: TableContents, read_start: Callable[[], TableContents | None]) -> None:
@@ -113,33 +118,76 @@ class ChangedRows:
 
     def is_same(self, row: Row, gold: Row) -> bool:
         """Returns whether a row, in the gold table's columns, is the gold row."""
-        return is_same_stored_row(row, gold) and not any(
-            value != gold_value and self._is_left(column, value, gold_value)
+        return is_same_stored_row(row, gold) and all(
+            value == gold_value or self._is_changed(column, value, gold_value, gold)
             for column, (value, gold_value) in enumerate(zip(row, gold, strict=True))
         )
 
-    def _is_left(self, column: int, value: Value, gold: Value) -> bool:
+    def _is_changed(self, column: int, value: Value, gold: Value, gold_row: Row) -> bool:
         if not isinstance(value, float) or not isinstance(gold, float):
-            return False
-        replaced = self._replaced[column]
-        place = bisect_left(replaced, value)
-        near = replaced[max(place - 1, 0) : place + 1]
-        return any(abs(value - old) < abs(value - gold) for old in near)
+            return True
+        numbers = self._numbers_at_start(gold_row)[column]
+        if not numbers:
+            return True
+        error = abs(value - gold)
+        nearest = min(_neighbours(numbers, gold), key=lambda old: abs(gold - old))
+        slack = max(_LAST_BITS * abs(gold), _CHANGE_TOLERANCE * abs(gold - nearest))
+        return error <= slack and all(
+            error <= abs(value - old) for old in _neighbours(numbers, value)
+        )
+
+    def _numbers_at_start(self, gold_row: Row) -> list[list[float]]:
+        """Returns the numbers of each gold column that a gold row may have had, sorted."""
+        key = tuple(gold_row[column] for column in self._columns_left)
+        return self._numbers_by_key.get(key, self._replaced) if key else self._replaced
+
+    @cached_property
+    def _start_rows(self) -> list[Row]:
+        """The rows at the start in the gold table's columns; None stands for a new column."""
+        start = self._read_start()
+        if start is None:
+            return []
+        names = [name.lower() for name in start.columns]
+        places = [
+            names.index(name) if name in names else None
+            for name in map(str.lower, self._gold.columns)
+        ]
+        return [tuple(None if at is None else row[at] for at in places) for row in start.rows]
+
+    @cached_property
+    def _columns_left(self) -> list[int]:
+        """The gold columns that have the same values as at the start, in whichever rows."""
+        return [
+            column
+            for column in range(len(self._gold.columns))
+            if Counter(row[column] for row in self._start_rows)
+            == Counter(row[column] for row in self._gold.rows)
+        ]
+
+    @cached_property
+    def _numbers_by_key(self) -> dict[Row, list[list[float]]]:
+        rows = defaultdict(list)
+        for row in self._start_rows:
+            rows[tuple(row[column] for column in self._columns_left)].append(row)
+        return {key: self._numbers_of(alike) for key, alike in rows.items()}
 
     @cached_property
     def _replaced(self) -> list[list[float]]:
-        """The numbers of each gold column in the rows that the gold solution has not left."""
-        start = self._read_start()
-        if start is None:
-            return [[] for _ in self._gold.columns]
-        names = [name.lower() for name in start.columns]
-        rows = list((Counter(start.rows) - Counter(self._gold.rows)).elements())
-        columns: list[list[float]] = []
-        for name in map(str.lower, self._gold.columns):
-            place = names.index(name) if name in names else None
-            values = [] if place is None else [row[place] for row in rows]
-            columns.append(sorted(float(v) for v in values if isinstance(v, float | int | Decimal)))
-        return columns
+        """The numbers of the rows that the gold solution has not left."""
+        replaced = Counter(self._start_rows) - Counter(self._gold.rows)
+        return self._numbers_of(list(replaced.elements()))
+
+    def _numbers_of(self, rows: Sequence[Row]) -> list[list[float]]:
+        return [
+            sorted(float(v) for row in rows if isinstance(v := row[column], float | int | Decimal))
+            for column in range(len(self._gold.columns))
+        ]
+
+
+def _neighbours(numbers: list[float], value: float) -> list[float]:
+    """Returns the one or two of sorted numbers between which a value lies."""
+    place = bisect_left(numbers, value)
+    return numbers[max(place - 1, 0) : place + 1]
 
 
 def is_sub_bag(
