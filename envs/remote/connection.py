@@ -140,6 +140,9 @@ class Connection:
             raise EnvFault(f"the server answered {text[:60]!r}, no OpenEnv message") from error
         if kind == "observation" and isinstance(data, dict):
             return data
+        if kind not in ("observation", "error"):
+            self.close()
+            raise EnvFault(f"the server answered a message of type {shown(kind)}, no observation")
         message = str(data.get("message")) if isinstance(data, dict) else shown(data)
         message = message[:_MAX_MESSAGE_CHARS]
         name, _, rest = message.partition(": ")

@@ -131,6 +131,15 @@ def test_what_is_no_message_is_a_fault(server, asked):
         assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize("kind", ["pong", "", "Observation", None, 3, [], {}, "x" * 500_000])
+@pytest.mark.parametrize("data", [{}, {"message": "no"}, None])
+def test_a_message_of_another_type_is_a_fault_that_names_it(server, kind, data):
+    with answering(server, step=json.dumps({"type": kind, "data": data})):
+        with pytest.raises(EnvFault, match="answered a message of type") as caught:
+            play(server)
+        assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_an_odd_field_of_a_step_is_a_fault(server, place):
     harmless = {"text": {'"1.0"', '"nan"', '"x"'}}.get(place, set())
