@@ -588,7 +588,7 @@ def read_weights(path: Path) -> dict[str, Floats]:
 def read_adapter(folder: Path) -> dict[str, Floats]:
     """Returns an adapter's weights in float32, by the names that PEFT saves them under.
 
-    Raises: CheckpointError, also on a weight that is no number.
+    Raises: CheckpointError, also on a weight that is no number, or of no floating-point type.
     """
     if not any((folder / name).is_file() for name in (ADAPTER_WEIGHTS, PICKLED_WEIGHTS)):
         files = ", ".join(sorted(path.name for path in folder.glob("*") if path.is_file()))
@@ -598,9 +598,15 @@ def read_adapter(folder: Path) -> dict[str, Floats]:
         )
     try:
         tensors = load_peft_weights(str(folder), device="cpu")
+        not_floats = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
         weights: dict[str, Floats] = {n: w.float().numpy() for n, w in tensors.items()}
     except _UNREADABLE as error:
         raise CheckpointError(f"the adapter {folder} cannot be read: {_shorten(error)}") from None
+    if not_floats:  # quantized, say, and without a scale
+        raise CheckpointError(
+            f"the adapter {folder} has {not_floats[0]} as {tensors[not_floats[0]].dtype}, and "
+            "weights are floating-point numbers: save it in one of their types"
+        )
     for name, weight in weights.items():
         if not np.isfinite(weight).all():
             raise CheckpointError(

@@ -288,6 +288,13 @@ DAMAGES = {
     ),
     "flat": (lambda w: [w.update({n: t.flatten()}) for n, t in w.items()], "shape|size"),
     "NaN": (lambda w: spoil(w, float("nan")), "has NaN or infinity in .*v_proj.lora_B"),
+    **{
+        f"{dtype} tensors": (
+            lambda w, dtype=dtype: [w.update({n: t.to(dtype)}) for n, t in w.items()],
+            f"as {dtype}, and weights are floating-point",
+        )
+        for dtype in (torch.int8, torch.uint8, torch.bool, torch.int64, torch.complex64)
+    },
     "infinity": (lambda w: spoil(w, float("-inf"), 0), "has NaN or infinity in .*q_proj.lora_A"),
 }
 
