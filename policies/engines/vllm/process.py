@@ -71,8 +71,10 @@ class VllmProcess:
         try:
             self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings.engine_args(folder)))
         except (RuntimeError, ValueError, OSError, ImportError) as error:
-            # Of an exception in its process vLLM says here that it is "above", on standard error
+            # Of an exception in its process vLLM says here that it is "above", on standard error;
+            # of a process that was killed, nothing, if it asks before the exit status is there
             told = str(error).replace("See root cause above. ", "")
+            told = told.replace("Failed core proc(s): {}", "its process ended without an exception")
             reason = read_root_exception(exceptions) or " ".join(told.split())
             raise SettingsError(
                 f"vLLM does not start on {folder}: {reason:.400} (where memory is short: lower "

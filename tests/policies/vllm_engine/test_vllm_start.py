@@ -1,6 +1,7 @@
 """vLLM that does not start: the line that the user sees names the cause in vLLM's own process."""
 
 import logging
+import re
 import shutil
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ WAYS = {
         "ModuleNotFoundError: No module named 'flashinfer'"
     ),
     "raise MemoryError": "MemoryError",
-    "os.kill(os.getpid(), 9)": "'EngineCore': -9",
+    "os.kill(os.getpid(), 9)": "'EngineCore': -9|its process ended without an exception",
 }
 
 
@@ -39,7 +40,7 @@ def test_the_cause_in_vllms_own_process_is_in_the_line(folder, tmp_path, monkeyp
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(SettingsError, match="vLLM does not start on") as caught:
         start_engine(folder, [STOP], SETTINGS)
-    assert cause in str(caught.value)
+    assert re.search(cause, str(caught.value))
     assert "\n" not in str(caught.value) and "above" not in str(caught.value)
 
 
