@@ -22,17 +22,18 @@ with ray_session(None, Path(sys.argv[1])):
 @pytest.mark.slow
 def test_runs_side_by_side_leave_a_clusters_agent_its_port(ray_parent, tmp_path):
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", RUN, str(tmp_path / name)],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for name in ("one", "two")
-    ]
+    runs = []
     try:
-        assert [run.stdout.readline() for run in runs] == [b"up\n"] * 2
+        for name in ("one", "two"):  # in turn: a raylet waits for its agent for 15 s only
+            runs.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", RUN, str(tmp_path / name)],
+                    env=env,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            )
+            assert runs[-1].stdout.readline() == b"up\n"
         ports, deadline_s = [], time.monotonic() + 60
         while len(ports) < 2 and time.monotonic() < deadline_s:
             time.sleep(0.2)
