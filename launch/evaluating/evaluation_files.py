@@ -56,12 +56,10 @@ class EvaluationFiles:
         self._check_writable()
         path = self._folder / _EVALUATION
         own = {each.name: _to_entry(each) for each in contestants}
-        saved: dict[str, Any] = {"played": {}, "policies": {}}
-        if path.is_file():
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        everyone = [Contestant(name, *entry) for name, entry in saved["policies"].items()]
+        played, policies = _read_entries(path) if path.is_file() else ({}, {})
+        everyone = [Contestant(name, *entry) for name, entry in policies.items()]
         self._policies = {c.name: _to_entry(c) for c in everyone if self._has_episodes(c)}
-        was = self._policies | _decisive(saved["played"], self._policies)
+        was = self._policies | _decisive(played, self._policies)
         now = self._policies | self._played | own
         for name in was:
             if was[name] != now.get(name):
@@ -152,6 +150,18 @@ class EvaluationFiles:
         lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in whole]
         write_file(path, "".join(lines).encode())
         return [record for record in whole if record.group_id < own.num_tasks]
+
+
+def _read_entries(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Returns what was played, and by which policies. Raises: SettingsError on a foreign file."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        saved = None
+    match saved:
+        case {"played": dict(played), "policies": dict(policies)}:
+            return played, policies
+    raise SettingsError(f"{path} is of no evaluation: give another --output, or remove it")
 
 
 def _decisive(played: dict[str, Any], policies: dict[str, list[Any]]) -> dict[str, Any]:

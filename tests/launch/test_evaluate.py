@@ -255,6 +255,15 @@ def test_what_was_played_before_a_failure_is_gone_on_with(
     assert list(found) == ["oracle", "tiny"] and episodes(tmp_path, "oracle") == before
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"played": {}, "policies": []}', "\udcff"])
+def test_an_output_with_a_foreign_file_is_told_in_one_line(run_dir, tmp_path, capsys, text):
+    (tmp_path / "evaluation.json").write_text(text, "utf-8", "surrogateescape")
+    assert main([str(run_dir), "--policy", "random", "--output", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "evaluation.json is of no evaluation: give another --output" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
 def test_an_output_that_is_a_file_is_told_before_anyone_plays(run_dir, tmp_path, capsys):
     (tmp_path / "file").touch()
     words = ["--policy", "oracle", "--output", str(tmp_path / "file" / "out")]
