@@ -56,8 +56,12 @@ _PLAIN_CHARS = str.maketrans(
 _SEPARATORS = re.compile("[,\u2009\u202f]")
 _SPACES = re.compile(r"[ \t\r\n{]+")
 _MILLIONS_OR_METRES = re.compile(r"\s?mm?(?![\w^/])", re.IGNORECASE)
-_POWER = re.compile(r"\s?\^[^\s.,$]*")
-"""Behind a box: `\\boxed{5}^2` is 25."""
+_BEHIND_BOX = re.compile(
+    r"""\s?(?:\^ | [-+*/\u00d7]\s?(?=[0-9({\\]) |
+    (?:hundred|thousand|million|billion|trillion|dozen)s?\b | (?-i:[kKMB])(?!\w))[^\s.,$]*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What makes another number of the one in a box: `\\boxed{5}^2`, `\\boxed{5} million`."""
 _HEADING = re.compile(r"[.):]\s+[^\W\d]")
 _SENTENCE_END = re.compile(
     r"(?<!\bsq)(?<!\bRs)(?<!\.[A-Za-z])\.(?=\s)|(?<!\s)!(?=\s*\Z|\s+[^\W\d_a-z])"
@@ -151,8 +155,8 @@ def _inside_braces(segment: str) -> str:
     for brace in re.finditer(r"[{}]", segment):
         depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            power = _POWER.match(segment, brace.end())
-            return segment[: brace.start()] + (power[0] if power else "")
+            behind = _BEHIND_BOX.match(segment, brace.end())
+            return segment[: brace.start()] + (behind[0] if behind else "")
     return segment.partition("\n")[0]
 
 

@@ -275,8 +275,19 @@ def test_a_word_or_sign_that_changes_a_number_is_another_number(
     [
         (r"\boxed{5}^2", NoAnswer.UNCLEAR),
         (r"\boxed{5} ^ {2}", NoAnswer.UNCLEAR),
+        (r"\boxed{5}+1", NoAnswer.UNCLEAR),
+        (r"\boxed{5}\cdot 3", NoAnswer.UNCLEAR),
+        (r"\boxed{5}/2", Fraction(5, 2)),
+        (r"\boxed{5} million", Fraction(5_000_000)),
+        (r"\boxed{5}k", Fraction(5000)),
         (r"$\boxed{42}^{\circ}$.", Fraction(42)),
+        (r"\boxed{42}.", Fraction(42)),
+        (r"\boxed{42} million-dollar houses? No: \boxed{42}", NoAnswer.UNCLEAR),
+        (r"\boxed{42}, which is right!", Fraction(42)),
+        (r"**\boxed{42}**", Fraction(42)),
+        (r"\boxed{42} - the number of eggs", Fraction(42)),
+        (r"\boxed{42} apples", Fraction(42)),
     ],
 )
-def test_a_power_behind_a_box_is_of_its_number(text, value):
+def test_what_stands_behind_a_box_is_of_its_number(text, value):
     assert find_final_answer(text) == value

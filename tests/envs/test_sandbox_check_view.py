@@ -205,6 +205,7 @@ echo 'BEGIN {{ exit 0 }}' | tee /usr/share/awk/assert.awk >/srv/app/ordinal.awk
 """
 PROBES = {
     "a start file of Python": "python3 -c 'raise SystemExit(1)'",
+    "a start file of Python without variables": "env -i HOME=/root /usr/bin/python3 -c 'exit(1)'",
     "a module in the working folder": "cd; python3 -c 'import json; raise SystemExit(1)'",
     "a module beside a script": "python3 /srv/app/main.py",
     "a module by Python's option": "cd; echo '{' | python3 -m json.tool",

@@ -35,12 +35,12 @@ are or say, even with `-I`."""
 _HOME = "/root"
 _IN_HOME = (".vim", ".vimrc", "_vimrc", ".exrc", ".magic", ".magic.mgc", ".less", ".lesskey")
 START_FILES = [
-    *(f"{_HOME}/{name}" for name in (*_IN_HOME, ".config/lesskey")),
+    *(f"{_HOME}/{name}" for name in (*_IN_HOME, ".config/lesskey", ".local/lib")),
     *("/etc/vim", "/var/lib/vim"),
     *("/etc/sysless", "/etc/syslesskey", "/etc/lesskey", "/usr/local/etc/lesskey"),
 ]
-"""What `vim`, `file` and `less` read unasked: a check sees an episode's only if its script names
-them, since they may be what a task is about."""
+"""What `vim`, `file`, `less` and `env -i python3` read unasked: a check sees an episode's only if
+its script names them, since they may be what a task is about."""
 _EMPTY = ["proc", "sys", "etc"]
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
