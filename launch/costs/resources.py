@@ -62,6 +62,10 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
         "teacher": num_teacher * size,
         "adapter": num_trained * 4.0,
         "optimizer": num_trained * (12.0 if settings.learners.num_learners == 1 else 16.0),
+        # Before an update weights and moments are copied, to go back to if it is given up.
+        "roll_back": num_trained
+        * 12.0
+        * (settings.lora.use_lora and not settings.learners.shard_base),
         "critic": num_trained * 16.0 if settings.training.critic == "separate" else 0.0,
         "kv_cache": _kv_cache_bytes(config, settings) * runner_dtype.itemsize,
         "activations": _activation_bytes(config, settings, size, devices[0]),

@@ -64,7 +64,8 @@ class RunCheckpoints:
         self._run_dir, self._settings = run_dir, settings
         self._folder = run_dir / "checkpoints"
         self._folder.mkdir(parents=True, exist_ok=True)
-        (run_dir / SESSIONS).mkdir(exist_ok=True)
+        if settings.output.episodes:
+            (run_dir / SESSIONS).mkdir(exist_ok=True)
         self.seen, self.history = SeenTasks(), RunHistory()
         self.newest: Path | None = None
         self._saved_iteration: int | None = None  # of the own checkpoint last saved or restored

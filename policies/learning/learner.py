@@ -111,6 +111,7 @@ class Learner:
         Raises: TrainingError after too many non-finite steps in a row.
         """
         self._is_updating = True
+        self._before = None  # two copies are never there at once
         if self.settings.lora.use_lora and self._sharded_base is None:
             weights = [parameter.detach().clone() for parameter in self._parameters]
             self._before = weights, deepcopy(self.state_dict())

@@ -118,7 +118,7 @@ def test_a_target_without_decay_ends_at_once():
 
 
 def test_environment_without_an_oracle_is_refused():
-    with pytest.raises(SettingsError, match="has no oracle"):
+    with pytest.raises(SettingsError, match="no TextEnv: it has no tasks, nor an oracle"):
         make_text_env("CartPole-v1", {})
 
 
