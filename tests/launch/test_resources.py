@@ -81,7 +81,9 @@ def test_a_step_takes_about_the_memory_that_is_estimated(case):
         learner.update(make_groups(300, 2))
     groups = make_groups(tiny["vocab_size"], NUM_TOKENS // 8 - PROMPT)
     measured = peak_mib(lambda: learner.update(groups))
-    assert measured == pytest.approx(estimate_memory(settings)["activations"], rel=0.3)
+    estimate = estimate_memory(settings)
+    # The new copy to go back to counts, since torch sees no end of what was there before.
+    assert measured == pytest.approx(estimate["activations"] + estimate["roll_back"], rel=0.3)
 
 
 @pytest.mark.parametrize(("dtype", "num_copies"), [("float32", 1), ("bfloat16", 0)])
