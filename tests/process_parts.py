@@ -33,7 +33,7 @@ def seconds_until_gone(pids: Iterable[int], limit_s: float) -> float:
     return time.monotonic() - start_s
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
+def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
     """Waits for a condition to hold; returns whether it does."""
     deadline_s = time.monotonic() + limit_s
     while not (holds := condition()) and time.monotonic() < deadline_s:
