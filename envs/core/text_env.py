@@ -28,6 +28,7 @@ from agentpeft.envs.core.errors import (
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig, TurnRecord
 from agentpeft.envs.core.spaces import Unicode
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolTable
 
@@ -327,9 +328,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         if len(action) > self.config.max_action_chars:
             limit = self.config.max_action_chars
             return Turn(f"The action is longer than {limit} characters.", Outcome.INVALID_ACTION)
-        if not action.isascii():
-            action = action.encode("utf-8", "replace").decode("utf-8")
-        return self._act(action)
+        return self._act(to_utf8(action))
 
     def _settle(self, outcome: Outcome) -> Outcome:
         """Returns the outcome after the settings, the turn and the time limit are applied."""

@@ -15,11 +15,12 @@ from agentpeft.envs.core.errors import (
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.core.vector import TextVectorEnv
 from agentpeft.envs.registration import name_of
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
 from agentpeft.envs.remote.links import Links, sharing_links
-from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward, to_utf8
+from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward
 from agentpeft.envs.remote.servers import Servers, Urls
 from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
 from agentpeft.envs.tasks.taskset import Task, TaskSource

@@ -20,11 +20,6 @@ def hash_of(task: Task) -> str:
     return f"{content_hash(task):016x}"
 
 
-def to_utf8(text: str) -> str:
-    """Returns a text as it can be sent: half a surrogate pair, as of a file's name, becomes `?`."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
 def read_field(answer: Mapping[str, Any], name: str, kind: type[T]) -> T:
     """Returns a field of a server's answer. Raises: EnvFault where it is missing or no `kind`."""
     value = answer.get(name)

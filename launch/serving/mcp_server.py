@@ -28,7 +28,7 @@ from typer import Argument, Option
 
 from agentpeft.envs import Outcome
 from agentpeft.envs.core.errors import check_count
-from agentpeft.envs.remote.messages import to_utf8
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tools.tool_episode import ToolEpisode, find_tools, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.agent_tool.mcp_tools import (

@@ -25,13 +25,8 @@ from agentpeft.envs import (
     TextEnv,
 )
 from agentpeft.envs.core.errors import UnknownTaskError, shown
-from agentpeft.envs.remote.messages import (
-    PROTOCOL,
-    hash_of,
-    read_random_state,
-    to_utf8,
-    write_random_state,
-)
+from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.remote.messages import PROTOCOL, hash_of, read_random_state, write_random_state
 from agentpeft.envs.tools.tool_episode import answer_of, find_tools
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.launch.playing.beside import OtherPlayer, play_others

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.remote.messages import to_utf8
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tools.tool_episode import find_tools
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, read_json
 from agentpeft.policies.messages import Ids

@@ -7,6 +7,7 @@ from typing import Literal
 
 from agentpeft.envs.core.linear_patterns import compile_linear
 from agentpeft.envs.core.number_equality import is_same_written_number
+from agentpeft.envs.core.unicode_text import to_utf8
 
 AnswerKind = Literal["text", "number", "names", "size", "regex"]
 
@@ -57,8 +58,7 @@ class ExpectedAnswer:
         if not answer or not value:
             return False
         if self.kind == "regex":
-            text = answer.encode("utf-8", "replace").decode("utf-8")
-            return compile_linear(self.value).search(text) is not None
+            return compile_linear(self.value).search(to_utf8(answer)) is not None
         plain = _unquote(answer)
         if self.kind == "names":
             return sorted(_SEPARATORS.split(plain)) == sorted(_SEPARATORS.split(value))

@@ -18,7 +18,7 @@ from agentpeft.envs import (
     TextEnv,
     UnknownTaskError,
 )
-from agentpeft.envs.remote.messages import to_utf8
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tasks.taskset import SingleSkillSource
 from agentpeft.policies.rollout.environments.environment_calls import (
     Env,

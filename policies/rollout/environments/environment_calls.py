@@ -11,8 +11,8 @@ import gymnasium
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, TextEnv, UnknownTaskError
 from agentpeft.envs.core.errors import UnknownSettingError
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.core.user_code import describe_error
-from agentpeft.envs.remote.messages import to_utf8
 from agentpeft.policies.errors import EnvironmentBugError
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentpeft.envs.core.closing import Closable, gated
+from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.db_bench.backends.protocol import (
     DatabaseLimits,
     StatementResult,
@@ -114,7 +115,7 @@ class SqliteSession(Closable):
         try:
             if len(sql) > self._limits.max_statement_chars:
                 raise PACKET_TOO_BIG
-            text = sql if sql.isascii() else sql.encode("utf-8", "replace").decode("utf-8")
+            text = to_utf8(sql)
             for statement in parse_statements(text):
                 if time.monotonic() > deadline_s:
                     raise Mistake.TIMEOUT()
