@@ -154,8 +154,9 @@ def test_the_memory_of_a_sharded_base_is_counted_by_hand():
     assert before["base_weights"] == pytest.approx((rest + 2 * layer) * 4 / 2**20)
     assert after["base_weights"] == pytest.approx((rest + 2 * layer / 4) * 4 / 2**20)
     assert (before["gathered"], after["gathered"]) == (0, pytest.approx(3 * layer * 4 / 2**20))
+    assert (before["roll_back"], after["roll_back"]) == (before["optimizer"] * 12 / 16, 0)
     assert before["learner"] - after["learner"] == pytest.approx(
-        (2 * layer * 3 / 4 - 3 * layer) * 4 / 2**20
+        (2 * layer * 3 / 4 - 3 * layer) * 4 / 2**20 + before["roll_back"]
     )
     assert before["env_runner"] == after["env_runner"]
 
