@@ -1,5 +1,6 @@
 """What is trained of a policy: a LoRA adapter (the only door to `peft`), or all weights."""
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -602,6 +603,11 @@ def read_adapter(folder: Path) -> dict[str, Floats]:
         weights: dict[str, Floats] = {n: w.float().numpy() for n, w in tensors.items()}
     except _UNREADABLE as error:
         raise CheckpointError(f"the adapter {folder} cannot be read: {_shorten(error)}") from None
+    if nameless := [name for name in tensors if not isinstance(name, str)]:
+        raise CheckpointError(
+            f"the adapter {folder} cannot be read: its weights are named {nameless[0]!r:.60}, "
+            "expected texts"
+        )
     if not_floats:  # quantized, say, and without a scale
         raise CheckpointError(
             f"the adapter {folder} has {not_floats[0]} as {tensors[not_floats[0]].dtype}, and "
@@ -641,6 +647,10 @@ def _read_config(folder: Path) -> LoraConfig:
                 f"the adapter {folder} has {name} = {setting!r:.100}, which is not supported, and "
                 "cannot be merged: train one without it"
             )
+    if not isinstance(config.lora_alpha, int | float) or not math.isfinite(config.lora_alpha):
+        raise CheckpointError(
+            f"the adapter {folder} has lora_alpha = {config.lora_alpha!r:.60}, expected a number"
+        )
     if str(config.init_lora_weights).lower().startswith(_LOST_STARTS):
         raise SettingsError(
             f"the adapter {folder} has init_lora_weights = {config.init_lora_weights!r}: it "

@@ -104,8 +104,13 @@ def _read_row(record: Record) -> ChatRow:
     if record.fields.get("label") in (False, 0):
         raise record.error("label", "is false: what led to a failure is not to be imitated")
     for name in _FLAGS:
-        if record.fields.get(name) in (False, 0):
-            raise record.error(name, "says that the row is not to be learnt: leave it out")
+        match record.fields.get(name):
+            case None | 1:
+                pass
+            case 0:
+                raise record.error(name, "says that the row is not to be learnt: leave it out")
+            case value:
+                raise record.error(name, f"must be 0 or 1 (false or true), got {value!r:.60}")
     if record.fields.get("tools"):
         raise record.error("tools", "is not read: chats are texts alone, without tool calls")
     if "messages" in record.fields:
@@ -163,6 +168,8 @@ def _read_message(record: Record, field: str, message: Json) -> _Message:
 
 def _to_row(record: Record, field: str, messages: Sequence[_Message]) -> ChatRow:
     """Returns the row of messages."""
+    if any(message.is_learnt and not message.text.strip() for message in messages):
+        raise record.error(field, "has an assistant's turn to learn that has no text")
     rest = list(messages)
     system = rest.pop(0).text if rest and rest[0].role == "system" else None
     roles = [message.role for message in rest]

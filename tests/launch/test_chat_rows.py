@@ -163,6 +163,15 @@ def test_without_the_datasets_package_its_extra_is_named(monkeypatch):
         ({"messages": TALK, "label": 0}, "field 'label' is false"),
         ({"messages": TALK, "weight": 0}, "field 'weight' says that the row is not to be learnt"),
         ({"messages": TALK, "train": False}, "field 'train' says that the row"),
+        *(
+            ({"messages": TALK, name: value}, f"field {name!r} must be 0 or 1.*got {value!r}")
+            for name, value in [("weight", 0.5), ("weight", "0"), ("train", "false"), ("loss", -1)]
+        ),
+        ({"prompt": "2+2=", "completion": " \n"}, "turn to learn that has no text"),
+        (
+            {"messages": [TALK[0], TALK[1] | {"content": ""}, *TALK[2:]]},
+            "an assistant's turn to learn that has no text",
+        ),
         ({"messages": TALK, "tools": [{}]}, "field 'tools' is not read"),
         (
             {"messages": [TALK[0] | {"loss": True}, TALK[1]]},

@@ -4,6 +4,7 @@ PEFT's own logits are the measure, also of what a merged model computes.
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -357,12 +358,16 @@ def test_a_pickled_adapter_is_read_in_evaluation_and_in_training(bases, tmp_path
         assert torch.equal(logits(model), expected)
 
 
-PICKLES = {"cut pickle": None, "code": Path("x"), "a list": [1], "no tensors": {"a": 1}}
+PICKLES = {
+    "cut pickle": None,
+    "code": Path("x"),
+    "a list": [1],
+    "no tensors": {"a": 1},
+    "numbers as names": {1: torch.ones(1)},
+}
 
 
-@pytest.mark.parametrize(
-    "kind", ["in two files", "without weights", "cut", "cut pickle", "code", "a list", "no tensors"]
-)
+@pytest.mark.parametrize("kind", ["in two files", "without weights", "cut", *PICKLES])
 def test_weights_that_are_not_one_whole_file_are_refused(bases, tmp_path, kind):
     train(bases["untied"], tmp_path, safe_serialization=kind not in PICKLES)
     (path,) = tmp_path.glob("adapter_model.*")
@@ -388,6 +393,7 @@ CONFIGS = {
     "no rank": {"r": 0},
     "another rank": {"r": 5},
     "another scale": {"lora_alpha": "8"},
+    "no scale": {"lora_alpha": math.nan},
 }
 
 
