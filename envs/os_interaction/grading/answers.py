@@ -19,9 +19,9 @@ _NUMBER = re.compile(
 )
 _PLAIN_NUMBER = re.compile(
     r"[-+]?(?:0|[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,300})?(?:(?<=[0-9])|(?=\.))"
-    r"(?:\.[0-9]{1,300})?"
+    r"(?:\.[0-9]{0,299}[1-9])?"
 )
-"""A number that is surely one: `1e2` and `007` may be names."""
+"""A number that is surely one: `1e2` and `007` may be names, and `1.10` a version."""
 _SIZE = re.compile(
     r"([0-9]{1,30}(?:\.([0-9]{1,30}))?)\s*(?:bytes?|([KMGT]?)(i?)(B?))",
     re.ASCII | re.IGNORECASE,
@@ -34,7 +34,7 @@ class ExpectedAnswer:
     """An answer's value and how it is compared.
 
     "text": equal but for space around it and a pair of quotes; two numbers by the rule of
-    `number_equality`, where the expected one is written plainly, not as `1e2` or `007`. "number":
+    `number_equality`, where the expected one is written plainly, not as `1e2`, `007` or `1.10`. "number":
     the same, where the expected text must be a number in any notation. "names": the same names,
     parted by space, commas or semicolons, in any order. "size": bytes, which are exact, or as du
     rounds them (`4.0K`). "regex": the pattern is found in the answer, in linear time.
