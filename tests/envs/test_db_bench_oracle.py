@@ -95,6 +95,7 @@ def near_misses(task):
         yield label[::-1]
 
 
+@pytest.mark.slow
 def test_near_misses_of_generated_questions_fail():
     env = DBBenchEnv(task_source=SINGLE)
     tasks = [task for task in Taskset.generate(SINGLE, NUM_TASKS, seed=3) if not task.is_write]

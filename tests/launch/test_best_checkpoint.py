@@ -70,6 +70,7 @@ def test_the_last_evaluation_counts_too_and_equal_success_changes_nothing(train)
     assert names(run_dir) == ["checkpoint-000005"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers_its_best_and_forgets_one_that_is_set_aside(train):
     run_dir, _ = train([0.0, 0.25, 1.0, 0.5, 0.5, 0.5])
     best = run_dir / "checkpoints/best"

@@ -97,6 +97,7 @@ def test_a_stream_that_is_closed_from_the_start_is_no_error(words, status, close
     assert (b"error: " in done.stderr) == (status == 2 and "2>&-" not in closed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_run_with_closed_streams_goes_to_its_end(closed, tmp_path):
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")

@@ -30,6 +30,7 @@ def train(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_deterministic_runs_are_equal_until_something_is_changed(train, capsys):
     """The second run is resumed after iteration 2 with smaller gradients from then on."""
     whole, other = train("whole"), train("other", "training.num_iterations=2")

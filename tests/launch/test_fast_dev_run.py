@@ -65,7 +65,13 @@ def test_it_touches_everything_in_a_folder_of_its_own(tmp_path, monkeypatch, cap
 ALGORITHMS = [name for name in get_args(AlgorithmName) if name not in ("distill", "sft")]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        name if name in ("grpo", "ppo") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ALGORITHMS
+    ],
+)
 def test_where_no_reward_differs_it_draws_some_and_shows_a_gradient(
     algorithm, tmp_path_factory, tmp_path, monkeypatch, capsys
 ):

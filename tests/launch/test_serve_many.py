@@ -131,6 +131,7 @@ def test_a_killed_server_is_a_fault_of_each_and_the_next_one_has_one_connection(
         assert wait_for_sessions(second, 0)
 
 
+@pytest.mark.slow
 def test_limits_are_those_of_sessions(server):
     with pytest.raises(EnvFault, match=f"all {MAX_SESSIONS} sessions are taken"):
         make_vec(server, MAX_SESSIONS + 1)

@@ -291,6 +291,7 @@ def test_a_run_starts_from_the_weights_of_an_adapter(config, capsys):
     assert (Path(again) / name).read_bytes() == (Path(adapter) / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(config, tmp_path, start):
     longer = "training.num_iterations=60"
     process = start(config, longer)
@@ -443,6 +444,7 @@ def test_a_folder_that_is_deleted_under_a_run_ends_it(config, tmp_path, start):
     assert not (run_dir / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_an_environment_is_named_with_the_module_that_registers_it(config, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import gymnasium\n"

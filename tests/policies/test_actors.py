@@ -34,7 +34,7 @@ TINY = (
 )
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it
 REQUESTS = [GroupRequest(position, 2) for position in range(5)]
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
 def make_settings(*overrides):
@@ -123,7 +123,6 @@ def test_what_cannot_be_placed_fails_in_time_with_both_numbers():
     assert wait_for_free_cpus(2)
 
 
-@pytest.mark.slow
 def test_an_error_while_an_actor_starts_is_its_own():
     settings = make_settings("environment.kwargs.num_digitss=3")
     with pytest.raises(SettingsError, match="num_digitss") as raised:
@@ -141,7 +140,6 @@ class TroubledLearner(LearnerActor):
         return os.getpid()
 
 
-@pytest.mark.slow
 def test_an_error_in_a_call_is_its_own_and_the_learner_lives_on(start):
     learner = start(partial(LearnerGroup, kind=TroubledLearner), make_settings())
     with pytest.raises(ZeroDivisionError, match="of learner 0"):

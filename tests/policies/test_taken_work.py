@@ -96,7 +96,8 @@ def train(folder, *overrides, kinds=(EnvRunnerActor, LearnerActor)):
     return sha256(adapter.read_bytes()).hexdigest(), episodes, metrics
 
 
-@pytest.mark.parametrize("fails", [pytest.param(False, marks=LONG), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.long), True])
 def test_runners_of_unequal_speed_learn_what_one_process_does(tmp_path, fails):
     """Of four groups an iteration the slow runner plays one, the other one what is left."""
     few = "env_runners.max_concurrent_episodes=3"

@@ -214,6 +214,7 @@ def test_server_that_dies_is_a_fault_not_an_observation(mysql_url: str) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_stopped_server_is_a_fault_and_costs_its_wait_once(mysql_url: str) -> None:
     script, name = Path(__file__).parents[3] / ".ci" / "mysql_server.sh", f"stopped-{os.getpid()}"
     url = subprocess.run([script, "start", name], stdout=subprocess.PIPE, check=True).stdout
@@ -240,6 +241,7 @@ def test_stopped_server_is_a_fault_and_costs_its_wait_once(mysql_url: str) -> No
         subprocess.run([script, "stop", name], check=True)
 
 
+@pytest.mark.slow
 def test_what_accepts_and_says_nothing_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

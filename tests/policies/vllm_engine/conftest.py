@@ -14,7 +14,13 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "fused",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in BOTH if kind != "fused"),
+    ],
+)
 def engine(vllm, folder, request):
     """An engine of each kind, which has not seen an adapter yet."""
     engine = start_engine(folder, [STOP], BOTH[request.param])
