@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_episode import find_tools
-from agentpeft.launch.sequences.adapter_bank import AdapterBank, read_bank
+from agentpeft.launch.evaluating.adapter_bank import AdapterBank, read_bank
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
 from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.scripted import ScriptedEngine

@@ -1,6 +1,6 @@
 """Actors as Ray runs them: placed, called within limits of time, watched, replaced and ended.
 
-Here Ray's errors become ours. Engines that runs share are actors apart: `engines.shared.group`.
+Here Ray's errors become ours. Engines that runs share are actors apart: `apps.shared_engines`.
 """
 
 import logging
