@@ -25,7 +25,10 @@ from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "apps"))  # some of what plays is what tests play by
+sys.path += [
+    str(ROOT / "tests"),
+    str(ROOT / "tests" / "apps"),
+]  # some of what plays is what tests play by
 GAME = "AgentPEFT/DBBench-v0"
 NUM_EPISODES = 300
 MAX_TOKENS = 20_000
@@ -133,13 +136,19 @@ def mcp_stdio(num: int) -> float:
     return asyncio.run(play())
 
 
+def read_recipe(word: str) -> Any:
+    """Returns the recipe of the drivers' page that has a word, as a module."""
+    from needed_blocks import import_recipe
+
+    with tempfile.TemporaryDirectory() as folder:
+        return import_recipe("docs/training/drivers.md", word, Path(folder))
+
+
 def skyrl_gym(num: int) -> float:
     """Plays as SkyRL-gym does, an environment for each episode."""
-    from agentpeft.apps.drivers.skyrl_env import SkyRLEnv
-
-    total = 0.0
+    make_env, total = read_recipe("import skyrl_gym").SkyRLEnv, 0.0
     for position in range(num):
-        env = SkyRLEnv({"game": GAME}, {"position": position})
+        env = make_env({"game": GAME}, {"position": position})
         prompt, _ = env.init([{"role": "user", "content": ""}])
         for action in TEXT.actions[prompt[-1]["content"]]:
             total += env.step(action)["reward"]
@@ -149,9 +158,7 @@ def skyrl_gym(num: int) -> float:
 
 def gem(num: int) -> float:
     """Plays through GEM's interface."""
-    from agentpeft.apps.drivers.gem_env import GemEnv
-
-    env, total = GemEnv(GAME), 0.0
+    env, total = read_recipe("import gem").GemEnv(GAME), 0.0
     for task in TEXT.tasks[:num]:
         env._env.reset(options={"task": task})  # GEM itself draws by seed
         prompt = env._env.unwrapped.episode.prompt

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from docs_blocks import BLOCKS, ROOT
@@ -15,11 +16,25 @@ def run_block(page, word, python, folder, after, *, before="", path=None):
 
     `before` comes first. `path` is a folder of packages that stand before the interpreter's own.
     """
-    blocks = [each for each in BLOCKS if each.page == ROOT / page and each.language == "python"]
-    (block,) = [each.text for each in blocks if each.needs and word in each.text]
     script = folder / "block.py"
-    script.write_text(f"{before}\n{block}\n{after}\n", encoding="utf-8")
+    script.write_text(f"{before}\n{_find_block(page, word)}\n{after}\n", encoding="utf-8")
     return _last_line([python, script], folder, path)
+
+
+def import_recipe(page, word, folder):
+    """Imports the page's one `needs:` block with `word` in it as a module, and returns it."""
+    path = folder / "recipe.py"
+    path.write_text(_find_block(page, word), encoding="utf-8")
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _find_block(page, word):
+    blocks = [block for block in BLOCKS if block.page == ROOT / page and block.needs]
+    (text,) = [b.text for b in blocks if b.language == "python" and word in b.text]
+    return text
 
 
 def play_script(name, words, python, folder, path=None):
@@ -30,7 +45,8 @@ def play_script(name, words, python, folder, path=None):
 
 
 def _last_line(words, folder, path):
-    environ = {**os.environ, **QUIET, **({"PYTHONPATH": str(path)} if path else {})}
+    folders = os.pathsep.join(map(str, filter(None, [path, ROOT, ROOT / "tests"])))
+    environ = {**os.environ, **QUIET, "PYTHONPATH": folders}
     done = subprocess.run(
         list(map(str, words)),
         cwd=folder, env=environ, capture_output=True, text=True, check=False,

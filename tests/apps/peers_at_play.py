@@ -8,9 +8,11 @@ import json
 import sys
 from pathlib import Path
 
+from needed_blocks import import_recipe
 from oracle_server import next_call, oracle_calls, oracle_server
 
 GAME, NUM_TASKS = "AgentPEFT/DBBench-v0", 3
+PAGE = "docs/training/drivers.md"
 
 
 def actions_by_prompt():
@@ -30,7 +32,7 @@ def play_gem():
     import gem
     import gymnasium
 
-    gem.register("agentpeft:db-bench", "agentpeft.apps.drivers.gem_env:GemEnv", game=GAME)
+    import_recipe(PAGE, "import gem", Path.cwd())  # it registers the game
     env, own = gem.make("agentpeft:db-bench"), gymnasium.make(GAME).unwrapped
     returns, shown = [], []
     for seed in range(NUM_TASKS):
@@ -51,8 +53,7 @@ def play_gem():
 def play_skyrl():
     import skyrl_gym
 
-    entry = "agentpeft.apps.drivers.skyrl_env:SkyRLEnv"
-    skyrl_gym.register("agentpeft", entry_point=entry)
+    import_recipe(PAGE, "import skyrl_gym", Path.cwd())  # it registers the game
     actions, returns, shown = actions_by_prompt(), [], []
     for position in range(NUM_TASKS):
         extras = {"position": position}

@@ -50,7 +50,11 @@ def test_the_documentation_s_client_plays(tmp_path, monkeypatch):
     [
         ("verifiers_tasks", "print(GymTaskset.__name__)", "GymTaskset"),
         ("inspect_task", "print(len(task.dataset))", "100"),
-        ("skyrl_gym", "print(env.init([{}])[0][0]['content'][:21])", "You work on a MySQL d"),
+        (
+            "import skyrl_gym",
+            "print(env.init([{}])[0][0]['content'][:21])",
+            "You work on a MySQL d",
+        ),
     ],
 )
 def test_the_documentation_s_blocks_run(word, after, said, tmp_path, drivers_python):

@@ -1,10 +1,12 @@
 """Trainers that know no text or come by URL: `TokenEnv`, RLlib's new stack, AgileRL, GEM."""
 
+import ast
 import json
 import sys
 
 import gymnasium
 import pytest
+from docs_blocks import ROOT, texts_of
 from env_server import env_server
 from gymnasium.utils.env_checker import check_env
 from needed_blocks import play_script, run_block
@@ -106,6 +108,11 @@ def test_the_documentation_s_gem_plays(tmp_path, trainers):
     after = "print(prompt[:21])"
     said = run_block(PAGE, "import gem", sys.executable, tmp_path, after, path=trainers)
     assert said == "You work on a MySQL d"
+
+
+def test_the_documentation_s_server_for_nemo_gym_is_python():
+    (text,) = texts_of(ROOT / PAGE, "python", "nemo-gym")  # which wants a later one than CI's
+    assert "SuiteServer" in ast.dump(ast.parse(text))
 
 
 @pytest.mark.slow
