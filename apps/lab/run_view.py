@@ -13,7 +13,7 @@ from rich.text import Text
 from agentpeft.apps.lab.sparklines import sparkline
 from agentpeft.launch.reporting.alarms import find_alarms
 from agentpeft.launch.reporting.run_data import Row
-from agentpeft.launch.run.pace import LEFT, compute_cost, compute_energy
+from agentpeft.launch.run.pace import LEFT, compute_cost
 
 _CURVES = {
     "held-out success": "eval/success_rate",
@@ -85,8 +85,7 @@ def _head(run: RunSnapshot) -> Iterator[RenderableType]:
     bar = ProgressBar(max(run.num_iterations, 1), run.step, width=_WIDTH)
     spent_s = sum(run.series("time/total_s"))
     left = run.series(LEFT)[-1:] if run.state == "running" else []
-    used = "".join(f", {wh:.3g} Wh" for wh in compute_energy(run.lines).values())
-    times = f"{_clock(spent_s)} spent{used}" + "".join(f", {_clock(s)} left" for s in left)
+    times = f"{_clock(spent_s)} spent" + "".join(f", {_clock(s)} left" for s in left)
     line.add_row(bar, Text(f"iteration {run.step} of {run.num_iterations}, {times}"))
     yield line
     if run.note:
@@ -94,8 +93,7 @@ def _head(run: RunSnapshot) -> Iterator[RenderableType]:
     yield find_lamp(run.lines)
     cost = compute_cost(run.lines)
     if cost["seconds"] is not None and cost["tokens"] is not None:
-        energy = f", {wh:.3g} Wh" if (wh := cost.get("watt_hours")) is not None else ""
-        yield Text(f"a success costs {cost['seconds']:.3g} s, {cost['tokens']:.0f} tokens{energy}")
+        yield Text(f"a success costs {cost['seconds']:.3g} s, {cost['tokens']:.0f} tokens")
 
 
 def find_lamp(lines: Sequence[Row]) -> Text:

@@ -19,7 +19,6 @@ VARIABLE = [
     (re.compile(r"\d{8}-\d{6}"), "STAMP"),
     (re.compile(r"\d+:\d\d spent"), "TIME spent"),
     (re.compile(r"costs [\d.]+ s"), "costs TIME"),
-    (re.compile(r", [\d.e-]+ Wh$", re.M), ""),
     (re.compile(r"^seconds .*$", re.M), "seconds TIME"),
     (re.compile(r"^(loss|entropy) .*$", re.M), r"\1 ROUNDED"),
     (re.compile(r"^(sample|learn|broadcast|orchestration) [ █]+[\d.e-]+ s +", re.M), r"\1 TIME "),

@@ -37,7 +37,7 @@ def run_dir(tmp_path):
     lines = [{"train/step": 0, "eval/success_rate": 0.25, "eval/skill/[red]add": 0.5}]
     for step in range(1, 9):
         line = {"train/step": step, "train/accuracy": 0.5, "train/num_skipped_updates": step}
-        line |= {"sample/outcome/success": 2, "sample/num_sampled_tokens": 20, "energy/wh": 0.5}
+        line |= {"sample/outcome/success": 2, "sample/num_sampled_tokens": 20}
         times = {f"time/{part}_s": 0.5 for part in ("sample", "learn", "broadcast")}
         lines.append({**line, **times, "time/total_s": 1.5, "delivery/canary": 0.1})
     write(folder / "metrics.jsonl", lines)
@@ -61,9 +61,9 @@ def run_dir(tmp_path):
 def test_off_a_terminal_the_view_is_printed_once_as_text(run_dir, capsys):
     assert main(["watch", str(run_dir)]) == 0
     shown = capsys.readouterr().out
-    assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent, 4 Wh" in shown
+    assert "e/by_hand  ended" in shown and "iteration 8 of 8, 0:12 spent" in shown
     assert "● adapter 8 delivered and proven" in shown
-    assert "a success costs 0.75 s, 10 tokens, 0.25 Wh" in shown
+    assert "a success costs 0.75 s, 10 tokens" in shown
     assert "25.0% -> 25.0%" in shown and "[red]add" in shown and "50%" in shown
     assert "train-7-0  success, return 1  task 7: « Go. » said 7" in shown
     assert "no_spread: in the last 3 updates" in shown and "training.group_size" in shown
@@ -216,17 +216,6 @@ def test_a_run_that_has_measured_nothing_yet_shows_its_log(run_dir, capsys):
     shown = capsys.readouterr().out
     assert "stopped" in shown and "warm start: step 50, loss 1.2" in shown and "half" not in shown
     assert "○ no adapter was delivered yet" in shown
-
-
-def test_energy_is_shown_where_nothing_has_succeeded_and_not_where_none_is_counted(run_dir, capsys):
-    lines = [{"train/step": 1, "time/total_s": 2.0, "energy/wh": 0.125}, {"train/step": 2}]
-    write(run_dir / "metrics.jsonl", lines)
-    assert main(["watch", str(run_dir)]) == 0
-    shown = capsys.readouterr().out
-    assert "iteration 2 of 8, 0:02 spent, 0.125 Wh" in shown and "a success costs" not in shown
-    write(run_dir / "metrics.jsonl", [{"train/step": 1, "time/total_s": 2.0}])
-    assert main(["watch", str(run_dir)]) == 0
-    assert "Wh" not in capsys.readouterr().out
 
 
 def test_what_was_not_said_is_told(run_dir, capsys):
