@@ -42,8 +42,7 @@ from agentpeft.policies.messages import (
     Ids,
 )
 from agentpeft.policies.models.load import choose_dtype, find_base
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.tool_chat import open_chat
+from agentpeft.policies.rollout.chat import ChatFormat, open_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.ray_actors import process_variables
 

@@ -23,9 +23,9 @@ from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.rollout.chat import TextChat, make_chat
 from agentpeft.policies.rollout.player import Player
-from agentpeft.policies.rollout.tool_chat import make_chat, need_named_tools
+from agentpeft.policies.rollout.tool_chat import need_named_tools
 from agentpeft.policies.settings.config import Settings
 
 Kind: TypeAlias = Literal[

@@ -14,7 +14,6 @@ import torch
 from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.losses import compute_kl
-from agentpeft.policies.learning.options.overlong import overlong_penalty
 from agentpeft.policies.learning.turn_advantages import (
     CriticTargets,
     advantages_by_turn,
@@ -115,7 +114,9 @@ def _turn_rewards(
     """Returns the rewards (turns,), less the overlong penalty and what KL `kl_placement` asks."""
     trajectory = member.trajectory
     rewards = np.array(trajectory.turn_rewards, np.float32)
-    if len(rewards):
+    if len(rewards) and training.overlong_tokens is not None:
+        from agentpeft.policies.learning.options.overlong import overlong_penalty
+
         rewards[-1] -= overlong_penalty(member.num_sampled_tokens, training)
     if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
         return rewards

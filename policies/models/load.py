@@ -32,7 +32,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.envs.system.whole_files import making
-from agentpeft.envs.tasks.hub import is_hub_reachable
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, Progress, place_frozen
@@ -336,6 +335,8 @@ def _find_folder(name: str) -> Path:
 
 def _fetch(name: str) -> Path:
     """Returns the folder of a hub model: what is in the cache where there is no network."""
+    from agentpeft.envs.tasks.hub import is_hub_reachable
+
     is_online = is_hub_reachable()
     try:
         return Path(

@@ -37,7 +37,6 @@ from agentpeft.policies.delivery.version import (
     PICKLED_WEIGHTS,
 )
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.learning.options.pissa import begin_at_principal_components
 from agentpeft.policies.messages import Bits, Floats
 from agentpeft.policies.models.lora_product import lora_product
 from agentpeft.policies.models.policy_base import (
@@ -546,6 +545,8 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
 
 def _begin_pissa(model: PeftModel) -> None:
     """Raises: SettingsError on layers that have no such start."""
+    from agentpeft.policies.learning.options.pissa import begin_at_principal_components
+
     for name, layer in model.named_modules():
         if not isinstance(layer, LoraLayer):
             continue

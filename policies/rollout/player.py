@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from agentpeft.envs import SettingsError
 from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.settings.config import Settings
 
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
@@ -51,6 +49,8 @@ def make_player(
     if make_engine is not None:
         return Player(chat, make_engine(settings, base, chat))
     if own.engine == "scripted":
+        from agentpeft.policies.engines.scripted import ScriptedEngine
+
         oracle: dict[str, Sequence[str]] = {}
         return Player(chat, ScriptedEngine(chat, oracle, own.max_context_tokens), oracle)
     from agentpeft.policies.engines.transformers.start import start_transformers

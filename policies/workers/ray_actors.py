@@ -57,15 +57,6 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Without it every actor shows progress bars of its own as it loads and saves models."""
 
 
-def resolve(refs: Sequence[Ref]) -> list[Any]:
-    """Returns the objects that references refer to; an actor's method calls it.
-
-    Inline they are the objects, and `ray.get` must not be called: it would start Ray.
-    """
-    is_remote = any(isinstance(ref, ray.ObjectRef) for ref in refs)
-    return list(ray.get(list(refs)) if is_remote else refs)
-
-
 class RayActors:
     """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 

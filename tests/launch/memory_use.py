@@ -19,7 +19,7 @@ from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.settings.config import Settings
 
 NUM_NEW = 8

@@ -25,14 +25,13 @@ from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Traj
 from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.models.lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat, open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments.environment_calls import Env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.play import StepResult, play_episode, reward_for
 from agentpeft.policies.rollout.player import EngineFactory
 from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
-from agentpeft.policies.rollout.tool_chat import open_chat
 from agentpeft.policies.settings.config import Settings
 
 _MAX_LOGPROB_CHANGE = 0.1
