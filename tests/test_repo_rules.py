@@ -20,8 +20,8 @@ MAY_IMPORT = {
     "launch": {"envs", "policies", "launch"},  # no room imports an app
     "apps": set(ROOMS),
 }
-DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 3, "peft": 1}
-"""In how many modules of a room a heavyweight may be imported."""
+DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 3, "peft": 4}
+"""In how many modules of a room a heavyweight may be imported; peft's are `models/lora/`."""
 MACHINE_PATHS = re.compile(r"/(?:work|root|Users)/|/home/\w|\b(?:extra-)?index-url\b|/simple/?\s")
 PYTORCH_CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 

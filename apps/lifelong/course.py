@@ -27,7 +27,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import combine_adapters
+from agentpeft.policies.models.lora.open_adapters import combine_adapters
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
 

@@ -50,9 +50,9 @@ def open_chat(settings: Settings) -> "ChatFormat":
     SettingsError.
     """
     from agentpeft.policies.models.load import find_base
-    from agentpeft.policies.rollout import tool_chat
+    from agentpeft.policies.rollout import chat
 
-    return tool_chat.open_chat(find_base(settings)[1], settings)
+    return chat.open_chat(find_base(settings)[1], settings)
 
 
 def _to_messages(played: _Conversation) -> list[Json]:

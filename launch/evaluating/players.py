@@ -169,7 +169,7 @@ def open_policy(settings: Settings, contestant: Contestant) -> PolicyBase:
     Raises: SettingsError, CheckpointError.
     """
     from agentpeft.policies.models.load import load_served_base
-    from agentpeft.policies.models.lora import open_adapter
+    from agentpeft.policies.models.lora.open_adapters import open_adapter
 
     name, num_gpus = contestant.target, settings.env_runners.num_gpus_per_env_runner
     base = load_served_base(settings.with_model(name=name, adapter=None), num_gpus)
@@ -181,7 +181,7 @@ def open_policy(settings: Settings, contestant: Contestant) -> PolicyBase:
 def _open_bank(settings: Settings, bank: AdapterBank) -> Player:
     """Returns a model of this process with all adapters of a bank, any of which a request names."""
     from agentpeft.policies.models.load import load_served_base
-    from agentpeft.policies.models.lora import open_adapters
+    from agentpeft.policies.models.lora.open_adapters import open_adapters
 
     folders = list(bank.adapters.values())
     whole = settings.with_model(name=str(folders[0]), adapter=None)

@@ -12,7 +12,7 @@ from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings
 
 

@@ -48,7 +48,7 @@ from agentpeft.policies.learning.token_records import UpdatedSample, choose_extr
 from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import choose_device
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
 
 if TYPE_CHECKING:  # a base that is not sharded does without

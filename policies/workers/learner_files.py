@@ -14,7 +14,7 @@ import torch
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 
 ADAPTER, STATE = "adapter", "learner.pt"
 """The folder of the adapter, and the file of the rest of the learner's state."""
@@ -30,7 +30,7 @@ def write_all(learner: Learner, places: Mapping[str, str]) -> dict[str, bytes]:
     return {**adapter, STATE: buffer.getvalue()}
 
 
-def write_adapter(policy: Policy, places: Mapping[str, str]) -> Mapping[str, bytes]:
+def write_adapter(policy: Policy, places: Mapping[str, str]) -> dict[str, bytes]:
     """Returns the adapter's files, or the whole model's if all weights are trained."""
     with TemporaryDirectory() as folder:
         try:
@@ -64,10 +64,10 @@ def restore(learner: Learner, files: Mapping[str, bytes], places: Mapping[str, s
     learner.load_state_dict(state)
 
 
-def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> Mapping[str, bytes]:
+def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
     """Returns the files as `rename_base` does; without names there is nothing to rename."""
     if not names:
-        return files
+        return dict(files)
     from agentpeft.policies.workers.brought_files import rename_base
 
     return rename_base(files, names)

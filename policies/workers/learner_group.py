@@ -14,7 +14,7 @@ from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import Policy, attach_lora
+from agentpeft.policies.models.lora.attach_lora import Policy, attach_lora
 from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings

@@ -30,7 +30,11 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.held_out import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import combine_adapters, merge_adapter, open_adapter
+from agentpeft.policies.models.lora.open_adapters import (
+    combine_adapters,
+    merge_adapter,
+    open_adapter,
+)
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
 

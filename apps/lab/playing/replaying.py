@@ -23,7 +23,7 @@ from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.transformers.start import start_transformers
 from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Trajectory
 from agentpeft.policies.models.load import find_base, load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat, open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner

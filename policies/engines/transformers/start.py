@@ -5,7 +5,7 @@ from functools import partial
 from agentpeft.policies.engines.fusing import merged_state, slot_state
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.models.load import choose_serving
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings

@@ -24,7 +24,7 @@ from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
 from agentpeft.policies.messages import EpisodeGroup, Floats
 from agentpeft.policies.models.load import choose_device, load_base
-from agentpeft.policies.models.lora import open_adapter
+from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
 from agentpeft.policies.settings.config import Settings
 

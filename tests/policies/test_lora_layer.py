@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentpeft.policies.models.lora_product import lora_product
+from agentpeft.policies.models.lora.lora_layer import lora_product
 
 SCALING = 1.5
 
