@@ -19,7 +19,7 @@ from agentpeft.policies.settings.config import (
     read_toml,
     with_overrides,
 )
-from agentpeft.policies.settings.mixture_sources import MIXTURE
+from agentpeft.policies.settings.environment_kwargs import MIXTURE
 
 FOLDER = Path(__file__).parent / "sequences"
 _STAGE_KEYS = {"name", "id", "kwargs"}

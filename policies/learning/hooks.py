@@ -8,9 +8,9 @@ What is not turned on is not imported.
 from collections.abc import Sequence
 from typing import Any
 
+from agentpeft.policies.learning.objective import Totals
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
-from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings

@@ -33,7 +33,7 @@ from agentpeft.policies.learning.critic import (
     compute_critic_metrics,
 )
 from agentpeft.policies.learning.hooks import open_hooks
-from agentpeft.policies.learning.objective import Objective
+from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (
@@ -45,7 +45,6 @@ from agentpeft.policies.learning.samples import (
 )
 from agentpeft.policies.learning.schedules import ScheduledAdamW
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
-from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import choose_device
 from agentpeft.policies.models.lora.attach_lora import Policy

@@ -53,7 +53,7 @@ def make_player(
 
         oracle: dict[str, Sequence[str]] = {}
         return Player(chat, ScriptedEngine(chat, oracle, own.max_context_tokens), oracle)
-    from agentpeft.policies.engines.transformers.start import start_transformers
+    from agentpeft.policies.engines.transformers.engine import start_transformers
 
     return Player(chat, start_transformers(settings, base, chat))
 

@@ -16,10 +16,13 @@ from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.curriculum import CurriculumSettings
-from agentpeft.policies.settings.mixture_sources import drawn_kwargs, mix_tables
+from agentpeft.policies.settings.environment_kwargs import (
+    drawn_kwargs,
+    mix_tables,
+    without_training_rewards,
+)
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
-from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 AlgorithmName = Literal[
     "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "distill", "sft"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from test_resources import make_groups
 
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.models.load import load_base

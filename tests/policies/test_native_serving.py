@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.models.lora.attach_lora import attach_lora

@@ -9,7 +9,7 @@ import torch
 from learner_parts import random_groups
 from small_model import SMALL
 
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.learning.options import teacher
 from agentpeft.policies.models.load import load_base, load_served_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter

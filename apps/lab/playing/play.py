@@ -33,7 +33,7 @@ from agentpeft.launch.run.run_folder import find_run, read_start, say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
 from agentpeft.policies.rollout.environments.environment_calls import opened
 from agentpeft.policies.settings.config import EnvironmentSettings, Settings
-from agentpeft.policies.settings.training_rewards import without_training_rewards
+from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
 _ENV_ID = re.compile(r".*[/:].*|.+-v\d+")
 main = CommandLine()

@@ -20,7 +20,7 @@ from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Trajectory
 from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora

@@ -19,13 +19,17 @@ from agentpeft.policies.learning.objective import (
     Objective,
     Outputs,
     PolicyOutputs,
+    Totals,
 )
-from agentpeft.policies.learning.passes.logits import compute_logits
-from agentpeft.policies.learning.passes.micro_batch_size import MicroBatchSize
-from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.micro_batches import (
+    Layout,
+    MicroBatch,
+    MicroBatchSize,
+    compute_logits,
+    make_micro_batches,
+)
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
 from agentpeft.policies.learning.samples import GroupMember, Scores
-from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast

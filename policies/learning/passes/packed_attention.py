@@ -29,10 +29,10 @@ from agentpeft.policies.learning.passes.segments import (
     as_read_by_kernels,
     computed_dtype,
 )
-from agentpeft.policies.learning.passes.shared_attention import AnswerBlock, attend_to_shared
 from agentpeft.policies.messages import Ids
 
-if TYPE_CHECKING:  # CPUs have no such kernels
+if TYPE_CHECKING:  # what is for long prompts, or GPUs
+    from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
     from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
 _NAME = "agentpeft_packed"
@@ -73,7 +73,7 @@ class Cut:
     """
 
     blocks: tuple[_Block, ...]
-    groups: tuple[tuple[AnswerBlock, ...], ...]
+    groups: "tuple[tuple[AnswerBlock, ...], ...]"
     sizes: list[int]
     places: Tensor
 
@@ -125,6 +125,8 @@ def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
                 None if is_causal else torch.from_numpy(mask).to(device),
             )
         )
+    if groups:
+        from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
     apart: list[tuple[AnswerBlock, ...]] = []
     sizes: list[int] = []
     for group in groups:
@@ -257,6 +259,8 @@ def _attend(
         )
         results.append(result.flatten(0, 1))
     if cut.groups:
+        from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
+
         parts = [torch.split(states, cut.sizes) for states in row]
         for number, group in enumerate(cut.groups):
             prompt, answers = 3 * number + 1, 3 * number + 2
