@@ -87,7 +87,7 @@ def test_every_block_is_of_a_known_language_and_tag():
         "",
         "drivers",
         "endpoint",
-        "nemo-gym",
+        "nemo",
         "trl",
         "torchrl",
         "trainers",

@@ -111,7 +111,7 @@ def test_the_documentation_s_gem_plays(tmp_path, trainers):
 
 
 def test_the_documentation_s_server_for_nemo_gym_is_python():
-    (text,) = texts_of(ROOT / PAGE, "python", "nemo-gym")  # which wants a later one than CI's
+    (text,) = texts_of(ROOT / PAGE, "python", "nemo")  # which wants a later one than CI's
     assert "SuiteServer" in ast.dump(ast.parse(text))
 
 
