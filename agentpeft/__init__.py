@@ -1,8 +1,8 @@
 """AgentPEFT: text environments for LLM agents, and LoRA training on them by RL.
 
-In a checkout, and in a working directory that Ray has uploaded, the rooms `envs`, `policies` and
-`launch` lie beside this folder; in a wheel they are in it. The links in this folder are for editors
-and type checkers, which read the tree without running this file.
+In a checkout, and in a working directory that Ray has uploaded, the folders `envs`, `policies`,
+`launch` and `apps` lie beside this one; in a wheel they are in it. The links in this folder are for
+editors and type checkers, which read the tree without running this file.
 
 Importing it is cheap, also for `gymnasium.make("agentpeft:AgentPEFT/DBBench-v0")`, which imports it
 and then wants the environments to be registered: `agentpeft.envs` is imported with gymnasium.

@@ -48,7 +48,7 @@ from agentpeft.policies.learning.passes.packed_attention import Packing
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
 

@@ -25,7 +25,10 @@ from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "launch"))  # some of what plays is what tests play by
+sys.path += [
+    str(ROOT / "tests"),
+    str(ROOT / "tests" / "apps"),
+]  # some of what plays is what tests play by
 GAME = "AgentPEFT/DBBench-v0"
 NUM_EPISODES = 300
 MAX_TOKENS = 20_000
@@ -77,7 +80,7 @@ def openai_tools(num: int) -> float:
     """Plays through a client of OpenAI's shape, without a network."""
     from openai.types.chat import ChatCompletionMessage
 
-    from agentpeft.policies.drivers.openai_loop import play_by_tools
+    from agentpeft.apps.drivers.openai_loop import play_by_tools
 
     def create(messages: list[dict[str, Any]], **_: Any) -> Any:
         num_said = sum(message["role"] == "assistant" for message in messages)
@@ -97,7 +100,7 @@ def openai_tools(num: int) -> float:
 
 def trl_tools(num: int) -> float:
     """Calls the methods of TRL's environment."""
-    from agentpeft.policies.drivers.trl_environment import TrlEnvironment
+    from agentpeft.apps.drivers.trl_environment import TrlEnvironment
 
     env, total = TrlEnvironment(GAME), 0.0
     for position in range(num):
@@ -133,13 +136,19 @@ def mcp_stdio(num: int) -> float:
     return asyncio.run(play())
 
 
+def read_recipe(word: str) -> Any:
+    """Returns the recipe of the drivers' page that has a word, as a module."""
+    from needed_blocks import import_recipe
+
+    with tempfile.TemporaryDirectory() as folder:
+        return import_recipe("docs/training/drivers.md", word, Path(folder))
+
+
 def skyrl_gym(num: int) -> float:
     """Plays as SkyRL-gym does, an environment for each episode."""
-    from agentpeft.policies.drivers.skyrl_env import SkyRLEnv
-
-    total = 0.0
+    make_env, total = read_recipe("import skyrl_gym").SkyRLEnv, 0.0
     for position in range(num):
-        env = SkyRLEnv({"game": GAME}, {"position": position})
+        env = make_env({"game": GAME}, {"position": position})
         prompt, _ = env.init([{"role": "user", "content": ""}])
         for action in TEXT.actions[prompt[-1]["content"]]:
             total += env.step(action)["reward"]
@@ -149,9 +158,7 @@ def skyrl_gym(num: int) -> float:
 
 def gem(num: int) -> float:
     """Plays through GEM's interface."""
-    from agentpeft.policies.drivers.gem_env import GemEnv
-
-    env, total = GemEnv(GAME), 0.0
+    env, total = read_recipe("import gem").GemEnv(GAME), 0.0
     for task in TEXT.tasks[:num]:
         env._env.reset(options={"task": task})  # GEM itself draws by seed
         prompt = env._env.unwrapped.episode.prompt
@@ -165,7 +172,7 @@ def langgraph(num: int) -> float:
     from langchain_core.messages import AIMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
 
-    from agentpeft.policies.drivers.langgraph_agent import make_graph
+    from agentpeft.apps.drivers.langgraph_agent import make_graph
 
     class Scripted(BaseChatModel):  # type: ignore[misc]
         _llm_type = "oracle"
@@ -194,7 +201,7 @@ def swift(num: int) -> float:
     """Plays as ms-swift's schedulers do, an environment for each episode."""
     import asyncio
 
-    from agentpeft.policies.drivers.swift_env import SwiftEnv
+    from agentpeft.apps.drivers.swift_env import SwiftEnv
 
     async def play() -> float:
         total = 0.0
@@ -214,7 +221,7 @@ def inspect_ai(num: int) -> float:
     import inspect_ai as library
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-    from agentpeft.policies.drivers.inspect_task import make_inspect_task
+    from agentpeft.apps.drivers.inspect_task import make_inspect_task
 
     def answer(messages: list[Any], *_: Any) -> ModelOutput:
         num_said = sum(message.role == "assistant" for message in messages)
@@ -258,8 +265,8 @@ def trl_rollout(num: int) -> float:
     import numpy as np
     from transformers import AutoTokenizer
 
-    from agentpeft.policies.drivers.trl_environment import make_rows
-    from agentpeft.policies.drivers.trl_rollout import TrlRollout
+    from agentpeft.apps.drivers.trl_environment import make_rows
+    from agentpeft.apps.drivers.trl_rollout import TrlRollout
     from agentpeft.policies.messages import Completion, StopReason
 
     class Scripted(TrlRollout):
@@ -284,7 +291,7 @@ def trl_rollout(num: int) -> float:
 
 def token_env(num: int) -> float:
     """Plays token by token, as RLlib does."""
-    from agentpeft.policies.drivers.token_env import TokenEnv
+    from agentpeft.apps.drivers.token_env import TokenEnv
 
     env = TokenEnv(
         {"game": GAME, "model": model_folder(), "max_tokens": 2000, "max_new_tokens": 1000}

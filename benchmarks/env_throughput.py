@@ -49,7 +49,7 @@ from sqlglot import tokenizer_core
 from agentpeft.envs import Task, Taskset, TextEnv
 
 _RESULTS = Path(__file__).parent / "results" / "env_throughput.jsonl"
-_ROOMS = ("envs", "policies", "launch")
+_ROOMS = ("envs", "policies", "launch", "apps")
 _BATCH_SIZE = 50
 _NUM_WARM_UP = 100
 

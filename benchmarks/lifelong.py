@@ -4,7 +4,7 @@
     python benchmarks/lifelong.py arith5 --orders 3 --seeds 6 --hours 5
     python benchmarks/lifelong.py db9 --seeds 3 --methods sequential,replay_5,bank,joint --no-kl
 
-Runs the courses of `launch/lifelong.py` in `outputs/lifelong/<sequence>`, where the same command
+Runs the courses of `agentpeft lifelong` in `outputs/lifelong/<sequence>`, where the same command
 goes on after it was stopped; with `--hours` no course begins after that time. Writes
 `benchmarks/results/lifelong-<sequence>.json` after each course, with all matrices of those that are
 done, and prints the table of methods as Markdown: means in points, with 95 % bootstrap
@@ -20,14 +20,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from agentpeft.apps.lifelong.course import CourseResult
+from agentpeft.apps.lifelong.lifelong_study import Study, run_study, summarize, write_results
+from agentpeft.apps.lifelong.methods import METHODS
+from agentpeft.apps.lifelong.page import write_page
+from agentpeft.apps.lifelong.task_sequence import read_sequence
 from agentpeft.envs import SettingsError
-from agentpeft.launch.reporting.lifelong_page import write_page
 from agentpeft.launch.run.standard_streams import reserved_stdout
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
-from agentpeft.launch.sequences.course import CourseResult
-from agentpeft.launch.sequences.lifelong_study import Study, run_study, summarize, write_results
-from agentpeft.launch.sequences.methods import METHODS
-from agentpeft.launch.sequences.task_sequence import read_sequence
 
 ROOT = Path(__file__).parents[1]
 SCORES = ("acc", "aia", "bwt", "fwt", "forgetting", "intransigence", "min_acc")

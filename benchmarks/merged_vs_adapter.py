@@ -20,7 +20,7 @@ import torch
 
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings

@@ -30,7 +30,7 @@ from agentpeft.policies.engines.vllm.settings import read_vllm_settings
 from agentpeft.policies.engines.vllm.start import VARIABLES
 from agentpeft.policies.messages import AdapterVersion, Ids
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings

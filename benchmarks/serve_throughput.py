@@ -213,7 +213,7 @@ def measure(env_id: str, num_episodes: int, num_sessions: int) -> dict[str, Any]
     here_s, failed_here = play_here(env_id, plan, MAX_THREADS)
     cpu_s.append(read_cpu_s(os.getpid()))
     bare_s = measure_bare(env_id, plan, num_sessions)
-    words = (str(ROOT / "launch/serve.py"), env_id, "--port", "0")
+    words = ("-m", "agentpeft.launch.cli", "serve", env_id, "--port", "0")
     with serving(*words, "--max-sessions", str(num_sessions)) as (url, pid):
         asyncio.run(play_there(url, plan[:num_sessions], num_sessions))
         wait_until_left(url)

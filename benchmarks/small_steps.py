@@ -24,7 +24,7 @@ from agentpeft.policies.delivery.version import LORA_A, LORA_B
 from agentpeft.policies.engines.fusing import ServedEffect, merged_weight, target_names
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Trajectory
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import (
     EnvRunnerSettings,

@@ -7,23 +7,27 @@ Where gymnasium is not installed, as on a machine that only learns, there are no
 all the names that need none: errors, outcomes, rewards, tasks.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from agentpeft.envs.core.errors import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.rewards import REWARD_PRESETS, Episode, RewardConfig, TurnRecord
-from agentpeft.envs.tasks.streams import Stage, TaskStream
-from agentpeft.envs.tasks.task_rows import from_rows, to_rows
 from agentpeft.envs.tasks.taskset import Task, Taskset, TaskSource
 
 _HAS_GYMNASIUM = find_spec("gymnasium") is not None
 if _HAS_GYMNASIUM:
     import gymnasium
 
-    from agentpeft.envs.core.checking import check_text_env
     from agentpeft.envs.core.spaces import Unicode
     from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, TextEnv, Turn
+
+if TYPE_CHECKING:
+    from agentpeft.envs.core.checking import check_text_env
     from agentpeft.envs.core.vector import TextVectorEnv
+    from agentpeft.envs.tasks.streams import Stage, TaskStream
+    from agentpeft.envs.tasks.task_rows import from_rows, to_rows
 
 __all__ = [
     "ENV_IDS",
@@ -52,6 +56,16 @@ __all__ = [
     "to_rows",
 ]
 
+_LATE = {
+    "Stage": "tasks.streams",
+    "TaskStream": "tasks.streams",
+    "TextVectorEnv": "core.vector",
+    "check_text_env": "core.checking",
+    "from_rows": "tasks.task_rows",
+    "to_rows": "tasks.task_rows",
+}
+"""Modules of names that playing an episode does without: they are imported at the first use."""
+
 _ENTRY_POINTS = {
     "AgentPEFT/Arithmetic-v0": ("arithmetic.env:ArithmeticEnv", "core.vector:make_arithmetic"),
     "AgentPEFT/GSM8K-v0": ("gsm8k.env:GSM8KEnv", "core.vector:make_gsm8k"),
@@ -72,3 +86,10 @@ if _HAS_GYMNASIUM:
             entry_point=f"agentpeft.envs.{_entry_point}",
             vector_entry_point=f"agentpeft.envs.{_make_vec}",
         )
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a name of `_LATE`."""
+    if name not in _LATE or (_LATE[name].startswith("core.") and not _HAS_GYMNASIUM):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

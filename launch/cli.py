@@ -1,4 +1,4 @@
-"""The one command `agentpeft`: every script of `launch/` by its name.
+"""The one command `agentpeft`: every command of `launch/` and `apps/` by its name.
 
 ```sh
 agentpeft train quickstart
@@ -22,39 +22,60 @@ from typer.main import get_command
 from agentpeft.launch.run.command_line import CommandLine
 
 COMMANDS = {
-    "train": "Trains a policy: LoRA weights by reinforcement learning.",
-    "evaluate": "Plays held-out tasks: models, adapters, endpoints, baselines.",
-    "merge": "Makes one model of an adapter and its base, and checks it.",
-    "lifelong": "Learns a sequence of stages by several methods; what each forgets.",
-    "why": "Explains how a run went, and which setting to turn.",
-    "watch": "Shows a run in the terminal, as it goes or again.",
-    "diff": "Compares two runs: settings, curves, and where they part.",
-    "replay": "Plays a recorded episode again, or another way from a turn on.",
-    "play": "Plays an environment by hand, beside the oracle and a policy.",
-    "report": "Writes a run, or several, as one HTML page.",
-    "export": "Writes a run's episodes as a data set in TRL's formats.",
-    "doctor": "Says what works on this machine, and what to do about the rest.",
-    "engines": "Serves engines that several runs share: one base, all adapters.",
-    "serve": "Serves environments to others over HTTP and WebSocket (OpenEnv).",
-    "mcp": "Plays an environment's tasks for agents that call tools over MCP.",
-    "training-tool": "Serves training as a tool to agents, over MCP on standard input.",
-    "prepare-data": "Generates, downloads, converts and validates task files.",
+    "train": ("launch.train", "Trains a policy: LoRA weights by reinforcement learning."),
+    "evaluate": (
+        "launch.evaluate",
+        "Plays held-out tasks: models, adapters, endpoints, baselines.",
+    ),
+    "merge": ("launch.merge", "Makes one model of an adapter and its base, and checks it."),
+    "lifelong": (
+        "apps.lifelong.lifelong",
+        "Learns a sequence of stages by several methods; what each forgets.",
+    ),
+    "why": ("apps.lab.why", "Explains how a run went, and which setting to turn."),
+    "watch": ("apps.lab.watch", "Shows a run in the terminal, as it goes or again."),
+    "diff": ("apps.lab.diff", "Compares two runs: settings, curves, and where they part."),
+    "replay": (
+        "apps.lab.playing.replay",
+        "Plays a recorded episode again, or another way from a turn on.",
+    ),
+    "play": (
+        "apps.lab.playing.play",
+        "Plays an environment by hand, beside the oracle and a policy.",
+    ),
+    "report": ("launch.report", "Writes a run, or several, as one HTML page."),
+    "export": ("apps.lab.export", "Writes a run's episodes as a data set in TRL's formats."),
+    "doctor": ("launch.doctor", "Says what works on this machine, and what to do about the rest."),
+    "engines": (
+        "apps.shared_engines.engines",
+        "Serves engines that several runs share: one base, all adapters.",
+    ),
+    "serve": (
+        "apps.serve.serve",
+        "Serves environments to others over HTTP and WebSocket (OpenEnv).",
+    ),
+    "mcp": (
+        "apps.serve.mcp_server",
+        "Plays an environment's tasks for agents that call tools over MCP.",
+    ),
+    "training-tool": (
+        "apps.training_tool.tool_server",
+        "Serves training as a tool to agents, over MCP on standard input.",
+    ),
+    "prepare-data": (
+        "launch.prepare_data",
+        "Generates, downloads, converts and validates task files.",
+    ),
 }
-"""By name: a module of `launch/`, or that of `_MODULES`, has `main`, its `CommandLine`."""
-_MODULES = {
-    "watch": "reporting.watch",
-    "diff": "reporting.diff",
-    "replay": "playing.replay",
-    "play": "playing.play",
-    "engines": "serving.shared_engines",
-    "mcp": "serving.mcp_server",
-    "training-tool": "agent_tool.tool_server",
-}
+"""By name: the module in `agentpeft` whose `main` is its `CommandLine`, and its line in the help.
+
+Here alone a room names an app: the module is imported when the command is run.
+"""
 
 
-def module_of(name: str) -> str:
+def get_module(name: str) -> str:
     """Returns the module of a command."""
-    return f"agentpeft.launch.{_MODULES.get(name, name.replace('-', '_'))}"
+    return f"agentpeft.{COMMANDS[name][0]}"
 
 
 class _Commands(TyperGroup):
@@ -64,7 +85,7 @@ class _Commands(TyperGroup):
         """Returns a command's name, the command, and the words that are left for it."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            module = import_module(module_of(name))
+            module = import_module(get_module(name))
             command = get_command(module.main)
         return name, command, rest
 
@@ -77,7 +98,7 @@ def _list_only() -> None:
     """Stands for a command until `_Commands` has imported it."""
 
 
-for _name, _about in COMMANDS.items():
+for _name, (_, _about) in COMMANDS.items():
     main.command(_name, help=_about)(_list_only)
 
 

@@ -50,7 +50,7 @@ def merge(
     from transformers.utils.logging import disable_progress_bar
 
     from agentpeft.launch.evaluating import merging
-    from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
+    from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     if is_bank(adapter):

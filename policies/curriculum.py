@@ -12,18 +12,20 @@ that the learner has learnt from, which follows from when they were finished.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentpeft.envs import Outcome, SettingsError
-from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
+
+if TYPE_CHECKING:
+    from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 _CHOICE_STREAM = 3
 """Seeds the choice among candidates: other numbers than those of tasks and samples (0 to 2)."""
@@ -239,16 +241,18 @@ class Curriculum:
     def _stage(self) -> int:
         return self._difficulty.level if self._difficulty else 0
 
-    def _make_difficulty(self) -> AdaptiveDifficulty | None:
+    def _make_difficulty(self) -> "AdaptiveDifficulty | None":
         own, environment = self._own, self._settings.environment
+        if not (own.stages or environment.is_adaptive):
+            return None
+        from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
+
         if own.stages:
             last = len(own.stages) - 1
             return AdaptiveDifficulty((0, last), own.window, own.promote_at, own.demote_at)
-        if environment.is_adaptive:
-            rule = environment.kwargs["adaptive"]  # the environment has checked it
-            own_numbers = {} if rule is True else rule
-            return AdaptiveDifficulty((0, len(self._pools) - 1), **own_numbers)
-        return None
+        rule = environment.kwargs["adaptive"]  # the environment has checked it
+        own_numbers = {} if rule is True else rule
+        return AdaptiveDifficulty((0, len(self._pools) - 1), **own_numbers)
 
     def _request(self, position: int, stage: int) -> GroupRequest:
         return GroupRequest(position, self._settings.training.group_size, "train", stage)

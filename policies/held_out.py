@@ -15,7 +15,7 @@ import numpy as np
 from agentpeft.envs import EpisodeOptions
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.mixture_sources import drawn_kwargs
+from agentpeft.policies.settings.environment_kwargs import drawn_kwargs
 
 logger = logging.getLogger(__name__)
 SEEN_FILE = "seen_tasks.bin"

@@ -5,9 +5,10 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from agentpeft.envs.os_interaction.sandboxes.cgroups import Cgroups
 
 if TYPE_CHECKING:
     from newcomer import Newcomer
+    from terminal import Terminal
 
 LONGEST = (
     "test_changing_machines",
@@ -192,6 +194,38 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> "Newcomer":
     made.unpack()
     made.run_quickstart()
     return made
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; `merged` two folders above is its model."""
+    from finished_run import make_finished_run  # here: it needs packages that the envs alone lack
+
+    return make_finished_run(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def ray_parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the folders of runs' own Rays lie; its path leaves room for those of sockets."""
+    with TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder).resolve()
+
+
+@pytest.fixture
+def open_terminal() -> Iterator[Callable[..., "Terminal"]]:
+    """Starts commands, each on a terminal of its own, and ends them."""
+    from terminal import Terminal
+
+    opened: list[Terminal] = []
+
+    def start(*words: object, **size: int) -> "Terminal":
+        opened.append(Terminal(*map(str, words), **size))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
 
 
 @pytest.fixture(scope="session")

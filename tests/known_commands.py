@@ -10,7 +10,7 @@ from docs_blocks import ROOT, split_commands
 from ray.scripts.scripts import cli as ray_cli
 from typer.main import get_command
 
-from agentpeft.launch.cli import COMMANDS, module_of
+from agentpeft.launch.cli import COMMANDS, get_module
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
@@ -18,7 +18,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
 TARGETS = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
 FOREIGN = {"cd", "docker", "export", "git", "kubectl", "nvidia-smi", "vllm", "."}
 """Of these only the files that they name are looked at here."""
-_IN_TREE = re.compile(r"^(?:benchmarks|docs|examples|launch|\.ci)/[\w./-]+$")
+_IN_TREE = re.compile(r"^(?:benchmarks|docs|examples|launch|apps|\.ci)/[\w./-]+$")
 
 
 def problem_of(words: list[str]) -> str:
@@ -50,7 +50,7 @@ def _python(words: list[str]) -> str:
 def _own(name: str, words: list[str]) -> str:
     if name not in COMMANDS:
         return f"agentpeft has no command {name}"
-    module = import_module(module_of(name))
+    module = import_module(get_module(name))
     return _unknown(words, _options(get_command(module.main)))
 
 

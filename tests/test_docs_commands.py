@@ -87,6 +87,7 @@ def test_every_block_is_of_a_known_language_and_tag():
         "",
         "drivers",
         "endpoint",
+        "nemo",
         "trl",
         "torchrl",
         "trainers",

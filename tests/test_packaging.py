@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-ROOMS = ("envs", "policies", "launch")
+ROOMS = ("envs", "policies", "launch", "apps")
 
 PLAY = """
 import sys, gymnasium
@@ -24,7 +24,7 @@ env.reset(seed=0)
 for action in env.unwrapped.oracle_actions(env.unwrapped.task):
     info = env.step(action)[4]
 assert info["is_success"], info
-import agentpeft.envs, agentpeft.launch
+import agentpeft.envs, agentpeft.launch, agentpeft.apps
 extras = {"torch", "ray", "mysql", "docker", "pytest", "pyarrow"}
 assert not extras & set(sys.modules), extras & set(sys.modules)
 print(agentpeft.envs.__file__)

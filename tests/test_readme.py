@@ -45,6 +45,6 @@ def test_the_documentation_runs_and_prints_what_it_says(page, tmp_path):
 def test_links_and_named_files_exist(page):
     text = page.read_text("utf-8")
     names = re.findall(r"\]\((?!http)([^)#]+)\)", text)
-    names += re.findall(r"`((?:docs|benchmarks|examples|tests|launch|\.ci)/[\w./-]+)`", text)
+    names += re.findall(r"`((?:docs|benchmarks|examples|tests|launch|apps|\.ci)/[\w./-]+)`", text)
     missing = [n for n in names if not ((ROOT / n).exists() or (page.parent / n).exists())]
     assert not missing

@@ -6,15 +6,22 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("envs", "policies", "launch")
-MAY_IMPORT = {"envs": {"envs"}, "policies": {"envs", "policies"}, "launch": set(ROOMS)}
-DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 3, "peft": 1}
-"""In how many modules of a room a heavyweight may be imported."""
+ROOMS = ("envs", "policies", "launch", "apps")
+"""The three rooms, and the apps that are built on them."""
+MAY_IMPORT = {
+    "envs": {"envs"},
+    "policies": {"envs", "policies"},
+    "launch": {"envs", "policies", "launch"},  # no room imports an app
+    "apps": set(ROOMS),
+}
+DOORS = {"mysql": 1, "docker": 1, "subprocess": 1, "vllm": 1, "ray": 3, "peft": 4}
+"""In how many modules of a room a heavyweight may be imported; peft's are `models/lora/`."""
 MACHINE_PATHS = re.compile(r"/(?:work|root|Users)/|/home/\w|\b(?:extra-)?index-url\b|/simple/?\s")
 PYTORCH_CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 
@@ -77,6 +84,19 @@ def test_a_room_imports_only_what_it_may(path):
             assert name.split(".")[0] not in {"torch", "ray", "transformers", "peft", "vllm"}
 
 
+def test_apps_import_public_names_alone_and_one_another_without_circles():
+    others: dict[str, set[str]] = {}
+    for path in ROOM_FILES:
+        room, app = path.relative_to(ROOT).parts[:2]
+        for name in imports(path) if room == "apps" else ():
+            words = name.split(".")
+            if words[0] == "agentpeft" and words[1:3] != ["apps", app]:
+                assert not any(word.startswith("_") for word in words), f"{path} imports {name}"
+                if words[1] == "apps":
+                    others.setdefault(app, set()).add(words[2])
+    TopologicalSorter(others).prepare()  # raises CycleError
+
+
 def test_the_mysql_dialect_is_a_closed_box():
     folder = "envs/db_bench/backends/sqlite/mysql"
     dotted = "agentpeft." + folder.replace("/", ".")
@@ -104,7 +124,7 @@ def test_a_heavyweight_has_one_door(room, package):
 
 @every_file
 def test_nothing_is_evaluated_or_duck_typed_and_only_scripts_print(path):
-    may_print = path.relative_to(ROOT).parts[0] in {"launch", "benchmarks"}
+    may_print = path.relative_to(ROOT).parts[0] in {"launch", "apps", "benchmarks"}
     banned = {"eval", "exec", "hasattr"} | (set() if may_print else {"print"})
     for node in ast.walk(TREES[path]):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -7,7 +7,9 @@ gets its own reward and can only raise the levels that follow, so no policy gain
 purpose.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
 from agentpeft.envs.core.rewards import Episode, RewardConfig
@@ -37,3 +39,8 @@ class LevelReward:
 def is_of_level(task: Task, level: int) -> bool:
     """Returns whether a task is of a level: its longer operand has as many digits."""
     return isinstance(task, ArithmeticTask) and task.num_digits == level
+
+
+def make_difficulty(digits: tuple[int, int], numbers: Mapping[str, Any]) -> AdaptiveDifficulty:
+    """Returns a difficulty between two numbers of digits. Raises: SettingsError."""
+    return AdaptiveDifficulty(digits, **numbers)

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from zlib import crc32
 
-from agentpeft.envs.arithmetic.difficulty import LevelReward, is_of_level
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
 from agentpeft.envs.arithmetic.tools import TOOLS
@@ -19,9 +18,11 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.taskset import TaskSource
+
+if TYPE_CHECKING:  # most environments have one level
+    from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -134,12 +135,14 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         if not isinstance(adaptive, bool | Mapping):
             raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
         if adaptive is not False:
+            from agentpeft.envs.arithmetic.difficulty import LevelReward, make_difficulty
+
             if low == high:
                 raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
             settings = adaptive if isinstance(adaptive, Mapping) else {}
             for name in settings:
                 check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
-            self._difficulty = AdaptiveDifficulty(digits, **settings)  # type: ignore[arg-type]
+            self._difficulty = make_difficulty(digits, settings)
             if self.reward_config.reward_fn is None:
                 step = self.reward_config.spread(self.config.max_turns)
                 level_reward = LevelReward(self.reward_config, self._difficulty, step)
@@ -194,14 +197,15 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         return Turn("Wrong.", Outcome.FAILURE)
 
     def _end(self, outcome: Outcome) -> None:
+        # A given task of another level does not count
         if (
             self._difficulty
-            and is_of_level(self.task, self._difficulty.level)
+            and self.task.num_digits == self._difficulty.level
             and self._difficulty.record(outcome is Outcome.SUCCESS)
         ):
             self._follow(self._difficulty)
 
-    def _follow(self, difficulty: AdaptiveDifficulty) -> None:
+    def _follow(self, difficulty: "AdaptiveDifficulty") -> None:
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
 
 

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import numpy as np
 
 from agentpeft.envs.core.errors import DataError, SettingsError, UnknownTaskError, did_you_mean
-from agentpeft.envs.tasks.records import Record, read_records
+
+if TYPE_CHECKING:  # tasks that are generated are in no file
+    from agentpeft.envs.tasks.records import Record
 
 SkillMode = Literal["single", "all"]
 """A task for one of the skills, or with all of them."""
@@ -61,8 +63,10 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
             raise SettingsError(f"taskset {name!r} repeats task id {counts.most_common(1)[0][0]!r}")
 
     @classmethod
-    def load(cls, path: str | Path, parse: Callable[[Record], TaskT]) -> "Taskset[TaskT]":
+    def load(cls, path: str | Path, parse: "Callable[[Record], TaskT]") -> "Taskset[TaskT]":
         """Returns the tasks of a JSON, JSONL or parquet file. Raises: DataError."""
+        from agentpeft.envs.tasks.records import read_records
+
         tasks = [parse(record) for record in read_records(path)]
         if not tasks:
             raise DataError(f"{path}: no tasks in this file")

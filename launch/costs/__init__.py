@@ -1,1 +1,1 @@
-"""What a run will cost in time, and what it has cost in energy."""
+"""What a run will cost in time and memory."""

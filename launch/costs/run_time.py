@@ -189,8 +189,8 @@ class _Trial:
 
     def time_warm_start(self) -> float:
         """Returns the seconds of a step of an adapter's warm start; the first warms up."""
+        from agentpeft.policies.rollout.chat import make_chat
         from agentpeft.policies.rollout.oracle import warm_start_batches
-        from agentpeft.policies.rollout.tool_chat import make_chat
 
         settings, learner = self._settings, self._learner.learner
         num_steps = min(settings.warm_start.num_steps, _NUM_WARM_START_STEPS)
@@ -202,8 +202,8 @@ class _Trial:
         self._runner.close()
 
     def _imitated(self, first: int, num_groups: int) -> list[EpisodeGroup]:
+        from agentpeft.policies.rollout.chat import make_chat
         from agentpeft.policies.rollout.oracle import imitated_groups
-        from agentpeft.policies.rollout.tool_chat import make_chat
 
         settings = self._settings
         chat = make_chat(self._learner.learner.policy.base, settings)

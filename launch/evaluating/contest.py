@@ -12,10 +12,10 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from agentpeft.envs import SettingsError
+from agentpeft.launch.evaluating.adapter_bank import is_bank, read_bank
 from agentpeft.launch.evaluating.evaluation_files import EvaluationFiles
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.evaluating.players import Contestant, Kind, Methods, ReadyPlayer, seated
-from agentpeft.launch.sequences.adapter_bank import is_bank, read_bank
 from agentpeft.policies.delivery.version import is_whole_model
 from agentpeft.policies.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord

@@ -23,7 +23,7 @@ from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG, is
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import merge_adapter, open_adapter
+from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
 from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_episode import find_tools
-from agentpeft.launch.sequences.adapter_bank import AdapterBank, read_bank
+from agentpeft.launch.evaluating.adapter_bank import AdapterBank, read_bank
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
 from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.scripted import ScriptedEngine
@@ -23,9 +23,9 @@ from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.rollout.chat import TextChat, make_chat
 from agentpeft.policies.rollout.player import Player
-from agentpeft.policies.rollout.tool_chat import make_chat, need_named_tools
+from agentpeft.policies.rollout.tool_chat import need_named_tools
 from agentpeft.policies.settings.config import Settings
 
 Kind: TypeAlias = Literal[
@@ -169,7 +169,7 @@ def open_policy(settings: Settings, contestant: Contestant) -> PolicyBase:
     Raises: SettingsError, CheckpointError.
     """
     from agentpeft.policies.models.load import load_served_base
-    from agentpeft.policies.models.lora import open_adapter
+    from agentpeft.policies.models.lora.open_adapters import open_adapter
 
     name, num_gpus = contestant.target, settings.env_runners.num_gpus_per_env_runner
     base = load_served_base(settings.with_model(name=name, adapter=None), num_gpus)
@@ -181,7 +181,7 @@ def open_policy(settings: Settings, contestant: Contestant) -> PolicyBase:
 def _open_bank(settings: Settings, bank: AdapterBank) -> Player:
     """Returns a model of this process with all adapters of a bank, any of which a request names."""
     from agentpeft.policies.models.load import load_served_base
-    from agentpeft.policies.models.lora import open_adapters
+    from agentpeft.policies.models.lora.open_adapters import open_adapters
 
     folders = list(bank.adapters.values())
     whole = settings.with_model(name=str(folders[0]), adapter=None)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agentpeft.launch.run.metric_writers import read_metrics
-from agentpeft.launch.run.pace import compute_cost, compute_energy
+from agentpeft.launch.run.pace import compute_cost
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.best_checkpoint import read_best
 from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
@@ -35,7 +35,6 @@ def summarize(
         "best": _describe_best(folder),
         "seconds": {part: round(value, 3) for part, value in seconds.items()},
         "per_success": compute_cost(lines),
-        **compute_energy(lines),
     }
 
 

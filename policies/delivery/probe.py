@@ -25,7 +25,7 @@ from agentpeft.policies.models.scoring import score_sequences
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:
-    from agentpeft.policies.models.lora import Policy
+    from agentpeft.policies.models.lora.attach_lora import Policy
 
 NUM_CONTINUED = 4
 """How many greedy tokens an engine adds to each sequence."""

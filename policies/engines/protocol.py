@@ -1,7 +1,7 @@
-"""What every engine can do."""
+"""What every engine can do, and what some can."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentpeft.policies.messages import (
     AdapterAck,
@@ -60,4 +60,31 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees memory and threads; idempotent."""
+        ...
+
+
+@runtime_checkable
+class InterruptibleEngine(Engine, Protocol):
+    """An engine that can end what is under way early."""
+
+    def interrupt(self) -> None:
+        """Has all requests under way answered soon, with the tokens that they have by then.
+
+        There may be none; their `stop_reason` is INTERRUPTED. Those that end by themselves
+        meanwhile are answered as ever. It does not wait for that.
+        """
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(Engine, Protocol):
+    """An engine that can leave its memory to others for a while."""
+
+    def sleep(self) -> None:
+        """Gives the memory back that it can do without until it is asked for something again.
+
+        Keys and values are forgotten; a GPU's weights are kept in the machine's memory meanwhile.
+        Then it wakes by itself, whatever it is asked. Raises: EngineError where requests are under
+        way.
+        """
         ...

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.passes.micro_batches import MicroBatch
 from agentpeft.policies.learning.samples import Sample
-from agentpeft.policies.models.lora import LoraPolicy, Policy
+from agentpeft.policies.models.lora.attach_lora import LoraPolicy, Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.settings.config import CriticKind
 

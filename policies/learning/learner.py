@@ -17,7 +17,7 @@ update's end all must have the same weights to the bit.
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,10 +32,9 @@ from agentpeft.policies.learning.critic import (
     Pass,
     compute_critic_metrics,
 )
-from agentpeft.policies.learning.objective import Objective
-from agentpeft.policies.learning.options import control, orthogonality, replay, teacher
+from agentpeft.policies.learning.hooks import open_hooks
+from agentpeft.policies.learning.objective import Objective, Totals
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
-from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (
     GroupMember,
@@ -46,11 +45,13 @@ from agentpeft.policies.learning.samples import (
 )
 from agentpeft.policies.learning.schedules import ScheduledAdamW
 from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
-from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
 from agentpeft.policies.models.load import choose_device
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
+
+if TYPE_CHECKING:  # a base that is not sharded does without
+    from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
 
@@ -67,7 +68,7 @@ class Learner:
         settings: Settings,
         policy: Policy,
         peers: Peers = _ALONE,
-        sharded_base: ShardedBase | None = None,
+        sharded_base: "ShardedBase | None" = None,
     ) -> None:
         """Trains the policy's trainable parameters in place, in step with the peers.
 
@@ -76,6 +77,8 @@ class Learner:
         """
         self.settings, self.policy, self.peers = settings, policy, peers
         if sharded_base is None and settings.learners.shard_base:
+            from agentpeft.policies.learning.passes.sharded_base import ShardedBase
+
             device = choose_device(settings.learners.num_gpus_per_learner)
             sharded_base = ShardedBase(policy, peers, device)
         self._sharded_base = sharded_base
@@ -89,9 +92,7 @@ class Learner:
         self._parameters = self._runner.parameters
         training = settings.training
         self._optimizer = ScheduledAdamW(training, policy, self._critic.parameters())
-        self._teacher = teacher.open_teacher(settings, policy.base, peers)
-        self._orthogonality = orthogonality.Orthogonality(policy, settings.lora)
-        self._replay = replay.Replay(training.num_replay_tasks)
+        self._hooks = open_hooks(settings, policy, peers)
         self._num_updates = self._num_oom_retries = 0
         self._num_without_step = 0  # updates
         self._num_nonfinite = 0  # steps in a row
@@ -118,9 +119,12 @@ class Learner:
         totals = Totals()
         lr = self._optimizer.set_lr(self._num_updates)
         self._set_mode()
-        kept = [group for group in self._replay.mix_in(groups) if not self._is_dropped(group)]
-        if self.settings.training.shuffle_rewards:
-            kept = control.shuffle_rewards(kept, (self.settings.seed, self.version))
+        kept = list(groups)
+        for hook in self._hooks:
+            kept = hook.mix_in(kept)
+        kept = [group for group in kept if not self._is_dropped(group)]
+        for hook in self._hooks:
+            kept = hook.change_rewards(kept, self.version)
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
         samples = self._make_samples(kept, baseline) if kept else []
@@ -134,12 +138,11 @@ class Learner:
             self._num_without_step += 1
         self._num_updates += 1
         self.version += 1
-        fresh = [s for s in samples if not self._replay.is_replayed(s.member.trajectory)]
+        fresh = [s for s in samples if not self._is_added(s)]
         self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
-        self._replay.remember(groups)
         self.peers.check_equal(self._parameters)
         num_retries = self._runner.size.end_update()
-        num_retries += self._teacher.end_update() if self._teacher else 0
+        num_retries += sum(hook.end_update(groups) for hook in self._hooks)
         by_learner = self.peers.gather(num_retries)
         # Over a sharded base all learners try again where one does
         self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
@@ -149,8 +152,11 @@ class Learner:
             **_compute_episode_metrics(groups),
             **(_compute_lag(groups, self.version - 1) if self.settings.max_adapter_lag else {}),
             **compute_critic_metrics(samples),
-            **self._replay.metrics(),
-            **teacher.compute_teacher_metrics(samples),
+            **{
+                name: value
+                for hook in self._hooks
+                for name, value in hook.compute_metrics(samples).items()
+            },
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
             "train/lr": lr,
             "train/baseline": self.baseline,
@@ -219,7 +225,7 @@ class Learner:
             "version": self.version,
             "baseline": self.baseline,
             "counts": (self._num_updates, self._num_without_step, self._num_nonfinite),
-            "replay": self._replay.state_dict(),
+            **{hook.state_name: hook.state_dict() for hook in self._hooks if hook.state_name},
             "oom": (self._num_oom_retries, *self._runner.size.state()),
         }
 
@@ -229,9 +235,14 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_without_step, self._num_nonfinite = state["counts"]
-        self._replay.load_state_dict(state.get("replay", ()))
+        for hook in self._hooks:
+            if hook.state_name in state:
+                hook.load_state_dict(state[hook.state_name])
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
+
+    def _is_added(self, sample: Sample) -> bool:
+        return any(hook.is_added(sample.member.trajectory) for hook in self._hooks)
 
     def _is_dropped(self, group: EpisodeGroup) -> bool:
         returns = [t.episode_return for t in group.trajectories]
@@ -248,8 +259,8 @@ class Learner:
                 reference = self._score(members, [POLICY_PASS])
         old = self._score_before(members, lambda: make(nothing, reference))
         samples = make(old, reference)
-        if self._teacher is not None:
-            samples = teacher.teach(samples, self._teacher, self.peers, training.teacher_coeff)
+        for hook in self._hooks:
+            samples = hook.teach(samples, self.peers)
         return samples
 
     def _score_before(
@@ -263,7 +274,7 @@ class Learner:
         """
         training = self.settings.training
         kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        for_advantages = kl_in_rewards or self._teacher is not None
+        for_advantages = kl_in_rewards or any(hook.needs_logprobs for hook in self._hooks)
         for_ratio = self._spec.num_epochs * training.num_minibatches > 1
         passes = [p for p in self._critic.passes if p.has_values or for_advantages or for_ratio]
         if not passes or for_advantages or any(each.has_values for each in passes):
@@ -296,9 +307,9 @@ class Learner:
         share = [weighted[number] for number in numbers]
         share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
-        whole = self._orthogonality.penalize()
-        for each in self.peers.gather(share_totals):
-            whole.add(each)
+        whole = Totals()
+        for part in [*(hook.penalize() for hook in self._hooks), *self.peers.gather(share_totals)]:
+            whole.add(part)
         limit = self.settings.training.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
         if not (np.isfinite(whole.loss) and np.isfinite(norm)):

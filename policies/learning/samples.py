@@ -7,6 +7,7 @@ of a trajectory's sampled tokens; all arrays of a sample have one number for eac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,14 +15,11 @@ import torch
 from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.losses import compute_kl
-from agentpeft.policies.learning.options.overlong import overlong_penalty
-from agentpeft.policies.learning.turn_advantages import (
-    CriticTargets,
-    advantages_by_turn,
-    turn_of_tokens,
-)
 from agentpeft.policies.messages import EpisodeGroup, Floats, Trajectory
 from agentpeft.policies.settings.config import TrainingSettings
+
+if TYPE_CHECKING:  # turns have advantages of their own where there is a critic
+    from agentpeft.policies.learning.turn_advantages import CriticTargets
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Sample:
     advantages: Floats
     old: Scores
     reference: Scores
-    critic: CriticTargets | None
+    critic: "CriticTargets | None"
     teacher: Scores = Scores()
 
 
@@ -101,6 +99,8 @@ def make_samples(
     values = [scores.values for scores in old if scores.values is not None]
     critic: Sequence[CriticTargets | None] = [None] * len(members)
     if values:
+        from agentpeft.policies.learning.turn_advantages import advantages_by_turn
+
         trajectories = [member.trajectory for member in members]
         advantages, critic = advantages_by_turn(trajectories, rewards, values, spec, training)
     else:
@@ -115,12 +115,16 @@ def _turn_rewards(
     """Returns the rewards (turns,), less the overlong penalty and what KL `kl_placement` asks."""
     trajectory = member.trajectory
     rewards = np.array(trajectory.turn_rewards, np.float32)
-    if len(rewards):
+    if len(rewards) and training.overlong_tokens is not None:
+        from agentpeft.policies.learning.options.overlong import overlong_penalty
+
         rewards[-1] -= overlong_penalty(member.num_sampled_tokens, training)
     if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
         return rewards
     logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)
     kl = compute_kl(*logprobs, training.kl_estimator).numpy()
+    from agentpeft.policies.learning.turn_advantages import turn_of_tokens
+
     turn_kl = np.bincount(turn_of_tokens(trajectory), kl, minlength=len(rewards))
     return rewards - training.kl_coeff * turn_kl.astype(np.float32)
 

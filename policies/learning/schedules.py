@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import SUCCESS_WINDOW, TrainingSettings, WarmStartSettings
 
 _PRETRAIN_WARMUP = 0.05

@@ -15,8 +15,6 @@ from agentpeft.policies.rollout.oracle import WarmStartBatches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import can_own_children, owned_children
 
-_MANY_STEPS = 100
-"""For fewer, a process takes longer to start than it saves."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Batch = list[EpisodeGroup]
 Make = Callable[[int, int], Batch]
@@ -29,8 +27,7 @@ def open_batches(settings: Settings, chat: ChatFormat) -> Iterator[Make]:
     Another process makes it, where the environment is the suite's: what a user has registered here
     is unknown there. Raises: as `imitated_groups`; EnvFault where that process was ended.
     """
-    is_worth_it = settings.warm_start.num_steps >= _MANY_STEPS and can_own_children()
-    if not is_worth_it or find_own_module(settings.environment.id) is None:
+    if not can_own_children() or find_own_module(settings.environment.id) is None:
         with closing(WarmStartBatches(settings, chat)) as batches:
             yield batches.make
         return

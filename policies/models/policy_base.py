@@ -7,6 +7,7 @@ beside it), `place_frozen` gives them one copy of its weights.
 import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
@@ -92,3 +93,17 @@ def compute_fingerprint(model: torch.nn.Module) -> str:
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         digest.update(weight.float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def place(network: PreTrainedModel, device: torch.device, shared_from: Path | None) -> None:
+    """Moves a model to its device; one from a folder that others share takes their weights."""
+    if shared_from is None:
+        network.to(device)  # type: ignore[arg-type]
+    else:
+        place_frozen(network, read_file_states(shared_from), device)
+
+
+def read_file_states(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Returns a model's files, and when each was written."""
+    files = [folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    return tuple((str(path.resolve()), path.stat().st_mtime_ns) for path in sorted(files))

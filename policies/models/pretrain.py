@@ -8,9 +8,9 @@ Episodes and their trajectories are those that the learner imitates, but the bat
 measured with them, would change. Nor is the optimizer the learner's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any
 
@@ -24,13 +24,15 @@ from transformers import PreTrainedModel
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
-from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.muon import Float32Muon
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
+from agentpeft.policies.rollout.oracle import WarmStartBatches
 from agentpeft.policies.settings.config import Settings
 
 _MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
+_MANY_STEPS = 100
+"""For fewer, a process that makes batches takes longer to start than it saves."""
 IGNORED = -100  # cross entropy's own word for positions without a target
 
 
@@ -47,7 +49,7 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
     schedule = PretrainSchedule(warm_start)
     chat = make_chat(base, settings)
     model.train()
-    with _one_core_each() as pool, open_batches(settings, chat) as make_batch:
+    with _one_core_each() as pool, _open_batches(settings, chat) as make_batch:
         optimizers = _make_optimizers(model, warm_start.lr, pool)
         while not schedule.is_done:
             groups = make_batch(schedule.num_done, schedule.stage)
@@ -63,6 +65,21 @@ def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = N
                 progress(schedule.num_done, loss, success)
     model.zero_grad()
     model.train(False)
+
+
+@contextmanager
+def _open_batches(
+    settings: Settings, chat: ChatFormat
+) -> Iterator[Callable[[int, int], list[EpisodeGroup]]]:
+    """Gives `WarmStartBatches.make`; many batches are made ahead by another process."""
+    if settings.warm_start.num_steps >= _MANY_STEPS:
+        from agentpeft.policies.models.batch_maker import open_batches
+
+        with open_batches(settings, chat) as make:
+            yield make
+    else:
+        with closing(WarmStartBatches(settings, chat)) as batches:
+            yield batches.make
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from tokenizers import (
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.models.induction import start_induction_heads
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import TinySettings
 
@@ -157,5 +156,7 @@ def build_tiny(tiny: TinySettings, corpus: Iterable[str], seed: int = 0) -> Poli
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         if tiny.has_induction_heads:
+            from agentpeft.policies.models.induction import start_induction_heads
+
             start_induction_heads(model)
     return PolicyBase(model.train(False), tokenizer, "tiny")

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.policies.messages import Ids
+from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.thoughts import find_action, is_thinking
-from agentpeft.policies.settings.config import ModelSettings
+from agentpeft.policies.settings.config import ModelSettings, Settings
 
 PROMPT, ACTION, OBSERVATION = "Sentinelprompt", "Sentinelaction", "Sentinelobservation"
 Messages = list[dict[str, Any]]
@@ -401,3 +402,32 @@ class TextChat(ChatFormat):
 def to_message(role: str, content: str) -> dict[str, Any]:
     """Returns a message of a conversation, as templates take it."""
     return {"role": role, "content": content}
+
+
+def open_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    settings: Settings,
+    eos_token_ids: Iterable[int] = (),
+    model_limit: int | None = None,
+) -> ChatFormat:
+    """Returns how a tokenizer's model reads and writes in a run.
+
+    `model_limit`: the tokens that the model can read, None where it is not known. Raises:
+    SettingsError.
+    """
+    chat: ChatFormat
+    if settings.model.tool_calls:
+        from agentpeft.policies.rollout.tool_chat import open_tool_chat
+
+        chat = open_tool_chat(tokenizer, settings, eos_token_ids)
+    else:
+        chat = ChatFormat(tokenizer, settings.model, eos_token_ids)
+    if model_limit is not None:
+        chat.max_context_tokens = settings.env_runners.limit_context(model_limit)
+    return chat
+
+
+def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
+    """Returns how a model reads and writes, which stops where its own config says."""
+    model_limit = base.model.config.get_text_config().max_position_embeddings
+    return open_chat(base.tokenizer, settings, base.stop_token_ids, model_limit)

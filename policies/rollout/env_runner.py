@@ -22,7 +22,7 @@ from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
-from agentpeft.policies.engines.sleeping import SleepingEngine
+from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase

@@ -13,7 +13,6 @@ from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.chat_rows import chat_groups
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.environment_calls import (
     begin,
@@ -60,6 +59,8 @@ def imitated_groups(
     Raises: as `chat_groups` or `oracle_groups`.
     """
     if chats is not None:
+        from agentpeft.policies.rollout.chat_rows import chat_groups
+
         return chat_groups(chats, chat, seed, first)
     return oracle_groups(environment, chat, seed, first)
 

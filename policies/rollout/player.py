@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.settings.config import Settings
 
 EngineFactory = Callable[[Settings, PolicyBase, ChatFormat], Engine]
@@ -37,9 +37,7 @@ def make_player(
     own = settings.env_runners
     if base is None and make_engine is None and own.engine == "vllm":
         if own.shared_engines is not None:
-            from agentpeft.policies.engines.shared.group import start_shared
-
-            return Player(*start_shared(settings))
+            return Player(*_start_shared(settings, own.shared_engines))
         from agentpeft.policies.engines.vllm.start import start_vllm
 
         return Player(*start_vllm(settings))
@@ -51,8 +49,28 @@ def make_player(
     if make_engine is not None:
         return Player(chat, make_engine(settings, base, chat))
     if own.engine == "scripted":
+        from agentpeft.policies.engines.scripted import ScriptedEngine
+
         oracle: dict[str, Sequence[str]] = {}
         return Player(chat, ScriptedEngine(chat, oracle, own.max_context_tokens), oracle)
-    from agentpeft.policies.engines.transformers.start import start_transformers
+    from agentpeft.policies.engines.transformers.engine import start_transformers
 
     return Player(chat, start_transformers(settings, base, chat))
+
+
+def _start_shared(settings: Settings, shared_engines: str) -> tuple[ChatFormat, Engine]:
+    """Returns what the module of `env_runners.shared_engines` starts by the name after the colon.
+
+    Raises: SettingsError where there is no such module, or none that starts engines.
+    """
+    module_name, _, name = shared_engines.partition(":")
+    try:
+        start = vars(import_user_module(module_name)).get("start_shared")
+    except SettingsError as error:
+        raise SettingsError(f"env_runners.shared_engines {shared_engines!r}: {error}") from error
+    if start is None:
+        raise SettingsError(
+            f"env_runners.shared_engines {shared_engines!r}: {module_name} has no start_shared"
+        )
+    started: tuple[ChatFormat, Engine] = start(settings, name)
+    return started

@@ -15,7 +15,6 @@ from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tools.tool_episode import find_tools
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall, ToolTable, read_json
 from agentpeft.policies.messages import Ids
-from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import (
     ACTION,
     OBSERVATION,
@@ -345,28 +344,10 @@ def _to_turn(*calls: ToolCall) -> dict[str, Any]:
     return to_message("assistant", "") | {"tool_calls": made}
 
 
-def open_chat(
-    tokenizer: PreTrainedTokenizerBase,
-    settings: Settings,
-    eos_token_ids: Iterable[int] = (),
-    model_limit: int | None = None,
-) -> ChatFormat:
-    """Returns how a tokenizer's model reads and writes in a run.
-
-    `model_limit`: the tokens that the model can read, None where it is not known. Raises:
-    SettingsError.
-    """
-    chat = _open_chat(tokenizer, settings, eos_token_ids)
-    if model_limit is not None:
-        chat.max_context_tokens = settings.env_runners.limit_context(model_limit)
-    return chat
-
-
-def _open_chat(
+def open_tool_chat(
     tokenizer: PreTrainedTokenizerBase, settings: Settings, eos_token_ids: Iterable[int]
-) -> ChatFormat:
-    if not settings.model.tool_calls:
-        return ChatFormat(tokenizer, settings.model, eos_token_ids)
+) -> ToolChat:
+    """Returns how a tokenizer's model calls an environment's tools. Raises: SettingsError."""
     tools = find_tools(settings.environment.id)
     all_kwargs = [*settings.stage_kwargs, settings.held_out_kwargs, *settings.warm_start_kwargs]
     for kwargs in all_kwargs:
@@ -394,9 +375,3 @@ def _speaks_of_tools(value: object) -> bool:
     if isinstance(value, Mapping):
         return value.get("prompt") == "tools" or any(map(_speaks_of_tools, value.values()))
     return isinstance(value, list | tuple) and any(map(_speaks_of_tools, value))
-
-
-def make_chat(base: PolicyBase, settings: Settings) -> ChatFormat:
-    """Returns how a model reads and writes, which stops where its own config says."""
-    model_limit = base.model.config.get_text_config().max_position_embeddings
-    return open_chat(base.tokenizer, settings, base.stop_token_ids, model_limit)

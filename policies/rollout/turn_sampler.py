@@ -7,22 +7,58 @@ the older adapter are computed anew. An engine that cannot be interrupted is wai
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import numpy as np
 
-from agentpeft.policies.engines.interrupting import InterruptibleEngine
-from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
 from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 from agentpeft.policies.rollout.groups import Seat
 from agentpeft.policies.rollout.scheduling.lanes import BusyClock
-from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
+
+
+class TurnGate:
+    """Turns pass while it is open; closing it waits for those under way. Of one event loop."""
+
+    def __init__(self) -> None:
+        self._num_turns = 0
+        self._changed = asyncio.Condition()
+        self._is_open = True
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Holds a turn, once the gate is open."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_open)
+            self._num_turns += 1
+        try:
+            yield
+        finally:
+            self._num_turns -= 1
+            if not self._is_open:
+                async with self._changed:
+                    self._changed.notify_all()
+
+    async def close(self, hurry: Callable[[], None] | None = None) -> None:
+        """Lets no turn begin, and returns when none is under way; `hurry` is to end these soon."""
+        async with self._changed:
+            self._is_open = False
+            if hurry is not None:
+                hurry()
+            await self._changed.wait_for(lambda: self._num_turns == 0)
+
+    async def open(self) -> None:
+        """Lets turns begin."""
+        async with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
 
 
 class SlowEpisodeError(Exception):

@@ -16,10 +16,13 @@ from agentpeft.envs.core.errors import SettingsError, did_you_mean
 from agentpeft.envs.registration import find_spec
 from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
 from agentpeft.policies.settings.curriculum import CurriculumSettings
-from agentpeft.policies.settings.mixture_sources import drawn_kwargs, mix_tables
+from agentpeft.policies.settings.environment_kwargs import (
+    drawn_kwargs,
+    mix_tables,
+    without_training_rewards,
+)
 from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
 from agentpeft.policies.settings.toml_values import parse_value, to_toml_value
-from agentpeft.policies.settings.training_rewards import without_training_rewards
 
 AlgorithmName = Literal[
     "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "distill", "sft"
@@ -356,8 +359,9 @@ class EnvRunnerSettings(Section):
     oracle.
     """
     shared_engines: str | None = Field(default=None, min_length=1)
-    """Name of [engines that other runs use too](vllm.md#engines-that-runs-share): each runner plays
-    with one of them, in LoRA slots of its own. None: each has an engine of its own.
+    """[Engines that other runs use too](vllm.md#engines-that-runs-share), as `module:NAME`
+    (`agentpeft.apps.shared_engines:sweep`): each runner plays with one of them, in LoRA slots of
+    its own. None: each has an engine of its own.
     """
     serving: Literal["auto", "native", "fused"] = "auto"
     """How an adapter is served: `native` in LoRA layers, `fused` into the weights. Auto is
@@ -399,7 +403,7 @@ class EnvRunnerSettings(Section):
         if self.engine != "vllm" and self.kv_cache_gib is not None:
             yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
         if self.shared_engines is not None:
-            yield from self._conflicts_of_sharing(run)
+            yield from self._conflicts_of_sharing(self.shared_engines, run)
         if self.engine == "scripted" and self.serving != "auto":
             yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
         yield from self._conflicts_of_sleeping(run)
@@ -454,8 +458,14 @@ class EnvRunnerSettings(Section):
                 f"learners.num_gpus_per_learner {of_learner:g} share no GPU"
             )
 
-    def _conflicts_of_sharing(self, run: "Settings") -> Iterator[str]:
-        name = f"env_runners.shared_engines {self.shared_engines!r}"
+    def _conflicts_of_sharing(self, shared_engines: str, run: "Settings") -> Iterator[str]:
+        name = f"env_runners.shared_engines {shared_engines!r}"
+        module, _, group = shared_engines.partition(":")
+        if not (module and group):
+            yield (
+                f"{name} must be MODULE:NAME: the module that finds the engines, and what they are "
+                "called there, as agentpeft.apps.shared_engines:sweep"
+            )
         if self.engine != "vllm":
             yield f"{name}: the engines are vLLM's, set env_runners.engine = 'vllm'"
         if self.serving == "fused" or not run.lora.use_lora:

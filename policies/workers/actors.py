@@ -5,16 +5,18 @@ What they do is in `runner_actor` and `learner_group`, how they run in `ray_acto
 """
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVarTuple
 
 from agentpeft.envs.system.garbage import set_present_objects_apart
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.brought_files import Luggage
-from agentpeft.policies.workers.owned_process import end_with
+
+if TYPE_CHECKING:  # an actor in this process needs none of it
+    from agentpeft.policies.workers.brought_files import Luggage
 
 Ts = TypeVarTuple("Ts")
 Place = Literal["stays", "drained", "none"]
@@ -24,7 +26,7 @@ class Actor(ABC):
     """An object with named methods: a Ray actor in its own process, or an object in the driver's.
 
     Pass the results of other actors as a list of references, which the method resolves itself
-    (`ray_actors.resolve`). Ray fetches a bare reference before it starts the method, and while it
+    (`resolve`). Ray fetches a bare reference before it starts the method, and while it
     waits the actor cannot answer `ping`.
     """
 
@@ -36,16 +38,18 @@ class Actor(ABC):
         """Returns running actors, as `start_actors`; a subclass may run them in another way."""
         return start_actors(spec, settings)
 
-    def find_lacking(self, luggage: Luggage) -> list[str]:
+    def find_lacking(self, luggage: "Luggage") -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
         return luggage.find_lacking()
 
-    def start_process(self, settings: Settings, num_threads: int, luggage: Luggage | None) -> None:
+    def start_process(
+        self, settings: Settings, num_threads: int, luggage: "Luggage | None"
+    ) -> None:
         """Starts as the only actor of this process, which ends with its node's raylet.
 
         Ray itself would end it only after someone has reaped the dead raylet.
         """
-        from agentpeft.policies.workers.ray_actors import resolve
+        from agentpeft.policies.workers.owned_process import end_with
 
         end_with(os.getppid())
         if luggage is not None:
@@ -150,6 +154,17 @@ class Actors(Protocol):
     def close(self) -> None:
         """Ends the actors; idempotent."""
         ...
+
+
+def resolve(refs: Sequence[Ref]) -> list[Any]:
+    """Returns the objects that references refer to; an actor's method calls it.
+
+    Inline they are the objects, and `ray.get` must not be called: it would start Ray. Where Ray
+    was never imported, no reference is Ray's.
+    """
+    ray = sys.modules.get("ray")
+    is_remote = ray is not None and any(isinstance(ref, ray.ObjectRef) for ref in refs)
+    return list(ray.get(list(refs)) if ray is not None and is_remote else refs)
 
 
 def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:

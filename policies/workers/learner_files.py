@@ -14,8 +14,7 @@ import torch
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.models.lora import Policy
-from agentpeft.policies.workers.brought_files import rename_base
+from agentpeft.policies.models.lora.attach_lora import Policy
 
 ADAPTER, STATE = "adapter", "learner.pt"
 """The folder of the adapter, and the file of the rest of the learner's state."""
@@ -40,7 +39,7 @@ def write_adapter(policy: Policy, places: Mapping[str, str]) -> dict[str, bytes]
             raise CheckpointError(str(error).replace(folder, gettempdir())) from error
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    return rename_base(files, {place: path for path, place in places.items()})
+    return _rename_base(files, {place: path for path, place in places.items()})
 
 
 def restore(learner: Learner, files: Mapping[str, bytes], places: Mapping[str, str]) -> None:
@@ -52,7 +51,7 @@ def restore(learner: Learner, files: Mapping[str, bytes], places: Mapping[str, s
     except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
         raise CheckpointError(f"the learner's state cannot be read: {error}") from None
     with TemporaryDirectory() as folder:
-        for name, content in rename_base(files, places).items():
+        for name, content in _rename_base(files, places).items():
             if name.startswith(f"{ADAPTER}/"):
                 path = Path(folder) / Path(name).relative_to(ADAPTER)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,3 +62,12 @@ def restore(learner: Learner, files: Mapping[str, bytes], places: Mapping[str, s
             text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
             raise type(error)(text) from error
     learner.load_state_dict(state)
+
+
+def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
+    """Returns the files as `rename_base` does; without names there is nothing to rename."""
+    if not names:
+        return dict(files)
+    from agentpeft.policies.workers.brought_files import rename_base
+
+    return rename_base(files, names)

@@ -14,13 +14,12 @@ from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import Policy, attach_lora
+from agentpeft.policies.models.lora.attach_lora import Policy, attach_lora
+from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
-from agentpeft.policies.rollout.tool_chat import make_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers import learner_files
-from agentpeft.policies.workers.actors import Actor, ActorSpec, missing
-from agentpeft.policies.workers.ray_actors import node_address, resolve
+from agentpeft.policies.workers.actors import Actor, ActorSpec, missing, resolve
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -179,6 +178,8 @@ class LearnerGroup:
                 raise
 
     def _join(self) -> None:
+        from agentpeft.policies.workers.ray_actors import node_address
+
         self._store = open_store(node_address())  # kept: nccl asks it at the first update
         place, ranks = (self._store.host, self._store.port), range(self._actors.num_actors)
         joined = [self._actors.call(rank, LearnerActor.join, place, rank) for rank in ranks]

@@ -1,6 +1,6 @@
 """Actors as Ray runs them: placed, called within limits of time, watched, replaced and ended.
 
-Here Ray's errors become ours. Engines that runs share are actors apart: `engines.shared.group`.
+Here Ray's errors become ours. Engines that runs share are actors apart: `apps.shared_engines`.
 """
 
 import logging
@@ -55,15 +55,6 @@ _HEALTH, _BESIDE = "health", "beside"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Without it every actor shows progress bars of its own as it loads and saves models."""
-
-
-def resolve(refs: Sequence[Ref]) -> list[Any]:
-    """Returns the objects that references refer to; an actor's method calls it.
-
-    Inline they are the objects, and `ray.get` must not be called: it would start Ray.
-    """
-    is_remote = any(isinstance(ref, ray.ObjectRef) for ref in refs)
-    return list(ray.get(list(refs)) if is_remote else refs)
 
 
 class RayActors:

@@ -9,8 +9,7 @@ from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor
-from agentpeft.policies.workers.ray_actors import resolve
+from agentpeft.policies.workers.actors import Actor, resolve
 
 
 class EnvRunnerActor(Actor):

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from test_resources import make_groups
 
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.models.lora.attach_lora import attach_lora
+from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.settings.config import Settings
 
 NUM_NEW = 8

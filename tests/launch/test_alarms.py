@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tiny_run import TINY
 
+from agentpeft.apps.lab.why import explain
 from agentpeft.launch.reporting.alarms import AlarmLog, find_alarms, find_periods
 from agentpeft.launch.reporting.run_data import read_run
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.launch.why import explain
 
 SHORT_PAYS = "environment.kwargs={num_digits = 1, prompt = 'compact', reward = {length_cost = 0.1}}"
 LONG_ANSWERS = """environment.kwargs={num_digits = 2, operations = ["multiplication"], \

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 from tiny_run import ANOTHER_MODEL, TINY
 
+from agentpeft.apps.lab.export import main as export
 from agentpeft.envs import DataError, SettingsError
-from agentpeft.launch.export import main as export
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
 from agentpeft.policies.rollout.chat import TextChat

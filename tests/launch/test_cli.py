@@ -17,7 +17,7 @@ from agentpeft.launch.run.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 NO_TASKS = ["evaluation.interval=0", "evaluation.num_tasks=0"]
-DRY, SHARED = ["train", "arithmetic_add", "--dry-run"], "env_runners.shared_engines=sweep"
+DRY, SHARED = ["train", "arithmetic_add", "--dry-run"], "env_runners.shared_engines=an.app:sweep"
 RUN = "import sys\n{before}\nfrom agentpeft.launch.cli import main\nsys.exit(main({words!r}))"
 
 

@@ -59,7 +59,7 @@ def head(python):
 
 @pytest.fixture
 def working_dir(tmp_path):
-    for room in ("agentpeft", "envs", "policies", "launch"):
+    for room in ("agentpeft", "envs", "policies", "launch", "apps"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / room, tmp_path / "tree" / room, symlinks=True, ignore=ignored)
     return tmp_path / "tree"

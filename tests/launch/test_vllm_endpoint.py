@@ -22,7 +22,7 @@ from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Trajectory
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import open_adapter
+from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.settings.config import Settings
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from tiny_run import TINY
 from transformers import AutoModelForCausalLM
 
-from agentpeft.launch import evaluate, export, merge, train
+from agentpeft.apps.lab import export
+from agentpeft.launch import evaluate, merge, train
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.run.run_folder import read_start
 from agentpeft.policies.models.tiny_cache import load_tiny

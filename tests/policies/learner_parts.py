@@ -9,7 +9,7 @@ from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.samples import Scores, list_members, make_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings, Settings, TrainingSettings
 from agentpeft.policies.workers.learner_group import LearnerActor

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, compute_fingerprint
 from agentpeft.policies.settings.config import LoraSettings, Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup

@@ -17,8 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from agentpeft.policies.learning.passes.logits import compute_logits
-from agentpeft.policies.learning.passes.micro_batches import make_micro_batches
+from agentpeft.policies.learning.passes.micro_batches import compute_logits, make_micro_batches
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.linear_logprobs import linear_logprobs

@@ -15,7 +15,7 @@ from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models.load import travels_in_bfloat16
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
 

@@ -4,8 +4,7 @@ from chat_templates import make_tokenizer
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.tool_chat import make_chat
+from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.settings.config import ModelSettings, Settings, TinySettings
 
 CHATML = """{%- for m in messages -%}

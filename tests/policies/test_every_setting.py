@@ -157,7 +157,7 @@ ELSEWHERE = {
     "env_runners.placement_strategy": "policies/changing_nodes.py",
     "env_runners.num_gpus_per_env_runner": "launch/test_doctor_packages.py",
     "env_runners.serving": "policies/test_served_effect.py",
-    "env_runners.shared_engines": "policies/vllm_engine/test_vllm_shared_runs.py",
+    "env_runners.shared_engines": "apps/test_vllm_shared_runs.py",
     "env_runners.sleep_while_learning": "policies/test_sleeping_engines.py",
     "env_runners.kv_cache_gib": "policies/vllm_engine/test_vllm_settings.py",
     "env_runners.max_concurrent_episodes": "policies/test_env_runner.py",
@@ -198,7 +198,9 @@ ONLY_CHECKS = {"config.py", "algorithm_config.py"}
 
 
 def _find_read() -> Iterator[str]:
-    for path in (path for room in ("policies", "launch") for path in (ROOT / room).rglob("*.py")):
+    for path in (
+        path for room in ("policies", "launch", "apps") for path in (ROOT / room).rglob("*.py")
+    ):
         whole = ast.parse(path.read_text(encoding="utf-8"))
         for part in _properties(whole) if path.name in ONLY_CHECKS else [whole]:
             for node in ast.walk(part):

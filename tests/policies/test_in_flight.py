@@ -320,7 +320,7 @@ def test_an_episode_longer_than_any_lag_is_learnt_from(tmp_path):
         (["max_adapter_lag=0"], "in_flight_updates has no effect with max_adapter_lag 0"),
         (["env_runners.engine=scripted"], "no effect with env_runners.engine = 'scripted'"),
         (
-            ["env_runners.engine=vllm", "env_runners.shared_engines=x"],
+            ["env_runners.engine=vllm", "env_runners.shared_engines=an.app:x"],
             "turns of env_runners.shared_engines are not interrupted",
         ),
     ],

@@ -18,7 +18,7 @@ from learner_parts import (
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.passes.micro_batch_size import CALM_UPDATES
+from agentpeft.policies.learning.passes.micro_batches import CALM_UPDATES
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.schedules import compute_lr
 

@@ -15,7 +15,7 @@ from agentpeft.policies.learning.samples import list_members
 from agentpeft.policies.models import linear_logprobs as module
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings, Settings
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentpeft.policies.learning import losses
-from agentpeft.policies.learning.options.sequences import is_trusted, spread_ratio
+from agentpeft.policies.learning.losses import is_trusted, spread_ratio
 
 CLIP = losses.ClipRange(0.2, 0.3)
 OLD = [-1.0, -1.0, -1.0, -1.0, -1.0]

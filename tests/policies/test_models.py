@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.models.load import choose_device, choose_dtype, find_base, load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, ModelSettings, Settings, TinySettings
 

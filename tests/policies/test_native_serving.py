@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings, TinySettings

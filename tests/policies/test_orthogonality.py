@@ -10,7 +10,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.options.orthogonality import Orthogonality
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings, Settings
 

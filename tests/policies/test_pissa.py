@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import LoraSettings
 
 PISSA = LoraSettings(rank=4, alpha=8.0, use_pissa=True)

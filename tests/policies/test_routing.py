@@ -13,7 +13,8 @@ from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest
-from agentpeft.policies.models.lora import attach_lora, open_adapter, open_adapters
+from agentpeft.policies.models.lora.attach_lora import attach_lora
+from agentpeft.policies.models.lora.open_adapters import open_adapter, open_adapters
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings
 

@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.models.load import load_base, load_served_base
-from agentpeft.policies.models.lora import attach_lora, merge_adapter, open_adapter, open_adapters
+from agentpeft.policies.models.lora.attach_lora import attach_lora
+from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter, open_adapters
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.settings.config import LoraSettings, Settings
 

@@ -8,9 +8,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.policies.delivery.version import LORA_A, LORA_B, make_version
 from agentpeft.policies.engines.fusing import merged_state, target_names
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import Settings
 

@@ -9,10 +9,10 @@ import torch
 from learner_parts import random_groups
 from small_model import SMALL
 
-from agentpeft.policies.engines.transformers.start import start_transformers
+from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.learning.options import teacher
 from agentpeft.policies.models.load import load_base, load_served_base
-from agentpeft.policies.models.lora import open_adapter
+from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor

@@ -17,7 +17,7 @@ from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 SLEEPY = "env_runners.sleep_while_learning=true"
-SHARED = ("env_runners.engine=vllm", "env_runners.shared_engines=sweep")
+SHARED = ("env_runners.engine=vllm", "env_runners.shared_engines=an.app:sweep")
 TINY = (*SHORT_RUN, SPREAD)
 
 

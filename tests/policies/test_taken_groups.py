@@ -10,7 +10,7 @@ import pytest
 from agentpeft.envs import Task
 from agentpeft.policies.rollout.groups import GroupRequest, OpenGroup
 from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
-from agentpeft.policies.rollout.scheduling.turn_gate import TurnGate
+from agentpeft.policies.rollout.turn_sampler import TurnGate
 
 
 class Table:

@@ -18,7 +18,7 @@ from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.options.teacher import add_teaching
 from agentpeft.policies.learning.samples import Scores, list_members, make_samples
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (*SMALL, "env_runners.max_new_tokens=8", "lora.rank=4", "training.lr=1e-2")

@@ -9,9 +9,9 @@ import torch
 import word_env
 from chat_templates import BEFORE_ACTION, SPECIAL, TEMPLATES, make_tokenizer
 
+from agentpeft.apps.drivers.trl_environment import make_rows
+from agentpeft.apps.drivers.trl_rollout import TrlRollout
 from agentpeft.envs import Outcome, SettingsError
-from agentpeft.policies.drivers.trl_environment import make_rows
-from agentpeft.policies.drivers.trl_rollout import TrlRollout
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner

@@ -10,21 +10,22 @@ import torch
 from chat_templates import QWEN3, SPECIAL, TOOL_TEMPLATES, make_tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from agentpeft.apps.lab.playing.replaying import read_answers, texts_of
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.arithmetic.tools import TOOLS as SUBMIT
 from agentpeft.envs.db_bench.tools import TOOLS as DB
 from agentpeft.envs.os_interaction.tools import TOOLS as OS
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
 from agentpeft.launch.cli import main
-from agentpeft.launch.playing.replaying import read_answers, texts_of
 from agentpeft.launch.train import main as train
 from agentpeft.policies.engines.scripted import ScriptedEngine
+from agentpeft.policies.rollout.chat import open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.rollout.scripted_play import play_actions
-from agentpeft.policies.rollout.tool_chat import ToolChat, open_chat
+from agentpeft.policies.rollout.tool_chat import ToolChat
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,
     ModelSettings,

@@ -138,5 +138,5 @@ def test_a_trial_in_inference_mode_says_the_same():
 
 
 def test_processors_and_exact_numbers_are_not_asked():
-    assert not varlen_attention.has_varlen_kernel(CPU, torch.bfloat16, 64, 2)
-    assert not varlen_attention.has_varlen_kernel(torch.device("cuda"), torch.float32, 64, 2)
+    assert not packed_attention.has_varlen_kernel(CPU, torch.bfloat16, 64, 2)
+    assert not packed_attention.has_varlen_kernel(torch.device("cuda"), torch.float32, 64, 2)

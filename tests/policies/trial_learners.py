@@ -15,7 +15,7 @@ from small_model import SMALL
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora import attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
 

@@ -11,13 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
-from agentpeft.policies.engines.fusing import ServedEffect, merged_state
+from agentpeft.policies.engines.fusing import ServedEffect, merged_state, slot_state
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
@@ -30,7 +31,12 @@ from agentpeft.policies.messages import (
     Ids,
     StopReason,
 )
+from agentpeft.policies.models.load import choose_serving
+from agentpeft.policies.models.lora.attach_lora import attach_lora
+from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.scoring import score_sequences
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.thread_pools import release_threads
 
 QUIET_S = 0.0005
@@ -368,3 +374,18 @@ def _set_results(results: Sequence[Result]) -> None:
             job.future.set_exception(result)
         else:
             job.future.set_result(result)
+
+
+def start_transformers(
+    settings: Settings, base: PolicyBase, chat: ChatFormat
+) -> TransformersEngine:
+    """Returns an engine over `base`, which is its own from then on. Raises: SettingsError."""
+    limits, fuse = settings.env_runners, merged_state
+    if choose_serving(settings, base.model.dtype) == "native":
+        fuse = partial(slot_state, scaling=attach_lora(base, settings.lora.as_saved()).scaling)
+    own = EngineSettings(
+        max_concurrent=limits.max_concurrent_episodes,
+        max_context_tokens=limits.max_context_tokens,
+        deterministic=settings.deterministic,
+    )
+    return TransformersEngine(base.model, chat.stop_token_ids, own, fuse)

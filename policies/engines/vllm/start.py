@@ -17,8 +17,7 @@ from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
 from agentpeft.policies.models.load import find_served_base
 from agentpeft.policies.models.policy_base import stop_tokens_of
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.tool_chat import open_chat
+from agentpeft.policies.rollout.chat import ChatFormat, open_chat
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.owned_process import NOTES_VARIABLE, owned_children
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from agentpeft.policies.learning.hooks import LearnerHook
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 
 
@@ -23,6 +24,17 @@ def shuffle_rewards(groups: Sequence[EpisodeGroup], seed: tuple[int, ...]) -> li
         )
         for group in groups
     ]
+
+
+class ShuffledRewards(LearnerHook):
+    """Learns from the returns of other episodes (`training.shuffle_rewards`)."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def change_rewards(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:
+        """Returns the groups with their returns permuted, in another way at each version."""
+        return shuffle_rewards(groups, (self._seed, version))
 
 
 def draw_rewards(groups: Sequence[EpisodeGroup], seed: int) -> list[EpisodeGroup] | None:

@@ -19,21 +19,21 @@ from torch import Tensor, nn
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import LORA_A
-from agentpeft.policies.learning.totals import Totals
-from agentpeft.policies.models.lora import Policy, read_adapter
+from agentpeft.policies.learning.hooks import LearnerHook
+from agentpeft.policies.learning.objective import Totals
+from agentpeft.policies.models.lora.attach_lora import Policy
+from agentpeft.policies.models.lora.read_adapter import read_adapter
 from agentpeft.policies.settings.config import LoraSettings
 
 
-class Orthogonality:
-    """The penalty on a policy's A; without earlier adapters there is none."""
+class Orthogonality(LearnerHook):
+    """The penalty on a policy's A."""
 
     def __init__(self, policy: Policy, lora: LoraSettings) -> None:
         """Reads `lora.orthogonal_to`. Raises: SettingsError, CheckpointError."""
         self._coeff = lora.orthogonality_coeff
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
         """Each A, (r, in), with the rows of all earlier ones of its layer, (R, in)."""
-        if not lora.orthogonal_to:
-            return
         earlier = {folder: read_adapter(Path(folder)) for folder in lora.orthogonal_to}
         parameters = zip(policy.adapter_weights(), policy.trainable_parameters(), strict=True)
         for name, parameter in parameters:
@@ -54,8 +54,6 @@ class Orthogonality:
 
         With several learners all of them add the same, after their gradients were summed.
         """
-        if not self._pairs:
-            return Totals()
         norms = [(rows @ a.T).square().sum() for a, rows in self._pairs]
         penalty = self._coeff * torch.stack(norms).sum()
         penalty.backward()  # type: ignore[no-untyped-call]

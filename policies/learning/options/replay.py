@@ -16,17 +16,21 @@ import numpy as np
 import torch
 
 from agentpeft.envs import Outcome
+from agentpeft.policies.learning.hooks import LearnerHook
+from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 
 _Key: TypeAlias = tuple[str, bytes]
 _ARRAYS = ("prompt_ids", "token_ids", "loss_mask", "sampling_logprobs")
 
 
-class Replay:
+class Replay(LearnerHook):
     """The last success of each of the `num_tasks` tasks that succeeded last; 0 holds nothing.
 
     A task is known by its id and its prompt. `replayed`: what the last `mix_in` added.
     """
+
+    state_name = "replay"
 
     def __init__(self, num_tasks: int) -> None:
         self._num_tasks = num_tasks
@@ -52,13 +56,18 @@ class Replay:
                     self._successes[key] = replace(trajectory, **arrays, token_versions=None)
         self._forget()
 
-    def is_replayed(self, trajectory: Trajectory) -> bool:
+    def end_update(self, groups: Sequence[EpisodeGroup]) -> int:
+        """Remembers the groups' successes."""
+        self.remember(groups)
+        return 0
+
+    def is_added(self, trajectory: Trajectory) -> bool:
         """Returns whether the last `mix_in` added this one."""
         return any(trajectory is added for added in self.replayed)
 
-    def metrics(self) -> dict[str, float]:
-        """Returns how many groups the last `mix_in` added to; nothing without a replay."""
-        return {"train/num_replayed": float(len(self.replayed))} if self._num_tasks else {}
+    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:  # noqa: ARG002
+        """Returns how many groups the last `mix_in` added to."""
+        return {"train/num_replayed": float(len(self.replayed))}
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Returns what is remembered, oldest first, in types that torch loads as mere weights."""

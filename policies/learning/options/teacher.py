@@ -17,13 +17,14 @@ from torch import nn
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
+from agentpeft.policies.learning.hooks import LearnerHook
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
-from agentpeft.policies.messages import Floats
+from agentpeft.policies.messages import EpisodeGroup, Floats
 from agentpeft.policies.models.load import choose_device, load_base
-from agentpeft.policies.models.lora import open_adapter
+from agentpeft.policies.models.lora.open_adapters import open_adapter
 from agentpeft.policies.models.policy_base import FrozenPolicy, PolicyBase
 from agentpeft.policies.settings.config import Settings
 
@@ -53,17 +54,40 @@ class ModelTeacher:
         return self._runner.size.end_update()
 
 
-def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teacher | None:
-    """Returns what scores tokens by `training.teacher`; None without one.
+class Distillation(LearnerHook):
+    """Adds to each sampled token's advantage what the settings' teacher finds of it."""
+
+    needs_logprobs = True
+
+    def __init__(self, settings: Settings, student: PolicyBase, peers: Peers) -> None:
+        """Raises: as `open_teacher`."""
+        self._teacher = open_teacher(settings, student, peers)
+        self._coeff = settings.training.teacher_coeff
+
+    def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:
+        """Returns the samples with what is added, each learner asking about its share."""
+        members = [sample.member for sample in samples]
+        return add_teaching(samples, peers.divide(members, self._teacher.score), self._coeff)
+
+    def end_update(self, groups: Sequence[EpisodeGroup]) -> int:  # noqa: ARG002
+        """Returns how often the teacher's memory ran out."""
+        return self._teacher.end_update()
+
+    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Returns the estimated reverse KL per sampled token, before the update."""
+        gaps = [_gap(sample.old, sample.teacher) for sample in samples]
+        return {"train/teacher_kl": float(np.concatenate(gaps).mean())} if gaps else {}
+
+
+def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teacher:
+    """Returns what scores tokens by `training.teacher`.
 
     It is a model, an adapter over its base, or an endpoint. Its log-probabilities are, as the
     policy's, at the sampling temperature. Raises: SettingsError if it cannot be loaded or reached,
     or does not read the same tokens as the student.
     """
     training, num_gpus = settings.training, settings.learners.num_gpus_per_learner
-    name, is_sharded = training.teacher, settings.learners.shard_base
-    if name is None:
-        return None
+    name, is_sharded = str(training.teacher), settings.learners.shard_base
     if training.is_taught_by_endpoint:
         # It needs `openai`, which a learner without such a teacher does not
         from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
@@ -88,12 +112,6 @@ def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teach
     return ModelTeacher(ModelRunner(settings, policy, critic, sharded_base))
 
 
-def teach(samples: Sequence[Sample], teacher: Teacher, peers: Peers, coeff: float) -> list[Sample]:
-    """Returns the samples with what the teacher adds, each learner asking it about its share."""
-    members = [sample.member for sample in samples]
-    return add_teaching(samples, peers.divide(members, teacher.score), coeff)
-
-
 def add_teaching(
     samples: Sequence[Sample], teacher: Sequence[Scores], coeff: float
 ) -> list[Sample]:
@@ -114,10 +132,3 @@ def _gap(scores: Scores, old: Scores) -> Floats:
     if scores.logprobs is None or old.logprobs is None:
         raise ValueError("a teacher is compared with the policy's log-probabilities, not computed")
     return scores.logprobs - old.logprobs
-
-
-def compute_teacher_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Returns the estimated reverse KL per sampled token, before the update; {} without teacher."""
-    taught = [sample for sample in samples if sample.teacher.logprobs is not None]
-    gaps = [_gap(sample.old, sample.teacher) for sample in taught]
-    return {"train/teacher_kl": float(np.concatenate(gaps).mean())} if gaps else {}

@@ -1,18 +1,19 @@
-"""Cuts trajectories into micro-batches, so that nothing is computed twice.
+"""Cuts trajectories into micro-batches, so that nothing is computed twice, and runs a model on one.
 
 A group's prompt and equal answers of it are computed once (`layouts`), and logits only at positions
 that predict a sampled token. All of it is exact: losses and gradients are those of running every
 sequence alone, but for the order of summation. (Dropout of LoRA, if any, falls otherwise.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from agentpeft.policies.errors import is_out_of_memory
 from agentpeft.policies.learning.passes.layouts import (
     Rows,
     Unit,
@@ -97,3 +98,78 @@ def _find_targets(units: Sequence[Unit], rows: Rows, device: torch.device) -> Mi
         slots=to_tensor(slots, device),
         targets=to_tensor(np.concatenate(targets), device),
     )
+
+
+_T = TypeVar("_T")
+_MIN_TOKENS = 32
+CALM_UPDATES = 20
+"""After so many updates in a row without a shortage of memory, micro-batches double again."""
+
+
+class MicroBatchSize:
+    """The tokens of a micro-batch, `max_tokens`: halved whenever memory runs out.
+
+    A shortage may pass: after `CALM_UPDATES` updates without one it doubles, up to the setting.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is `learners.max_tokens_per_micro_batch`."""
+        self._limit = self.max_tokens = limit
+        self._num_retries = self._num_calm_updates = 0
+
+    def within_memory(self, compute: Callable[[], _T]) -> _T:
+        """Returns the result; tries again with smaller micro-batches while memory runs out."""
+        while True:
+            try:
+                return compute()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or self.max_tokens < 2 * _MIN_TOKENS:
+                    raise
+            self.max_tokens //= 2
+            self._num_retries += 1
+
+    def end_update(self) -> int:
+        """Returns how often memory ran out in this update; grows micro-batches after calm ones."""
+        taken, self._num_retries = self._num_retries, 0
+        is_calm = taken == 0 and self.max_tokens < self._limit
+        self._num_calm_updates = self._num_calm_updates + 1 if is_calm else 0
+        if self._num_calm_updates == CALM_UPDATES:
+            self._num_calm_updates = 0
+            self.max_tokens = min(2 * self.max_tokens, self._limit)
+        return taken
+
+    def state(self) -> tuple[int, int]:
+        """Returns the present `max_tokens`, and the number of updates since memory last ran out."""
+        return self.max_tokens, self._num_calm_updates
+
+    def load_state(self, max_tokens: int, num_calm_updates: int = 0) -> None:
+        """Continues from `state`, within this run's setting."""
+        self.max_tokens = min(max_tokens, self._limit)
+        self._num_calm_updates = num_calm_updates
+
+
+def compute_logits(
+    model: nn.Module, head: nn.Module, batch: MicroBatch, has_logits: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Returns the logits (U, V), float32, of the needed positions, and their states (U, H).
+
+    The states are what `head`, the output layer, reads. Without `has_logits` that layer computes
+    nothing, and the logits are (0, V). A packed batch runs under `packed_attention`. What the model
+    does after the output layer (soft caps, scales) still happens.
+    """
+    states: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        del module
+        states.append(args[0].flatten(0, 1).index_select(0, batch.needed))
+        return (states[-1][None] if has_logits else states[-1][None, :0],)
+
+    extra: dict[str, Any] = {}
+    if batch.rows.packing is not None:
+        extra = {"position_ids": batch.rows.position_ids, "packing": batch.rows.packing}
+    handle = head.register_forward_pre_hook(keep)
+    try:
+        logits = model(input_ids=batch.rows.token_ids, use_cache=False, **extra).logits[0]
+    finally:
+        handle.remove()
+    return logits.float(), states[0]

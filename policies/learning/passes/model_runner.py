@@ -6,6 +6,7 @@ Only models that change their logits have them made, (U, V); others: `linear_log
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,21 +19,27 @@ from agentpeft.policies.learning.objective import (
     Objective,
     Outputs,
     PolicyOutputs,
+    Totals,
 )
-from agentpeft.policies.learning.passes.logits import compute_logits
-from agentpeft.policies.learning.passes.micro_batch_size import MicroBatchSize
-from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
+from agentpeft.policies.learning.passes.micro_batches import (
+    Layout,
+    MicroBatch,
+    MicroBatchSize,
+    compute_logits,
+    make_micro_batches,
+)
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
-from agentpeft.policies.learning.passes.sharded_base import REHEARSED, ShardedBase
 from agentpeft.policies.learning.samples import GroupMember, Scores
-from agentpeft.policies.learning.totals import Totals
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
+
+if TYPE_CHECKING:  # a base that is not sharded does without
+    from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 
 class ModelRunner:
@@ -50,7 +57,7 @@ class ModelRunner:
         settings: Settings,
         policy: Policy | FrozenPolicy,
         critic: Critic,
-        sharded_base: ShardedBase | None = None,
+        sharded_base: "ShardedBase | None" = None,
     ) -> None:
         """`parameters` are all that is trained: the policy's, then the critic's.
 
@@ -150,6 +157,8 @@ class ModelRunner:
 
     def _rehearse(self, forward_pass: Pass) -> None:
         """Runs all that a micro-batch runs, over one token; the gradients that it adds are 0."""
+        from agentpeft.policies.learning.passes.sharded_base import REHEARSED
+
         (batch,) = self._micro_batches([REHEARSED])
         outputs = self._outputs(batch, forward_pass)
         if torch.is_grad_enabled():

@@ -14,8 +14,8 @@ hand a forward pass's keyword arguments on to it; `can_pack` tries it.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ from agentpeft.policies.learning.passes.segments import (
     as_read_by_kernels,
     computed_dtype,
 )
-from agentpeft.policies.learning.passes.shared_attention import AnswerBlock, attend_to_shared
-from agentpeft.policies.learning.passes.varlen_attention import (
-    RowRuns,
-    attend_to_runs,
-    has_varlen_kernel,
-)
 from agentpeft.policies.messages import Ids
+
+if TYPE_CHECKING:  # what is for long prompts, or GPUs
+    from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
+    from agentpeft.policies.learning.passes.varlen_attention import RowRuns
 
 _NAME = "agentpeft_packed"
 _MAX_PAIRS = 2**24
@@ -75,7 +73,7 @@ class Cut:
     """
 
     blocks: tuple[_Block, ...]
-    groups: tuple[tuple[AnswerBlock, ...], ...]
+    groups: "tuple[tuple[AnswerBlock, ...], ...]"
     sizes: list[int]
     places: Tensor
 
@@ -91,8 +89,10 @@ class Packing:
         self._segments, self._device = segments, device
 
     @cached_property
-    def runs(self) -> RowRuns:
+    def runs(self) -> "RowRuns":
         """As kernels for sequences of any lengths have it."""
+        from agentpeft.policies.learning.passes.varlen_attention import RowRuns
+
         return RowRuns.of(self._segments, self._device)
 
     @cached_property
@@ -125,6 +125,8 @@ def _cut(segments: Sequence[Segment], device: torch.device) -> Cut:
                 None if is_causal else torch.from_numpy(mask).to(device),
             )
         )
+    if groups:
+        from agentpeft.policies.learning.passes.shared_attention import AnswerBlock
     apart: list[tuple[AnswerBlock, ...]] = []
     sizes: list[int] = []
     for group in groups:
@@ -232,6 +234,8 @@ def _attend(
     row = [states[0].transpose(0, 1) for states in (query, key, value)]
     dropout, scaling = options.get("dropout", 0.0), options.get("scaling")
     if dropout == 0.0 and (states := _states_for_runs(row)):
+        from agentpeft.policies.learning.passes.varlen_attention import attend_to_runs
+
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return attend_to_runs(states, packing.runs, scale)[None], None
     cut, results = packing.cut, []
@@ -255,6 +259,8 @@ def _attend(
         )
         results.append(result.flatten(0, 1))
     if cut.groups:
+        from agentpeft.policies.learning.passes.shared_attention import attend_to_shared
+
         parts = [torch.split(states, cut.sizes) for states in row]
         for number, group in enumerate(cut.groups):
             prompt, answers = 3 * number + 1, 3 * number + 2
@@ -275,6 +281,18 @@ def _states_for_runs(row: Sequence[Tensor]) -> list[Tensor]:
     if value.shape[-1] != size or not has_varlen_kernel(query.device, dtype, size, num_repeats):
         return []
     return as_read_by_kernels(row, dtype)
+
+
+@cache
+def has_varlen_kernel(
+    device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
+) -> bool:
+    """Returns whether there are kernels for heads of this size, `num_repeats` queries to a key."""
+    if device.type == "cpu" or dtype.itemsize != 2:
+        return False
+    from agentpeft.policies.learning.passes.varlen_attention import is_right
+
+    return is_right(device, dtype, size, num_repeats)
 
 
 AttentionInterface.register(_NAME, _attend)

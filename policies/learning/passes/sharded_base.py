@@ -36,7 +36,7 @@ from agentpeft.policies.errors import TrainingError, is_out_of_memory
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import GroupMember
 from agentpeft.policies.messages import Trajectory
-from agentpeft.policies.models.lora import Policy
+from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 
 _T = TypeVar("_T")

@@ -9,7 +9,6 @@ the whole; backwards each is given the whole's (see `shared_attention`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -74,7 +73,7 @@ class RowRuns:
 def attend_to_runs(row: Sequence[Tensor], runs: RowRuns, scale: float) -> Tensor:
     """Returns the results (T, H, D) of queries (T, H, D), keys and values (T, G, D) of a row.
 
-    H is a multiple of G. `has_varlen_kernel` says whether it can be computed.
+    H is a multiple of G. `packed_attention.has_varlen_kernel` says whether it can be computed.
     """
     result: Tensor = _RunsAttention.apply(*row, runs, scale)  # type: ignore[no-untyped-call]
     return result
@@ -162,16 +161,6 @@ def _attend_backward(
         gradient, *row, result, lse, *sizes, 0.0, is_causal, note, unused, scale=scale
     )
     return gradients
-
-
-@cache
-def has_varlen_kernel(
-    device: torch.device, dtype: torch.dtype, size: int, num_repeats: int
-) -> bool:
-    """Returns whether there are kernels for heads of this size, `num_repeats` queries to a key."""
-    return (
-        device.type != "cpu" and dtype.itemsize == 2 and is_right(device, dtype, size, num_repeats)
-    )
 
 
 def is_right(device: torch.device, dtype: torch.dtype, size: int, num_repeats: int) -> bool:

@@ -8,7 +8,7 @@ from agentpeft.envs import SettingsError, Task, TaskSource
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.settings.training_rewards import without_training_rewards
+from agentpeft.policies.settings.environment_kwargs import without_training_rewards
 
 if TYPE_CHECKING:  # it imports transformers, for which looking at a stage need not wait
     from agentpeft.policies.rollout.groups import GroupRequest

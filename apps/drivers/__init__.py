@@ -1,0 +1,1 @@
+"""Other trainers on the environments: adapters that do without the training service."""

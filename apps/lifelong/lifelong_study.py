@@ -1,0 +1,253 @@
+"""A study: courses of several orders and seeds, and what they say together."""
+
+import json
+import logging
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import factorial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentpeft.apps.lifelong.comparison import (
+    bootstrap_interval,
+    correct_by_holm,
+    sign_flip_p_value,
+)
+from agentpeft.apps.lifelong.course import Course, CourseResult, MethodResult
+from agentpeft.apps.lifelong.methods import METHODS, Method
+from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old
+from agentpeft.apps.lifelong.stage_runs import make_run_settings
+from agentpeft.apps.lifelong.task_sequence import TaskSequence
+from agentpeft.envs import SettingsError
+from agentpeft.envs.core.errors import did_you_mean
+from agentpeft.envs.system.whole_files import write_file
+from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE
+from agentpeft.policies.held_out import warn_unless_held_out
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+REFERENCE = "sequential"
+"""The method that the others are compared with."""
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Study:
+    """Which courses are run: `num_orders` orders with each of `num_seeds` seeds.
+
+    They are the first orders that differ in the stages that take part. Seeds count from the
+    settings' own. `has_divergences`: whether KL divergences between stages are measured too.
+    """
+
+    sequence: TaskSequence
+    methods: Sequence[str]
+    num_orders: int = 1
+    num_seeds: int = 1
+    has_divergences: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises: SettingsError."""
+        for name in self.methods:
+            if name not in METHODS:
+                raise SettingsError(f"unknown method {name!r}{did_you_mean(name, METHODS)}")
+        if not self.methods:
+            raise SettingsError(f"no method is named; there are {', '.join(METHODS)}")
+        if self.num_orders < 1 or self.num_seeds < 1:
+            raise SettingsError(
+                f"orders and seeds must be >= 1, got {self.num_orders} and {self.num_seeds}"
+            )
+        if self.num_orders > self.sequence.num_orders:
+            raise SettingsError(
+                f"{len(self.sequence.stages)} stages have {self.sequence.num_orders} orders, got "
+                f"--orders {self.num_orders}"
+            )
+
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        """Makes the settings of each method's runs. Raises: SettingsError where they cannot be."""
+        shared = self.sequence.of_stages(dict.fromkeys(self.sequence.stages, 1.0))
+        for name, method in self.chosen.items():
+            try:
+                for adapter in (None, Path("adapter")) if method.kind == "chain" else (None,):
+                    make_run_settings(
+                        shared, "base", name, adapter=adapter, overrides=method.overrides
+                    )
+            except SettingsError as error:
+                raise SettingsError(f"method {name!r}: {error}") from None
+            if method.kind == "merged" and shared.lora.use_rslora:
+                raise SettingsError(
+                    f"method {name!r}: adapters of lora.use_rslora cannot be combined: set it to "
+                    "false, or leave the method out"
+                )
+
+    @property
+    def chosen(self) -> dict[str, Method]:
+        """The methods by name, in the order of the table."""
+        return {name: method for name, method in METHODS.items() if name in self.methods}
+
+
+def run_study(
+    study: Study, folder: Path, signals: StopSignals
+) -> Generator[CourseResult, None, None]:
+    """Runs all courses, from where an earlier call was interrupted, and yields their results.
+
+    Raises: SettingsError where `folder` is of another study, or another process runs it;
+    TrainingError; Stopped.
+    """
+    warn_unless_held_out(study.sequence.settings)
+    with signals.immediately():
+        base = make_base(study.sequence.settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_run(folder):
+        _check_plan(study.sequence, base, folder)
+        for number in range(study.num_seeds):
+            seed = study.sequence.settings.seed + number
+            settings = study.sequence.settings.model_copy(update={"seed": seed})
+            own = replace(study.sequence, settings=settings)
+            path, has_divergences = folder / f"seed-{seed}", study.has_divergences
+            course = Course(own, base, path, signals, has_divergences=has_divergences)
+            yield from _run_orders(course, study, seed)
+
+
+def _run_orders(course: Course, study: Study, seed: int) -> Generator[CourseResult, None, None]:
+    """Runs a seed's courses, each of other stages or in another order than those before.
+
+    Orders that are one without the dropped stages count once, and the next one is run instead.
+    """
+    num_done, order, num_possible = 0, 0, study.sequence.num_orders
+    while num_done < min(study.num_orders, num_possible):
+        logger.info("order %d, seed %d", order, seed)
+        result = course.run(order, study.chosen)
+        if result is not None:
+            num_done, num_possible = num_done + 1, factorial(len(result.stages))
+            yield result
+        order += 1
+
+
+def make_base(settings: Settings) -> str:
+    """Returns the folder, or the name, of the one base of all stages; the tiny model is made."""
+    if settings.model.name != "tiny":
+        return settings.model.name
+    start_s = time.monotonic()
+
+    def say(step: int, loss: float, success: float) -> None:
+        if step % 50 == 0:
+            seconds = time.monotonic() - start_s
+            logger.info(
+                "warm start: step %d, loss %.3f, %.0f %% of the episodes right, %.0f s",
+                *(step, loss, 100 * success, seconds),
+            )
+
+    return load_base(settings, progress=say).name
+
+
+def summarize(results: Sequence[CourseResult]) -> dict[str, Any]:
+    """Returns what the courses say, JSON-able.
+
+    By method: the `matrix` of the first course, the mean of each figure, with more than one course
+    its 95 % interval (`_low`, `_high`), and what the method cost on average. `comparisons` are of
+    the methods' ACC with `sequential`, where there are two courses or more: the mean difference,
+    and its p-value by Holm's correction.
+    """
+    methods = {name: _summarize_method(name, results) for name in results[0].methods}
+    first = results[0]
+    return {
+        "stages": first.stages,
+        "dropped": {f"seed {r.seed}": r.dropped for r in results if r.dropped},
+        "courses": [{"seed": r.seed, "order": r.order, "stages": r.stages} for r in results],
+        "base": first.base,
+        "expert": first.expert,
+        "methods": methods,
+        "comparisons": _compare(results),
+    }
+
+
+def write_results(results: Sequence[CourseResult], summary: Mapping[str, Any], path: Path) -> None:
+    """Writes the summary with all courses' matrices and figures."""
+    courses = [
+        {
+            **{name: value for name, value in asdict(result).items() if name != "methods"},
+            "methods": {
+                name: {"matrix": own.matrix, "divergences": own.divergences, **own.scores}
+                for name, own in result.methods.items()
+            },
+        }
+        for result in results
+    ]
+    write_file(path, json.dumps({**summary, "courses": courses}, indent=1).encode())
+
+
+def _summarize_method(name: str, results: Sequence[CourseResult]) -> dict[str, Any]:
+    own = [result.methods[name] for result in results]
+    figures: dict[str, Any] = {"matrix": own[0].matrix}
+    by_course: dict[str, list[float]] = {
+        score: [value for each in own if (value := each.scores[score]) is not None]
+        for score in own[0].scores
+    }
+    moved = [each.divergences for each in own if each.divergences is not None]
+    by_course |= {"kl_old": [*map(compute_kl_old, moved)], "kl_new": [*map(compute_kl_new, moved)]}
+    for score, values in by_course.items():
+        figures[score] = fmean(values) if values else None
+        if len(values) > 1:
+            figures[f"{score}_low"], figures[f"{score}_high"] = bootstrap_interval(values)
+    routed = [each.router_accuracy for each in own if each.router_accuracy is not None]
+    if routed:
+        figures["router_accuracy"] = fmean(routed)
+    runs = [{run.adapter: run for run in each.runs}.values() for each in own]
+    figures["tokens"] = round(fmean(sum(run.num_tokens for run in each) for each in runs))
+    figures["seconds"] = round(fmean(sum(run.seconds for run in each) for each in runs), 1)
+    figures["bytes"] = round(fmean(_stored_bytes(name, each) for each in own))
+    return figures
+
+
+def _stored_bytes(name: str, result: MethodResult) -> int:
+    """Returns the bytes of adapters that are needed after the last stage."""
+    if result.merged_bytes is not None:
+        return result.merged_bytes
+    runs = list({run.adapter: run for run in result.runs}.values())
+    return sum(run.num_bytes for run in (runs if METHODS[name].keeps_all else runs[-1:]))
+
+
+def _compare(results: Sequence[CourseResult]) -> dict[str, dict[str, float]]:
+    if REFERENCE not in results[0].methods or len(results) < 2:
+        return {}
+    differences = {
+        name: [
+            (r.methods[name].scores["acc"] or 0.0) - (r.methods[REFERENCE].scores["acc"] or 0.0)
+            for r in results
+        ]
+        for name in results[0].methods
+        if name != REFERENCE
+    }
+    p_values = correct_by_holm({n: sign_flip_p_value(own) for n, own in differences.items()})
+    return {
+        name: {"acc_difference": fmean(own), "p_value": p_values[name], "num_pairs": len(own)}
+        for name, own in differences.items()
+    }
+
+
+def _check_plan(sequence: TaskSequence, base: str, folder: Path) -> None:
+    """Writes what the folder is of. Raises: SettingsError where it is of something else.
+
+    A plan of which no run has saved anything, as one that was refused, binds nobody.
+    """
+    settings = sequence.settings.model_dump(mode="json")
+    del settings["output"]
+    plan = {"stages": sequence.stages, "entry_rise": sequence.entry_rise, "base": base}
+    content = json.loads(json.dumps({**plan, **settings}))
+    path = folder / _PLAN
+    if path.is_file() and next(folder.rglob(MANIFEST_FILE), None) is not None:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in content.items():
+            if saved.get(name) != value:
+                raise SettingsError(
+                    f"{folder} is of another study: its {name} is {saved.get(name)!r:.100}, now "
+                    f"{value!r:.100}: give another --output"
+                )
+    write_file(path, json.dumps(content, indent=1).encode())

@@ -1,0 +1,1 @@
+"""Serving environments to others: `agentpeft serve` over HTTP and WebSocket, `agentpeft mcp`."""

@@ -1,0 +1,1 @@
+"""Training as a tool for agents: its four actions, and the tool over MCP."""

@@ -1,1 +1,0 @@
-"""Servers: `agentpeft serve`, `agentpeft mcp`, and the engines that runs share."""

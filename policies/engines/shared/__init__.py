@@ -1,1 +1,0 @@
-"""Engines that several runs share: one base, and the adapters of all."""

@@ -1,0 +1,125 @@
+"""A LoRA layer that loses no small steps, and one product for a frozen layer and its adapter.
+
+Layers of PyTorch's own make some twenty-six operations of it, forwards and backwards. Here they are
+fifteen, and the adapter's part is added by the product itself, to its sums.
+"""
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everyone's name for it)
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+# Else a GPU may add parts of a product up in bfloat16, by which small steps are lost
+torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+class RoundedOnceLinear(LoraLinear):
+    """A LoRA layer that rounds its bfloat16 output once, the adapter's part included.
+
+    PEFT adds that part to an output that is rounded already, which drops whatever is less than half
+    of the output's last digit: nearly all of a first step at a learning rate of 1e-5. Here the
+    matrix product starts from the adapter's part, in the accumulator's float32; a bias is added
+    after it. Switched off it computes likewise, so that an adapter of zeros changes nothing. In
+    float32, PEFT's own sum is as good; of one adapter without dropout `lora_product` makes it.
+    """
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Returns the outputs (..., out) of inputs (..., in)."""
+        device, base = x.device.type, cast(nn.Linear, self.base_layer)
+        is_cast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_cast else base.weight.dtype
+        rows, names = x.flatten(0, -2), self._adapters_in_use()
+        if len(names) == 1 and self._is_plain(names[0]) and dtype != torch.float16:
+            layers = self.lora_A[names[0]], self.lora_B[names[0]]
+            down, up = (cast(nn.Linear, each).weight for each in layers)
+            own = base.weight, base.bias
+            output = lora_product(rows, own, (down, up), self.scaling[names[0]], dtype)
+            return output.view(*x.shape[:-1], -1)
+        if dtype != torch.bfloat16 or self.merged:
+            return super().forward(x, *args, **kwargs)
+        change = torch.zeros((), device=x.device)
+        for name in names:
+            down_layer, up_layer = self.lora_A[name], self.lora_B[name]
+            given = rows.to(cast(nn.Linear, down_layer).weight.dtype)
+            part = up_layer(down_layer(self.lora_dropout[name](given)))
+            change = change + part * self.scaling[name]
+        output = torch.addmm(change.to(dtype), rows.to(dtype), base.weight.to(dtype).T)
+        output = output if base.bias is None else output + base.bias.to(dtype)
+        return output.view(*x.shape[:-1], -1)
+
+    def _adapters_in_use(self) -> list[str]:
+        if self.disable_adapters or self.merged:
+            return []
+        return [name for name in self.active_adapters if name in self.lora_A]
+
+    def _is_plain(self, name: str) -> bool:
+        """Returns whether an adapter's part is two products, and nothing else."""
+        dropout = self.lora_dropout[name]
+        is_dropped = dropout.training and not isinstance(dropout, nn.Identity)
+        return not is_dropped and name not in self.lora_variant
+
+
+def lora_product(
+    rows: Tensor,
+    layer: tuple[Tensor, Tensor | None],
+    adapter: tuple[Tensor, Tensor],
+    scaling: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Returns x Wᵀ + b + scaling (x Aᵀ) Bᵀ, (N, out), of rows x (N, in), computed in `dtype`.
+
+    `layer`: W (out, in) and maybe b (out,), which get no gradient; `adapter`: A (rank, in) and
+    B (out, rank). In bfloat16 the product starts from the adapter's part, and a bias is added to
+    what comes of it.
+    """
+    result: Tensor = _LoraProduct.apply(rows, *adapter, (*layer, scaling, dtype))  # type: ignore[no-untyped-call]
+    return result
+
+
+class _LoraProduct(torch.autograd.Function):
+    """See `lora_product`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, down: Tensor, up: Tensor, rest: tuple[Any, ...]) -> Tensor:
+        ctx.dtypes = rows.dtype, down.dtype, up.dtype
+        weight, bias, ctx.scaling, dtype = rest
+        rows, down, up, weight = (each.to(dtype) for each in (rows, down, up, weight))
+        bias = None if bias is None else bias.to(dtype)
+        inner = _scaled_product(rows, down.T, ctx.scaling)
+        if dtype == torch.bfloat16:
+            output = (inner @ up.T).addmm_(rows, weight.T)
+            output = output if bias is None else output.add_(bias)
+        else:
+            output = F.linear(rows, weight, bias).addmm_(inner, up.T)
+        ctx.save_for_backward(rows, inner, down, up, weight)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, inner, down, up, weight = ctx.saved_tensors
+        dtype, down_dtype, up_dtype = ctx.dtypes
+        of_inner = _scaled_product(gradient, up, ctx.scaling)
+        of_rows = of_down = of_up = None
+        if ctx.needs_input_grad[0]:
+            of_rows = (of_inner @ down).addmm_(gradient, weight).to(dtype)
+        if ctx.needs_input_grad[1]:
+            of_down = _product(of_inner.T, rows, down_dtype)
+        if ctx.needs_input_grad[2]:
+            of_up = _product(gradient.T, inner, up_dtype)
+        return of_rows, of_down, of_up, None
+
+
+def _scaled_product(left: Tensor, right: Tensor, scaling: float) -> Tensor:
+    """Returns scaling * left @ right."""
+    return torch.addmm(left.new_empty(()), left, right, beta=0, alpha=scaling)
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns left @ right in `dtype`; GPUs give the sums in float32 as they are."""
+    if left.device.type == "cuda" and dtype == torch.float32 != left.dtype:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)

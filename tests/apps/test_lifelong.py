@@ -1,0 +1,487 @@
+"""The command `lifelong`: its results, going on after a kill, its errors."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from agentpeft.apps.lifelong.course import read_folder
+from agentpeft.apps.lifelong.lifelong import main
+from agentpeft.apps.lifelong.lifelong_study import Study, run_study
+from agentpeft.apps.lifelong.methods import METHODS
+from agentpeft.apps.lifelong.task_sequence import FOLDER, read_sequence
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.db_bench.skills import SKILLS as SQL_SKILLS
+from agentpeft.envs.os_interaction.skills import SKILLS as SHELL_SKILLS
+from agentpeft.launch.evaluating.adapter_bank import read_bank
+from agentpeft.launch.evaluating.merging import find_adapter
+from agentpeft.launch.reporting.run_data import read_rows
+from agentpeft.launch.run.run_folder import lock_run
+from agentpeft.launch.run.stop_signals import StopSignals
+from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
+from agentpeft.policies.held_out import warn_unless_held_out
+from agentpeft.policies.models.load import load_base
+from agentpeft.policies.models.lora.open_adapters import (
+    combine_adapters,
+    merge_adapter,
+    open_adapter,
+)
+from agentpeft.policies.rollout.environments.environment_calls import make_text_env
+from agentpeft.policies.settings.config import Settings
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+experiment = "tiny"
+deterministic = true
+entry_rise = -1
+tiny = {hidden_size = 32, num_layers = 2, num_heads = 2, intermediate_size = 64}
+lora = {rank = 4, alpha = 8.0}
+warm_start = {num_steps = 40, batch_size = 16, lr = 1e-2}
+env_runners = {num_env_runners = 0, num_threads = 1, max_new_tokens = 4}
+training = {num_iterations = 3, num_groups = 4, group_size = 4, lr = 2e-2}
+learners = {num_threads = 1}
+evaluation = {num_tasks = 10, env_kwargs = {split = "test"}}
+output = {checkpoint_interval = 1}
+stages = [
+    {name = "sums"},
+    {name = "differences", kwargs = {operations = ["subtraction"]}},
+    {name = "backwards", kwargs = {format = "reversed"}},
+]
+[environment.kwargs]
+num_digits = 1
+prompt = "named"
+split = "train"
+reward = {format_bonus = 0.5}
+[quick]
+training = {num_iterations = 1}
+"""
+CHAIN = "sequential,replay_20,bank"
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+def learn(capsys, *words):
+    status = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    return json.loads(captured.out.splitlines()[-1])
+
+
+def set_outcomes(folder, outcome):
+    for path in (folder / "sessions").glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.dumps({**row, "outcome": outcome}) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_built_in_sequences_are_short_and_named_after_their_experiment(path, caplog):
+    sequence = read_sequence(path.stem)
+    assert sequence.settings.experiment == path.stem
+    assert read_sequence(path.stem, is_quick=True).stages == sequence.stages
+    warn_unless_held_out(sequence.settings)
+    assert not caplog.records
+    num_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert num_lines - len(sequence.stages) <= 20
+    assert Study(sequence, tuple(METHODS)).chosen.keys() == METHODS.keys()
+    assert sequence.order(0) == sequence.stages
+    assert len({sequence.order(number) for number in range(4)}) > 1
+
+
+def test_lab51_has_a_stage_for_each_skill_of_both_environments():
+    sequence = read_sequence("lab51")
+    assert len(sequence.stages) == 51
+    assert sequence.stages == (*SQL_SKILLS, *SHELL_SKILLS)
+    env = make_text_env(sequence.settings.environment.id, sequence.settings.held_out_kwargs)
+    tasks = [env.task_source.draw(np.random.default_rng(seed)) for seed in range(60)]
+    env.close()
+    for task in tasks:
+        stage, *skills = task.skills
+        assert stage in skills
+        assert task.task_id.startswith(f"{stage}/")
+
+
+def test_the_sources_of_a_mixture_are_stages(tmp_path, capsys):
+    path = tmp_path / "mixed.toml"
+    text = """
+    experiment = "mixed"
+    environment = {id = "AgentPEFT/Mixture-v0", kwargs = {split = "train", sources = [
+        {name = "sums", id = "AgentPEFT/Arithmetic-v0", kwargs = {num_digits = 1, split = "test"}},
+        {name = "stories", id = "AgentPEFT/GSM8K-v0"}]}}
+    """
+    path.write_text(text, encoding="utf-8")
+    sequence = read_sequence(str(path))
+    assert sequence.stages == ("sums", "stories")
+    sums, stories = sequence.settings.environment.kwargs["sources"]
+    assert sums["kwargs"] == {"num_digits": 1, "split": "train"}
+    assert (stories["id"], stories["kwargs"]) == ("AgentPEFT/GSM8K-v0", {"split": "train"})
+    tables = """
+    experiment = "mixed"
+    [[environment]]
+    name = "sums"
+    id = "AgentPEFT/Arithmetic-v0"
+    kwargs = {num_digits = 1, split = "train"}
+    [[environment]]
+    name = "stories"
+    id = "AgentPEFT/GSM8K-v0"
+    kwargs = {split = "train"}
+    """
+    path.write_text(tables, encoding="utf-8")
+    assert read_sequence(str(path)) == sequence
+    path.write_text(text.replace("sources", "weights = [1, 2], sources"), encoding="utf-8")
+    assert main([str(path), "--output", str(tmp_path / "out")]) == 2
+    assert "leave out environment.kwargs.weights" in capsys.readouterr().err
+
+
+def test_orders_are_all_there_are_and_none_comes_twice(tiny):
+    sequence = read_sequence(str(tiny))
+    orders = [sequence.order(number) for number in range(6)]
+    assert orders[0] == sequence.stages
+    assert len(set(orders)) == 6
+    assert sequence.with_stages(["sums", "backwards"]).order(1) == ("backwards", "sums")
+    with pytest.raises(SettingsError, match="3 stages have 6 orders"):
+        sequence.order(6)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_orders_that_differ_in_dropped_stages_alone_are_one_course(tiny, tmp_path):
+    sequence, out = read_sequence(str(tiny), is_quick=True), tmp_path / "out"
+    assert len(list(run_study(Study(sequence, ["base"]), out, StopSignals()))) == 1
+    for stage in sequence.stages:
+        set_outcomes(out / "seed-0/evaluations/base" / stage, Outcome.FAILURE)
+        ends = Outcome.FAILURE if stage == "sums" else Outcome.SUCCESS
+        set_outcomes(out / f"seed-0/evaluations/expert-{stage}" / stage, ends)
+    (out / "plan.json").unlink()
+    study = Study(replace(sequence, entry_rise=0.5), ["base"], num_orders=6)
+    courses = list(run_study(study, out, StopSignals()))
+    assert {each.dropped for each in courses} == {("sums",)}
+    two = list(run_study(replace(study, num_orders=2), out, StopSignals()))
+    assert [each.stages for each in two] == [each.stages for each in courses]
+    assert sorted(each.stages for each in courses) == [
+        ("backwards", "differences"),
+        ("differences", "backwards"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_every_method_gives_its_matrix_and_leaves_its_files(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    summary = learn(capsys, tiny, "--output", out)
+    stages = summary["stages"]
+    assert summary["methods"].keys() == METHODS.keys()
+    for name, own in summary["methods"].items():
+        rows = 1 if name in ("joint", "expert") else len(stages)
+        assert np.shape(own["matrix"]) == (rows, len(stages))
+        assert own["acc"] == pytest.approx(np.mean(own["matrix"][-1]))
+    matrix = {name: np.array(own["matrix"]) for name, own in summary["methods"].items()}
+    base = [summary["base"][stage] for stage in stages]
+    assert (matrix["base"] == base).all()
+    assert matrix["expert"][0].tolist() == [summary["expert"][stage] for stage in stages]
+    for i, row in enumerate(matrix["bank"]):
+        assert row.tolist() == [*matrix["expert"][0][: i + 1], *base[i + 1 :]]
+    first = [name for name, method in METHODS.items() if method.shares_first_stage]
+    assert len(first) == 5
+    assert all((matrix[name][0] == matrix["average"][0]).all() for name in first)
+    assert summary["methods"]["bank"]["bwt"] == 0.0
+    assert summary["methods"]["joint"]["bwt"] is None
+    old = {name: own["kl_old"] for name, own in summary["methods"].items()}
+    new = {name: own["kl_new"] for name, own in summary["methods"].items()}
+    unknown = {"in_context", "router", "expert", "joint"}
+    assert {name for name in old if old[name] is None} == unknown
+    assert old["base"] == new["base"] == old["bank"] == 0.0
+    assert min(new[name] for name in new.keys() - unknown - {"base"}) > 0
+    drift = json.loads((out / "seed-0/drift/base--expert-differences/differences.json").read_text())
+    assert drift["kl"] > 0
+    assert drift["num_tokens"] >= 20  # ten tasks, twice
+    merged = out / "seed-0/merged/order-0.average-2"
+    merged_bytes = sum(file.stat().st_size for file in merged.iterdir())
+    assert summary["methods"]["average"]["bytes"] == merged_bytes
+    assert merged_bytes > 2 * summary["methods"]["sequential"]["bytes"]
+    assert 0 <= summary["methods"]["router"]["router_accuracy"] <= 1
+    assert tuple(read_bank(out / "seed-0/bank/order-0").adapters) == tuple(stages)
+
+    page = (out / "lifelong.html").read_text(encoding="utf-8")
+    assert all(f"<caption>{name}</caption>" in page for name in METHODS)
+    assert (out / "matrices.png").read_bytes().startswith(b"\x89PNG")
+    with (out / "matrix.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(each.size for each in matrix.values())
+    assert json.loads((out / "results.json").read_text())["methods"] == summary["methods"]
+    done = {path: path.stat().st_mtime_ns for path in (out / "seed-0" / "runs").rglob("*")}
+    again = learn(capsys, tiny, "--output", out)
+    assert again == summary
+    assert done == {path: path.stat().st_mtime_ns for path in (out / "seed-0" / "runs").rglob("*")}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_study_killed_in_each_stage_goes_on_to_the_same_matrices(tiny, tmp_path, capsys):
+    whole = learn(capsys, tiny, "--methods", CHAIN, "--output", tmp_path / "whole")
+    words = [
+        sys.executable,
+        "-m",
+        "agentpeft.apps.lifelong.lifelong",
+        str(tiny),
+        "--methods",
+        CHAIN,
+    ]
+    out = tmp_path / "killed"
+    runs = [f"expert-{stage}" for stage in ("sums", "differences", "backwards")]
+    for name in ("sequential", "replay_20"):
+        runs += [f"order-0.{name}-1-differences", f"order-0.{name}-2-backwards"]
+    marks = [f"runs/{name}/checkpoints/checkpoint-*" for name in runs]
+    marks.append("evaluations/order-0.replay_20-2-backwards/sums")
+    for mark in marks:
+        process = subprocess.Popen(
+            [*words, "--output", str(out)], cwd=ROOT, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not any((out / "seed-0").glob(mark)):
+            assert process.poll() is None, f"it ended before {mark}"
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    again = learn(capsys, tiny, "--methods", CHAIN, "--output", out)
+    assert again["methods"].keys() == whole["methods"].keys()
+    for name, own in whole["methods"].items():
+        assert again["methods"][name]["matrix"] == own["matrix"]
+        assert again["methods"][name]["tokens"] == own["tokens"]
+    for name in runs:
+        path = Path("seed-0", "runs", name, "checkpoints/checkpoint-000003/adapter")
+        file = path / "adapter_model.safetensors"
+        ours, theirs = (load_file(tmp_path / side / file) for side in ("whole", "killed"))
+        assert all((ours[key] == theirs[key]).all() for key in ours)
+        assert any(weight.any() for key, weight in ours.items() if "lora_B" in key)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_courses_of_several_seeds_have_intervals_and_stages_may_be_left_out(tiny, tmp_path, capsys):
+    summary = learn(
+        capsys, tiny, "--quick", "--methods", "base,sequential", "--stages", "sums,backwards",
+        "--seeds", 2, "--orders", 2, "--no-kl", "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert summary["methods"]["sequential"]["kl_old"] is None
+    assert not (tmp_path / "out/seed-0/drift").exists()
+    assert len(summary["courses"]) == 4
+    assert set(summary["stages"]) == {"sums", "backwards"}
+    own = summary["methods"]["sequential"]
+    assert own["acc_low"] <= own["acc"] <= own["acc_high"]
+    assert summary["comparisons"]["base"]["num_pairs"] == 4
+
+
+def test_examples_in_the_prompt_are_no_evaluated_tasks_again(tiny, tmp_path, capsys, caplog):
+    text = TINY.replace('split = "train"', "").replace(', env_kwargs = {split = "test"}', "")
+    tiny.write_text(text.replace("num_digits = 1", "num_digits = 9"), encoding="utf-8")
+    out = tmp_path / "out"
+    learn(capsys, tiny, "--quick", "--methods", "in_context", "--output", out)
+    assert "evaluation is not held out" in caplog.text
+    for stage in ("sums", "differences", "backwards"):
+        evaluated, examples = (
+            {record.task_id for record in read_folder(out / "seed-0" / part / stage)}
+            for part in ("evaluations/base", "examples")
+        )
+        assert (len(evaluated), len(examples)) == (10, 64)
+        assert not evaluated & examples
+
+
+@pytest.mark.slow
+def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, capsys):
+    tiny.write_text(TINY.replace("entry_rise = -1", "entry_rise = 1.0"), encoding="utf-8")
+    status = main([str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")])
+    assert status == 1
+    assert "of 3 stages 0 are raised by their experts by entry_rise (100 points)" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arith6"], "unknown sequence 'arith6'; did you mean 'arith5'"),
+        (["nowhere.toml"], "cannot read settings from 'nowhere.toml'"),
+        (["arith5", "training.lrr=1"], "unknown setting 'training.lrr'"),
+        (["{other}"], "warm_start.num_steps makes the one base of all"),
+        (["db9", "curriculum.sampling=frontier"], "curriculum.sampling must be 'uniform' and"),
+        (["arith5", "training.dynamic_sampling=true"], "training.dynamic_sampling false"),
+        (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
+        (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
+        (["arith5", "lora.use_rslora=true"], "method 'average': adapters of lora.use_rslora"),
+        (["arith5", "training.num_replay_tasks=8"], "method 'sft': "),
+        (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
+        (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),
+        (["arith5", "--methods", ","], "names are written NAME,NAME, got ','"),
+        (["arith5", "--stages", "modulo"], "a sequence has two stages or more, got modulo"),
+        (["arith5", "--stages", "modulo,mod"], "unknown stage 'mod'"),
+        (["arith5", "--orders", "121"], "5 stages have 120 orders, got --orders 121"),
+        (["arith5", "--orders", "0"], "orders and seeds must be >= 1, got 0 and 1"),
+        (["{file}", "--quick"], "has no section quick"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_anything_is_written(words, message, tmp_path, capsys):
+    plain = tmp_path / "plain.toml"
+    plain.write_text(TINY.partition("[quick]")[0], encoding="utf-8")
+    other, out = tmp_path / "other.toml", tmp_path / "out"
+    model = 'model = {name = "somewhere"}'
+    lines = [model if line.startswith("tiny") else line for line in TINY.splitlines()]
+    other.write_text("\n".join(lines), encoding="utf-8")
+    words = [word.format(file=plain, other=other) for word in words]
+    assert main([*words, "--output", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("stages = [", "stage = ["), "has no [[stages]]: a sequence has two or more"),
+        (('{name = "sums"}', "{}"), "stage 0 is a table with a name"),
+        (('"sums"', '"a b"'), "stage 0 is a table with a name"),
+        (('"sums"', '"sums", kwarg = 1'), "stage 'sums' has an unknown key 'kwarg'"),
+        (("entry_rise = -1", 'entry_rise = "x"'), "entry_rise must be a number from -1 to 1"),
+        (("entry_rise = -1", "entry_rise = 2"), "entry_rise must be a number from -1 to 1, got 2"),
+        (("[environment.kwargs]", "[[environment]]"), "table 0 has an unknown key 'num_digits'"),
+        (('{format = "reversed"}', "3"), "environment.kwargs: input should be a valid dictionary"),
+        (('{name = "sums"}', '{name = "sums", id = 3}'), "environment.id: input should be a valid"),
+        (("entry_rise", "curriculum.stages = [{}, {}]\nentry_rise"), "write [[stages]]"),
+        (("num_tasks = 10", "num_tasks = 0"), "evaluation.num_tasks must be above 0"),
+        (('"backwards"', '"sums"'), "two sources have one name"),
+        (('"subtraction"', '"subtracting"'), "unknown operation 'subtracting'"),
+    ],
+)
+def test_a_sequence_that_cannot_be_is_refused(tiny, tmp_path, change, message, capsys):
+    tiny.write_text(TINY.replace(*change), encoding="utf-8")
+    assert main([str(tiny), "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_study_is_refused(tiny, tmp_path, capsys):
+    words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert main([*words, "training.lr=1e-3"]) == 2
+    error = capsys.readouterr().err
+    assert "is of another study: its training is" in error
+    assert "give another --output" in error
+
+
+def test_a_study_that_was_refused_binds_nobody(tiny, tmp_path, capsys):
+    words = [str(tiny), "--quick", "--methods", "base", "--output", str(tmp_path / "out")]
+    assert main([*words, 'lora.target_modules=["nowhere"]']) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(words) == 0
+
+
+@pytest.mark.slow
+def test_a_run_of_other_settings_in_the_folder_is_not_taken_for_this_one(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [str(tiny), "--quick", "--methods", "base", "--output", str(out)]
+    assert main(words) == 0
+    run_dir = out / "seed-0/runs/expert-sums"
+    settings = read_config(run_dir)
+    training = settings.training.model_copy(update={"lr": 0.5})
+    write_config(run_dir, settings.model_copy(update={"training": training}))
+    assert main(words) == 2
+    assert f"{run_dir} is a run of other settings" in capsys.readouterr().err
+
+
+def test_two_at_once_in_one_folder_are_refused(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    with lock_run(out):
+        assert main([str(tiny), "--quick", "--methods", "base", "--output", str(out)]) == 2
+    assert "is being trained already, by process" in capsys.readouterr().err
+
+
+def updates(folder):
+    """Returns what an adapter adds to each of the base's weights, by their names."""
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    weights = load_file(folder / "adapter_model.safetensors")
+    scale, end = config["lora_alpha"] / config["r"], ".lora_A.weight"
+    return {
+        f"{name.removeprefix('base_model.model.').removesuffix(end)}.weight": scale
+        * weights[name.replace("lora_A", "lora_B")]
+        @ weights[name]
+        for name in weights
+        if name.endswith(end)
+    }
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_average_of_adapters_is_the_mean_of_their_updates(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    learn(capsys, tiny, "--quick", "--methods", "bank", "--output", out)
+    folders = [next(run.rglob("adapter")) for run in sorted((out / "seed-0/runs").iterdir())]
+    rng = np.random.default_rng(0)
+    for path in (folder / "adapter_model.safetensors" for folder in folders):
+        weights = {n: w + rng.normal(0, 0.05, w.shape) for n, w in load_file(path).items()}
+        save_file({n: w.astype(np.float32) for n, w in weights.items()}, path, {"format": "pt"})
+    settings = Settings(model={"name": str(folders[0])})
+
+    combine_adapters(load_base(settings), folders, "cat", tmp_path / "average")
+    mean, parts = updates(tmp_path / "average"), [updates(folder) for folder in folders]
+    assert len(parts) == 3
+    for name, update in mean.items():
+        expected = sum(part[name] for part in parts) / 3
+        assert np.allclose(update, expected, atol=1e-7)
+    combine_adapters(load_base(settings), folders, "ties_svd", tmp_path / "ties")
+    assert any(update.any() for update in updates(tmp_path / "ties").values())
+
+
+@pytest.mark.slow
+def test_what_o_lora_serves_is_the_base_with_the_sum_of_all_its_adapters(tiny, tmp_path, capsys):
+    out, text = tmp_path / "out", tiny.read_text("utf-8")
+    bonus = "lr = 2e-2, entropy_coeff = 0.01}"  # so that every update has a gradient
+    tiny.write_text(text.replace("lr = 2e-2}", bonus), "utf-8")
+    summary = learn(capsys, tiny, "--methods", "o_lora", "--output", out)
+    runs = [out / "seed-0/runs" / name for name in ("expert-sums", "order-0.o_lora-1-differences")]
+    runs.append(out / "seed-0/runs/order-0.o_lora-2-backwards")
+    folders = [find_adapter(run) for run in runs]
+    assert read_config(runs[2]).lora.orthogonal_to == (str(folders[0]), str(folders[1]))
+    base = {}
+    for number, folder in enumerate(folders):
+        opened = load_base(Settings(model={"name": str(folder)}))
+        alone = {name: weight.clone() for name, weight in opened.model.state_dict().items()}
+        served = merge_adapter(open_adapter(opened, folder)).state_dict()
+        changes = updates(folder)
+        for name, weight in alone.items():
+            base[name] = base.get(name, weight) + changes.get(name, 0.0)
+        assert number == 0 or any(change.any() for change in changes.values())
+    assert all(np.allclose(served[name], base[name], atol=1e-6) for name in served)
+    rows = read_rows(runs[2] / "metrics.jsonl")
+    losses = [row["train/orthogonality"] for row in rows if "train/orthogonality" in row]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] > 0
+    sizes = [sum(f.stat().st_size for f in folder.iterdir()) for folder in folders]
+    assert summary["methods"]["o_lora"]["bytes"] == sum(sizes)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_benchmark_refuses_wrong_words_in_one_line():
+    words = [sys.executable, "benchmarks/lifelong.py", "arith5", "--methods", "nope"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: unknown method 'nope'; known: average" in done.stderr
+    assert "Traceback" not in done.stderr
