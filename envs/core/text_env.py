@@ -156,9 +156,8 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
         """`options` override the class's `default_config`. Raises: SettingsError."""
         super().__init__()
-        parameters = inspect.signature(type(self)).parameters.values()
-        own = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        self.config = self.default_config.override(cast(Mapping[str, Any], options), own)
+        changes = cast(Mapping[str, Any], options)
+        self.config = self.default_config.override(changes, self._list_settings())
         self.reward_config = RewardConfig.of(self.config.reward)
         self.render_mode = self.config.render_mode
         self.task_source = task_source
@@ -181,6 +180,12 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     @abstractmethod
     def oracle_actions(self, task: TaskT) -> Sequence[str]:
         """Returns the actions of a perfect agent, whose last one ends in success."""
+
+    @classmethod
+    def _list_settings(cls) -> list[str]:
+        """Returns the names of the constructor's arguments, to suggest for a wrong one."""
+        parameters = inspect.signature(cls).parameters.values()
+        return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
 
     def _end(self, outcome: Outcome) -> None:
         """Called once when an episode has ended; not when a reset or a fault cuts it short."""
