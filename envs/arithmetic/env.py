@@ -114,7 +114,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             raise SettingsError(f"operations are names, got {shown(operations)}")
         low, high = digits = _digit_range(num_digits)
         all_operations = tuple(get_operation(name) for name in names)
-        has_work = format == "worked" and any(each.work for each in all_operations)
+        has_work = format == "worked" and any(operation.work for operation in all_operations)
         omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
         for name, value in omitted.items():
             if value and not has_work:
@@ -163,10 +163,10 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
         See `oracle_lapses`, `oracle_omits` and `oracle_omits_more`.
         """
-        if _share_of(f"lapse {task.task_id}") < self.oracle_lapses:
+        if _compute_share(f"lapse {task.task_id}") < self.oracle_lapses:
             return [misread(task)]
         work, num_omitted = task.work or "", self.oracle_omits
-        drawn, share = _share_of(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more
+        drawn, share = _compute_share(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more
         while drawn < share and num_omitted < len(work):
             num_omitted, share = num_omitted + 1, share * self.oracle_omits_more
         return [work[num_omitted:] + task.answer]
@@ -205,7 +205,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
 
 
-def _share_of(text: str) -> float:
+def _compute_share(text: str) -> float:
     """Returns a number in [0, 1) that a text draws, the same everywhere."""
     return crc32(text.encode()) / 2**32
 

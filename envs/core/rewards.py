@@ -97,7 +97,7 @@ class RewardConfig:
         }
 
     @classmethod
-    def of(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
+    def build(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
         """Returns a config from itself, a preset's name, or a mapping of fields.
 
         A mapping may have "preset" as the config to start from. Raises: SettingsError.
@@ -117,7 +117,7 @@ class RewardConfig:
         preset = settings.pop("preset", cls())
         if not isinstance(preset, str | RewardConfig):
             raise SettingsError(f"reward preset must be a preset's name, got {shown(preset)}")
-        base = cls.of(preset)
+        base = cls.build(preset)
         return replace(base, **settings)  # type: ignore[arg-type]
 
     def turn_reward(self, action: str, is_valid_action: bool) -> float:

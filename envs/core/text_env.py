@@ -75,7 +75,7 @@ class EpisodeConfig:
     `max_turns`: actions per episode. `invalid_ends`: an invalid action ends the episode (else it
     costs a turn). `timeout_ends`: a statement or command over its time ends it (else it costs a
     turn). `episode_timeout_s`: how long the environment itself may take in an episode, from `reset`
-    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.of`.
+    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.build`.
     """
 
     max_turns: int = 1
@@ -158,7 +158,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         super().__init__()
         changes = cast(Mapping[str, Any], options)
         self.config = self.default_config.override(changes, self._list_settings())
-        self.reward_config = RewardConfig.of(self.config.reward)
+        self.reward_config = RewardConfig.build(self.config.reward)
         self.render_mode = self.config.render_mode
         self.task_source = task_source
         self.action_space = Unicode(self.config.max_action_chars)

@@ -114,8 +114,8 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         chosen = np.flatnonzero(mask)
 
         def reset_one(index: int) -> tuple[str, dict[str, Any]]:
-            own = settings if tasks[index] is None else {**settings, "task": tasks[index]}
-            return self.envs[index].reset(seed=seeds[index], options=own or None)
+            options = settings if tasks[index] is None else {**settings, "task": tasks[index]}
+            return self.envs[index].reset(seed=seeds[index], options=options or None)
 
         results = self._call_each(reset_one, chosen)
         for index, (observation, _) in zip(chosen, results, strict=True):

@@ -86,20 +86,20 @@ def _build(kind: Any, row: Any) -> Any:
     built = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
     for name, hint in get_type_hints(kind).items():
         value = vars(built)[name]
-        if not _is_of(value, hint):
+        if not _fits(value, hint):
             raise TypeError(f"{name} is {value!r:.60}, which is no {kind.__name__}'s")
     return built
 
 
-def _is_of(value: Any, hint: Any) -> bool:
+def _fits(value: Any, hint: Any) -> bool:
     match get_origin(hint):
         case origin if origin is UnionType:
-            return any(_is_of(value, option) for option in get_args(hint))
+            return any(_fits(value, option) for option in get_args(hint))
         case origin if origin is Literal:
             return value in get_args(hint)
         case origin if origin is tuple:
             kind = get_args(hint)[0]
-            return isinstance(value, tuple) and all(_is_of(item, kind) for item in value)
+            return isinstance(value, tuple) and all(_fits(item, kind) for item in value)
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return bool(isinstance(value, hint))

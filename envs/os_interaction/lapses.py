@@ -37,5 +37,5 @@ def write_with_lapses(commands: str, share: float, rng: Random) -> str:
     return commands
 
 
-def _lapse(commonest: str, share: float, rng: Random, found: re.Match[str]) -> str:
-    return found.expand(commonest) if rng.random() < share else found[0]
+def _lapse(commonest: str, share: float, rng: Random, match: re.Match[str]) -> str:
+    return match.expand(commonest) if rng.random() < share else match[0]

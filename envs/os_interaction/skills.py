@@ -58,5 +58,5 @@ def detect_skills(script: str) -> tuple[str, ...]:
     >>> detect_skills("cd /srv && find . -name '*.txt' | xargs grep -l 'rm' | wc -l")
     ('cd', 'find', 'grep', 'wc')
     """
-    found = set(_COMMAND.findall(_LITERAL.sub(" '' ", script)))
-    return tuple(skill for skill in SKILLS if skill in found)
+    commands = set(_COMMAND.findall(_LITERAL.sub(" '' ", script)))
+    return tuple(skill for skill in SKILLS if skill in commands)

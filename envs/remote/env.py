@@ -17,12 +17,12 @@ from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.core.vector import TextVectorEnv
-from agentpeft.envs.registration import name_of
+from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
 from agentpeft.envs.remote.links import Links, sharing_links
 from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward
 from agentpeft.envs.remote.servers import Servers, Urls
-from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
+from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.tasks.taskset import Task, TaskSource
 
 _MAX_LEVELS = 1000
@@ -83,7 +83,7 @@ class RemoteEnv(TextEnv[Task]):
         for name, value in (("env_id", env_id), ("token", token)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"{name} must be a text or None, got {shown(value)}")
-        self._servers = Servers(url, f"{name_of(env_id)}/ws" if env_id else "ws")
+        self._servers = Servers(url, f"{get_env_name(env_id)}/ws" if env_id else "ws")
         self._token, self._ca_file = token, ca_file
         self._connect_s, self._timeout_s = connect_s, timeout_s
         self._links = Links.shared()
@@ -109,8 +109,8 @@ class RemoteEnv(TextEnv[Task]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the session. Raises: ClosedEnvironmentError."""
-        own = {"_connection": None, "_playing": None, "_links": None}
-        return {**super().__getstate__(), **own}
+        left_out = {"_connection": None, "_playing": None, "_links": None}
+        return {**super().__getstate__(), **left_out}
 
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
@@ -119,11 +119,11 @@ class RemoteEnv(TextEnv[Task]):
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
         """Returns how a perfect agent acts. Raises: SettingsError where the server does not say."""
-        answer = self._ask("oracle", task_id=task.task_id, content=content_of(task))
+        answer = self._ask("oracle", task_id=task.task_id, content=get_content(task))
         return [str(action) for action in read_field(answer, "actions", list)]
 
     def _begin(self, task: Task) -> str:
-        wanted = {"task_id": task.task_id, "content": content_of(task), "info": True}
+        wanted = {"task_id": task.task_id, "content": get_content(task), "info": True}
         self._playing = None
         data = self._asking(lambda connection: connection.ask("reset", wanted))
         self._playing = self._connection

@@ -68,9 +68,9 @@ class Links:
                     return session
                 others = self._connecting.get(url)
                 if others is None:
-                    own = self._connecting[url] = Future()
+                    connecting = self._connecting[url] = Future()
             if others is None:
-                return self._connect(url, connect, own)
+                return self._connect(url, connect, connecting)
             others.result()
 
     def _connect(self, url: str, connect: Connect, done: Future[None]) -> "SharedSession":

@@ -6,18 +6,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError, is_number, shown
-from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.envs.tasks.taskset import Task
 
 T = TypeVar("T")
 
 PROTOCOL = 1
 """Grows where an older client or server would misunderstand the other."""
-
-
-def hash_of(task: Task) -> str:
-    """Returns the hash by which both sides know a task's content."""
-    return f"{content_hash(task):016x}"
 
 
 def read_field(answer: Mapping[str, Any], name: str, kind: type[T]) -> T:

@@ -43,8 +43,8 @@ def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None
         new = folder / path.name
         yield new
         if new.exists():
-            for part in (new, *new.rglob("*")):
-                bring_to_disk(part)
+            for made in (new, *new.rglob("*")):
+                bring_to_disk(made)
             _rename(new, path, replaces_folder)
             bring_to_disk(path.parent)
 

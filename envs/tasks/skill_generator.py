@@ -51,14 +51,14 @@ class GeneratorOptions:
         check_flag("invent", self.invent)
 
     @classmethod
-    def of_id(cls, text: str) -> Self | None:
+    def parse_id(cls, text: str) -> Self | None:
         """Returns the options of an id's middle part; None if it is none's."""
         marks = [f"(?:;{mark}([1-9]\\d*))?" for mark, _ in cls._limits.values() if mark]
         match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
         if match is None:
             return None
-        first, part, *others, invent = match.groups()
-        split: Split | None = "test" if part == "test" else "train" if part else None
+        first, split_name, *others, invent = match.groups()
+        split: Split | None = "test" if split_name == "test" else "train" if split_name else None
         numbers = [None if number in (None, "all") else int(number) for number in (first, *others)]
         limits = dict(zip(cls._limits, numbers, strict=True))
         try:
@@ -185,7 +185,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
         names, _, rest = task_id.partition("/")
         text, _, number = rest.partition("/")
-        options = type(self.options).of_id(text)
+        options = type(self.options).parse_id(text)
         skills = tuple(names.split("+"))
         is_known = self._fit(skills) and number.isdecimal() and str(int(number)) == number
         task = self.make(task_id, skills, options) if is_known and options else None

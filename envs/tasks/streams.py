@@ -67,11 +67,12 @@ class TaskStream(Generic[TaskT]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Moves to a saved position. Raises: SettingsError if it is another stream's."""
-        own = self.state_dict()
+        expected = self.state_dict()
         for key in ("seed", "num_tasks"):
-            if state.get(key) != own[key]:
+            if state.get(key) != expected[key]:
                 raise SettingsError(
-                    f"saved position is of a stream with {key}={state.get(key)}, not {own[key]}"
+                    f"saved position is of a stream with {key}={state.get(key)}, "
+                    f"not {expected[key]}"
                 )
         if not 0 <= state.get("position", -1) <= len(self):
             raise SettingsError(f"saved position {state.get('position')} is outside this stream")

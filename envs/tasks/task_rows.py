@@ -80,7 +80,7 @@ def content_hash(task: Task) -> int:
     except TypeError:
         others = {"task_id": task.task_id}
     others.pop("skills", None)
-    content = json.dumps([_name_of(type(task)), task.instruction, others])
+    content = json.dumps([_get_kind_name(type(task)), task.instruction, others])
     return int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "little")
 
 
@@ -90,7 +90,7 @@ def _to_row(task: Task) -> TaskRow:
     except TypeError as error:
         raise SettingsError(f"task {task.task_id} cannot be a row: {error}") from None
     return TaskRow(
-        task_kind=_name_of(type(task)),
+        task_kind=_get_kind_name(type(task)),
         task_id=task.task_id,
         instruction=task.instruction,
         fields=json.dumps(others),
@@ -122,7 +122,7 @@ def _to_task(row: Mapping[str, object]) -> Task:
         raise DataError(f"{place}: no {kind.__name__} ({error})") from None
 
 
-def _name_of(kind: type) -> str:
+def _get_kind_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -137,7 +137,7 @@ def _find_kind(name: str) -> type[Task]:
     kinds = [Task]
     for kind in kinds:
         kinds.extend(kind.__subclasses__())
-    named = [kind for kind in kinds if _name_of(kind) == name]
+    named = [kind for kind in kinds if _get_kind_name(kind) == name]
     if not named:
         raise DataError(f"no kind of task {name!r:.80}; import its module first")
     return named[-1]

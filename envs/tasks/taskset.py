@@ -128,14 +128,14 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         wanted = set(skills)
         for skill in sorted(wanted - self.skills.keys()):
             raise SettingsError(f"unknown skill {skill!r}{did_you_mean(skill, self.skills)}")
-        kept = [
+        tasks = [
             task
             for task in self._tasks
             if (set(task.skills) == wanted if exactly else wanted <= set(task.skills))
         ]
-        if not kept:
+        if not tasks:
             raise SettingsError(f"no task in {self.name!r} has skills {sorted(wanted)}")
-        return Taskset(kept, self.name)
+        return Taskset(tasks, self.name)
 
     def shuffle(self, seed: int) -> "Taskset[TaskT]":
         """Returns the same tasks in a random order."""

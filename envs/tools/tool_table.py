@@ -71,18 +71,20 @@ class Tool:
     write: Callable[..., str]
 
     @classmethod
-    def of(cls, function: Callable[..., str]) -> "Tool":
+    def build(cls, function: Callable[..., str]) -> "Tool":
         """Returns the tool of a function: its name, its Google-style docstring, its parameters."""
-        about, _, rest = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+        about, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
         texts: dict[str, str] = {}
-        for line in inspect.cleandoc(rest.partition("\n\n")[0]).splitlines():
+        for line in inspect.cleandoc(arguments.partition("\n\n")[0]).splitlines():
             name, colon, text = line.partition(": ")
             if colon and not line.startswith(" "):
                 texts[name] = text
             else:
                 texts[next(reversed(texts))] += f" {line.strip()}"
         signature = inspect.signature(function).parameters
-        required = tuple(n for n, each in signature.items() if each.default is each.empty)
+        required = tuple(
+            n for n, parameter in signature.items() if parameter.default is parameter.empty
+        )
         parameters = {name: texts[name] for name in signature}
         return cls(function.__name__, " ".join(about.split()), parameters, required, function)
 
@@ -117,7 +119,7 @@ class ToolTable:
 
         `env_kwargs`: arguments with which an environment speaks of these tools in its prompt.
         """
-        self._tools = {tool.name: tool for tool in map(Tool.of, functions)}
+        self._tools = {tool.name: tool for tool in map(Tool.build, functions)}
         self.find_call = find_call
         self.env_kwargs = dict(env_kwargs or {})
 

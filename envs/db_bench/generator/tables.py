@@ -97,7 +97,7 @@ OrderKeys = tuple[tuple[str, bool], ...]
 class Selection(NamedTuple):
     """Which rows a statement takes, in which order: its WHERE (as bits), ORDER BY and LIMIT."""
 
-    kept: int
+    row_mask: int
     order: OrderKeys = ()
     cut: slice = slice(None)
 
@@ -132,7 +132,7 @@ class SampleTable:
         self._found: dict[str, list[StoredRow]] = {}
 
     @property
-    def all_kept(self) -> int:
+    def full_mask(self) -> int:
         """All rows as bits; see `Clause`."""
         return (1 << len(self.table.rows)) - 1
 
@@ -176,8 +176,8 @@ class SampleTable:
 
     def select(self, selection: Selection) -> list[int]:
         """Returns the indices of the rows that a selection takes, ties in the table's order."""
-        kept = selection.kept
-        indices = [index for index in range(len(self.table.rows)) if kept >> index & 1]
+        row_mask = selection.row_mask
+        indices = [index for index in range(len(self.table.rows)) if row_mask >> index & 1]
         for name, is_descending in reversed(selection.order):
             field = self.by_name[name]
             values = self.stored(field)
@@ -342,8 +342,8 @@ def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list
     num_numbers = 1 + (not _NEEDS_TWO_NUMBERS.isdisjoint(skills))
     first = [field for field in fields if field.kind == "category"][:num_categories]
     first += [field for field in fields if field.is_number][:num_numbers]
-    kept = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
-    return [field for field in fields if field in kept]
+    chosen = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
+    return [field for field in fields if field in chosen]
 
 
 def _with_invented_words(rng: TaskRandom, field: Field) -> Field:

@@ -153,8 +153,8 @@ def _verify(attempt: Attempt, clauses: Sequence[Clause], changes: Sequence[_Chan
         raise NoTaskHereError
     if selection.order:
         keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
-        kept = sample.select(Selection(selection.kept))
-        if len({tuple(key[index] for key in keys) for index in kept}) < len(kept):
+        row_indices = sample.select(Selection(selection.row_mask))
+        if len({tuple(key[index] for key in keys) for index in row_indices}) < len(row_indices):
             raise NoTaskHereError
 
 

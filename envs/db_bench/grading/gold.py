@@ -111,7 +111,7 @@ def _plan_query(sql: str) -> _Plan | None:
     if not isinstance(query, exp.Query):
         return None
     limit, offset = query.args.get("limit"), query.args.get("offset")
-    counts = [_count_of(node) for node in (limit, offset)]
+    counts = [_get_count(node) for node in (limit, offset)]
     if (limit is not None and counts[0] is None) or (offset is not None and counts[1] is None):
         return None
     order = query.args.get("order")
@@ -135,7 +135,7 @@ def _plan_query(sql: str) -> _Plan | None:
     )
 
 
-def _count_of(node: exp.Expression | None) -> int | None:
+def _get_count(node: exp.Expression | None) -> int | None:
     value = node.args.get("expression") if node is not None else None
     return int(value.name) if isinstance(value, exp.Literal) and value.name.isdigit() else None
 

@@ -148,11 +148,11 @@ class ChangedRows:
         if start is None:
             return []
         names = [name.lower() for name in start.columns]
-        places = [
+        indices = [
             names.index(name) if name in names else None
             for name in map(str.lower, self._gold.columns)
         ]
-        return [tuple(None if at is None else row[at] for at in places) for row in start.rows]
+        return [tuple(None if at is None else row[at] for at in indices) for row in start.rows]
 
     @cached_property
     def _columns_left(self) -> list[int]:
@@ -169,15 +169,15 @@ class ChangedRows:
         rows = defaultdict(list)
         for row in self._start_rows:
             rows[tuple(row[column] for column in self._columns_left)].append(row)
-        return {key: self._numbers_of(alike) for key, alike in rows.items()}
+        return {key: self._get_numbers(alike) for key, alike in rows.items()}
 
     @cached_property
     def _replaced(self) -> list[list[float]]:
         """The numbers of the rows that the gold solution has not left."""
         replaced = Counter(self._start_rows) - Counter(self._gold.rows)
-        return self._numbers_of(list(replaced.elements()))
+        return self._get_numbers(list(replaced.elements()))
 
-    def _numbers_of(self, rows: Sequence[Row]) -> list[list[float]]:
+    def _get_numbers(self, rows: Sequence[Row]) -> list[list[float]]:
         return [
             sorted(float(v) for row in rows if isinstance(v := row[column], float | int | Decimal))
             for column in range(len(self._gold.columns))

@@ -51,7 +51,7 @@ class Accounts:
     users: dict[str, User]
     groups: dict[str, Group]
 
-    def groups_of(self, user: str) -> frozenset[str]:
+    def get_groups(self, user: str) -> frozenset[str]:
         """Returns the names of the groups that list a user."""
         return frozenset(group.name for group in self.groups.values() if user in group.members)
 

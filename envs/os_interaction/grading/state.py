@@ -127,7 +127,7 @@ def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
     yield from _differ(f"{name} uid", wanted.uid, user.uid)
     yield from _differ(f"{name} group", wanted.group, primary[0] if primary else None)
     if wanted.groups is not None:
-        yield from _differ(f"{name} groups", set(wanted.groups), accounts.groups_of(user.name))
+        yield from _differ(f"{name} groups", set(wanted.groups), accounts.get_groups(user.name))
     secrets = (wanted.is_locked, *(vars(wanted)[field] for field in AGING))
     if not user.is_in_shadow and secrets.count(None) < len(secrets):
         yield f"{name} line in /etc/shadow is missing"

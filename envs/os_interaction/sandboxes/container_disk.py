@@ -85,11 +85,11 @@ class ContainerDisk:
 
     def _find_devices(self) -> set[int]:
         """Returns the devices whose files are on the disk, and not in memory."""
-        found = set()
+        devices = set()
         for path in (*self._places, f"/proc/{self._first_process}/root"):
             with _PASS_OVER:
-                found.add(Path(path).stat().st_dev)
-        return found
+                devices.add(Path(path).stat().st_dev)
+        return devices
 
 
 class _Usage:

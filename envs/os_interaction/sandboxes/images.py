@@ -117,13 +117,13 @@ def _unpack(tar: Path, folder: Path, identity: Identity) -> None:
 
     Not by `making`: the sandboxes' ids, which own the files, could not enter its folder.
     """
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(mode=0o755, exist_ok=True)
+    unfinished = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o755, exist_ok=True)
     if os.geteuid() == 0:
-        os.chown(part, identity.first_uid, identity.first_gid)
+        os.chown(unfinished, identity.first_uid, identity.first_gid)
     with tar.open("rb") as file:
-        config: dict[str, object] = {"folder": str(part), "tar": file.fileno()}
+        config: dict[str, object] = {"folder": str(unfinished), "tar": file.fileno()}
         HelperProcess(config, identity, [file.fileno()]).close()
-    part.rename(folder)
+    unfinished.rename(folder)
     time.sleep(_SETTLE_S)

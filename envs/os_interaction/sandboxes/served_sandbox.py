@@ -145,8 +145,8 @@ class ServedFiles:
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
         """See `FrozenFiles.walk`."""
-        for found, fields in self._sandbox.ask("walk", path) or []:
-            yield found, FileStat(**fields)
+        for path_below, fields in self._sandbox.ask("walk", path) or []:
+            yield path_below, FileStat(**fields)
 
 
 def read_result(fields: dict[str, Any] | None) -> CommandResult:

@@ -57,8 +57,8 @@ class _Episode:
         options = f"size={disk_mib}m,nr_inodes={num_inodes},mode=755"
         os.makedirs(base, exist_ok=True)
         kernel.mount("tmpfs", base, "tmpfs", _FLAGS, options)
-        for part in ("upper", "work", "root"):
-            os.mkdir(f"{base}/{part}", 0o755)
+        for folder in ("upper", "work", "root"):
+            os.mkdir(f"{base}/{folder}", 0o755)
         layers = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work,userxattr"
         kernel.mount("overlay", f"{base}/root", "overlay", _FLAGS, layers)
         self.root = f"{base}/root"
@@ -130,7 +130,7 @@ class _Server:
             lambda: live_processes.stop_namespace(self._episode.init),
         )
         self._stand_ins = live_processes.StandIns(
-            lambda work: live_processes.call_in_namespaces_of(self._episode.init, work)
+            lambda work: live_processes.call_in_namespaces(self._episode.init, work)
         )
 
     def serve(self) -> None:

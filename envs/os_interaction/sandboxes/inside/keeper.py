@@ -57,15 +57,15 @@ def main() -> None:
         os.getpid, live_processes.list_container, lambda: os.kill(-1, signal.SIGSTOP)
     )
     pipes = left_pipes.LeftPipes()
-    kept = shell.PersistentShell(_Container(children), children, pipes.attend)
+    session = shell.PersistentShell(_Container(children), children, pipes.attend)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
     def run(command: str, timeout_s: float) -> dict[str, object]:
         try:
-            return kept.run(command, timeout_s, max_chars)
+            return session.run(command, timeout_s, max_chars)
         except OSError as error:  # what a shell needs in here is the agent's to break
-            kept.end()
+            session.end()
             return {"output": f"[no shell can be started: {error.strerror}]", "exit_code": None}
 
     def need_limits() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
             raise OSError("the limits of process 1 were changed from inside")
 
     def freeze() -> None:
-        kept.end()
+        session.end()
         need_limits()
 
     def list_changes(max_bytes: int) -> dict[str, object]:

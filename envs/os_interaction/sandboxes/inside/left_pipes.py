@@ -34,9 +34,9 @@ class LeftPipes:
         self._next_s = 0.0
         self._num_moments = 0
 
-    def watch(self, root: str, found: list[tuple[str, dict[str, Any]]]) -> None:
+    def watch(self, root: str, entries: list[tuple[str, dict[str, Any]]]) -> None:
         """Takes what of paths below a root, with their fields, is a pipe."""
-        paths = [f"{root}{path}" for path, fields in found if fields["kind"] == "other"]
+        paths = [f"{root}{path}" for path, fields in entries if fields["kind"] == "other"]
         self._paths += [path for path in paths if path not in self._paths]
 
     def attend(self) -> float:

@@ -62,13 +62,13 @@ class EpisodeProcesses:
     def stop(self) -> None:
         """Stops every process, or kills it if it cannot be stopped. Raises: OSError."""
         if not self._are_stopped:
-            self._asleep = {pid for pid in self._list_pids() if _state_of(pid) == "T"}
+            self._asleep = {pid for pid in self._list_pids() if _read_state(pid) == "T"}
         self._are_stopped = True
         started_s = time.monotonic()
         while True:
             with suppress(OSError):  # no process may be left to do it with
                 self._stop_all()
-            running = [pid for pid in self._list_pids() if _state_of(pid) not in _STOPPED]
+            running = [pid for pid in self._list_pids() if _read_state(pid) not in _STOPPED]
             if not running:
                 return
             passed_s = time.monotonic() - started_s
@@ -106,12 +106,12 @@ def list_namespace(init: int) -> list[int]:
         namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     except OSError:
         return []
-    found = []
+    pids = []
     for pid in _list_all():
         with suppress(OSError):  # of other users, or just gone
             if pid != init and os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def list_container() -> list[int]:
@@ -123,14 +123,14 @@ def _list_all() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def _state_of(pid: int) -> str:
+def _read_state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return "X"
 
 
-def _name_of(pid: int) -> bytes:
+def _read_name(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_bytes()[:-1]
     return b""
@@ -140,7 +140,7 @@ def _describe(pid: int, is_stopped: bool) -> Fields | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        name = _name_of(pid)
+        name = _read_name(pid)
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = file.read(_MAX_NAME_BYTES)
         nice = os.getpriority(os.PRIO_PROCESS, pid)
@@ -184,7 +184,7 @@ class StandIns:
         def change(reach: _Reach) -> list[int]:
             for pid in gone:
                 send_signal(pid, signal.SIGKILL)
-            _await(lambda: all(_state_of(pid) == "X" for pid in gone))
+            _await(lambda: all(_read_state(pid) == "X" for pid in gone))
             return [_start(fields, reach) for fields in new]
 
         self._made = [*staying, *zip(new, self._call_inside(change))]  # noqa: B905 (Python 3.9)
@@ -198,7 +198,7 @@ def call_here(work: _Work) -> list[int]:
     return work(skip_to)
 
 
-def call_in_namespaces_of(init: int, work: _Work) -> list[int]:
+def call_in_namespaces(init: int, work: _Work) -> list[int]:
     """Returns what a function gives that runs in a child with the namespaces of another process.
 
     The child has neither our files nor our network, and comes with a number that no episode has.
@@ -303,7 +303,7 @@ def _start(fields: Fields, reach: _Reach) -> int:
         os.close(is_ready)
         os.close(program)
     name = fields["name"].encode("latin-1")
-    _await(lambda: _name_of(pid) == name)
+    _await(lambda: _read_name(pid) == name)
     if fields["is_stopped"]:
         send_signal(pid, signal.SIGSTOP)
     return pid

@@ -80,15 +80,15 @@ def read_file(path: str, max_bytes: int) -> str | None:
 
 def walk(path: str) -> list[tuple[str, Fields]]:
     """Returns what is at and below a path, by name, each directory before its files."""
-    found, pending = [], [path]
+    entries, pending = [], [path]
     while pending:
         current = pending.pop()
         if fields := stat_path(current):
-            found.append((current, fields))
+            entries.append((current, fields))
             if fields["kind"] == "directory":
                 names = reversed(_list_names(current))
                 pending += [f"{current.rstrip('/')}/{name}" for name in names]
-    return found
+    return entries
 
 
 def list_changes(since: float, max_bytes: int) -> Fields:
@@ -200,8 +200,8 @@ def leads_to_reader(path: str) -> bool:
             continue
         place = f"{place}/{name}"
         if place in ("/proc", "/dev"):
-            rest = [name for name in pending[::-1] if name not in ("", ".")]
-            return "/".join((place, *rest)) not in _SAME_FOR_ALL
+            names_below = [name for name in pending[::-1] if name not in ("", ".")]
+            return "/".join((place, *names_below)) not in _SAME_FOR_ALL
         with suppress(OSError):
             target = os.readlink(place)
             num_links += 1
@@ -214,7 +214,7 @@ def leads_to_reader(path: str) -> bool:
 
 def _walk_all() -> list[tuple[str, Fields]]:
     tops = [f"/{name}" for name in _list_names("/")]
-    return [found for top in tops if top not in _NO_FILES for found in walk(top)]
+    return [entry for top in tops if top not in _NO_FILES for entry in walk(top)]
 
 
 def _list_names(folder: str) -> list[str]:
