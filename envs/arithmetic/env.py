@@ -72,7 +72,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             in stages: who has learnt to do without the first one learns to do without the next,
             until the answer stands alone. Format "worked" alone.
         oracle_omits_more: share of the tasks in which it leaves out a character more than that, of
-            which the same share another, and so on: a foretaste of the next stages, without which
+            which the same share another, and so on: a preview of the next stages, without which
             a learner forgets how to do without at each of them (removal smoothing).
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
@@ -153,7 +153,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     @property
     def levels(self) -> Sequence[TaskSource[ArithmeticTask]]:
-        """Where difficulty is adaptive, the problems of each level, from the fewest digits on."""
+        """The problems of each level if difficulty is adaptive, fewest digits first; else none."""
         low, high = self._generator.num_digits
         levels = range(low, high + 1) if self._difficulty else ()
         return [replace(self._generator, num_digits=(level, level)) for level in levels]

@@ -33,7 +33,7 @@ class ArithmeticTask(Task):
 
     @property
     def format(self) -> str:
-        """What the numbers are written in: "plain", "reversed" or "worked"."""
+        """The notation of the numbers: "plain", "reversed" or "worked"."""
         if self.width is None:
             return "plain"
         return "reversed" if self.work is None else "worked"

@@ -1,7 +1,7 @@
-"""What is closed once, and never during a call: `Closable`, and `gated` for its calls.
+"""Objects closed once, and never during a call: `Closable`, and `gated` for its calls.
 
 A call may be under way in a thread of its own when another one closes: after Ctrl-C, or at the end
-of a program. SQLite ends the process then, and file descriptors go to whoever opens the next file.
+of a program. SQLite ends the process then, and file descriptors go to the next file opened.
 So calls and the end take one lock. What it does not do is stop a call: `close` waits a while for
 it, and a call that takes longer ends what it used by itself.
 """

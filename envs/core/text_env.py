@@ -42,11 +42,11 @@ class InvalidAction:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one action led to: the new text, and the outcome if it ended the episode.
+    """The result of one action: the new text, and the outcome if it ended the episode.
 
     `INVALID_ACTION` and `TIMEOUT` end the episode unless the settings say otherwise. `reward` is
     for environments that reward single turns; final rewards come from the outcome. An action is
-    invalid where the outcome says so, or where `is_valid_action` does and the episode goes on.
+    invalid where the outcome says so, or where `is_valid_action` does and the episode continues.
     """
 
     observation: str
@@ -141,11 +141,11 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
     tools: ClassVar[ToolTable] = ANY_TEXT
-    """What an agent can do, for those that play by tool calls; every call is an action's text."""
+    """The tools of an agent that plays by tool calls; each call becomes an action's text."""
     has_waiting_steps: bool = False
-    """Whether steps wait on a server or on another process, so that threads make many faster."""
+    """True if steps wait on a server or another process, so that threads speed up many."""
     has_quick_steps: bool = False
-    """Whether `reset` and `step` take a millisecond at most, so that a server needs no thread."""
+    """True if `reset` and `step` take a millisecond at most, so that a server needs no thread."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""
@@ -195,7 +195,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @gated
     def __getstate__(self) -> dict[str, Any]:
-        """Returns all but the episode that is going on. Raises: ClosedEnvironmentError."""
+        """Returns all but the running episode. Raises: ClosedEnvironmentError."""
         state = {**vars(self), "_task": None, "_prompt": "", "_turns": []}
         del state["_lock"]
         return {**state, "_depth": 0, "_outcome": Outcome.UNKNOWN}
@@ -207,7 +207,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @property
     def task_source(self) -> TaskSource[TaskT]:
-        """Where the tasks come from."""
+        """The source of tasks."""
         return self._task_source
 
     @task_source.setter
@@ -270,7 +270,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carries out an action; returns (new text, reward, terminated, truncated, info).
 
-        Raises: ResetNeeded where no episode is going on, TypeError if the action is no string,
+        Raises: ResetNeeded where no episode is running, TypeError if the action is no string,
         EnvFault (and then the episode is over, without an outcome; also where the task's own
         solution or check fails), ClosedEnvironmentError.
         """

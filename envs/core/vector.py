@@ -32,7 +32,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     stepped by one thread at a time, but not always by the same. Where one raises (an `EnvFault`),
     the others' calls are finished first; the batch is lost, so `reset` before the next step.
 
-    After Ctrl-C the calls that threads have begun go on: the next `reset` or `step` waits for them,
+    After Ctrl-C calls that threads have begun continue: the next `reset` or `step` waits for them,
     and `close` does so for 30 s; an environment that still runs then is closed by its thread.
     """
 

@@ -164,7 +164,7 @@ def _subquery_skills(tree: exp.Expr) -> Iterator[str]:
 
 
 def _is_subquery(select: exp.Expr) -> bool:
-    """Whether a SELECT is a subquery, or the first part of one that is a union."""
+    """Returns whether a SELECT is a subquery, or the first part of a subquery that is a union."""
     parent = select.parent
     while isinstance(parent, exp.SetOperation | exp.Subquery):
         if isinstance(parent, exp.SetOperation) and select.arg_key == "expression":

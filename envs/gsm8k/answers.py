@@ -61,7 +61,7 @@ _BEHIND_BOX = re.compile(
     (?:hundred|thousand|million|billion|trillion|dozen)s?\b | (?-i:[kKMB])(?!\w))[^\s.,$]*""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""What makes another number of the one in a box: `\\boxed{5}^2`, `\\boxed{5} million`."""
+"""Text after a box that changes its number: `\\boxed{5}^2`, `\\boxed{5} million`."""
 _HEADING = re.compile(r"[.):]\s+[^\W\d]")
 _SENTENCE_END = re.compile(
     r"(?<!\bsq)(?<!\bRs)(?<!\.[A-Za-z])\.(?=\s)|(?<!\s)!(?=\s*\Z|\s+[^\W\d_a-z])"

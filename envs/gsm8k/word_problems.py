@@ -92,7 +92,7 @@ def write_with_lapses(task: GSM8KTask, share: float) -> str:
     """Returns the solution of a task of `WordProblems`, in which a step lapses with that share.
 
     A step that lapses adds its numbers, as most steps do, whatever the question asks for, and the
-    steps after it go on with what it gives. A model that imitates such solutions learns to
+    steps after it continue with its result. A model that imitates such solutions learns to
     calculate, and with which numbers; what the words mean it knows only weakly.
     """
     rng = Random(f"lapses/{task.task_id}")

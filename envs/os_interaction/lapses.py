@@ -28,7 +28,7 @@ def write_with_lapses(commands: str, share: float, rng: Random) -> str:
     """Returns shell commands in which each choice lapses with probability `share`.
 
     The commonest choices are: of mkdir, rm, cp, chown, chgrp, useradd, tee and ls no option; to
-    write a file anew; of what wc counts, lines; of what grep finds, lines with the word; of modes,
+    overwrite a file; of what wc counts, lines; of what grep finds, lines with the word; of modes,
     u+x; of what usermod changes, the shell; of what chage sets, the days until a password expires;
     of what gpasswd does, to add a member. Names, values and all else stay.
     """

@@ -38,7 +38,7 @@ _GOODBYE = json.dumps({"type": "close"})
 
 
 class RemoteError(RuntimeError):
-    """What an environment on a server raised and none may: a mistake in its code."""
+    """A bug in an environment on the server: it raised what no environment may."""
 
 
 class ServerGoneError(EnvFault):
@@ -87,7 +87,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be asked: nothing has failed, and the server has not closed."""
+        """True if the session can be asked: nothing failed, and the server has not closed it."""
         return self._is_open and self._socket.close_code is None
 
     def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class RemoteEnv(TextEnv[Task]):
     Episode End:
         As on the server. Where the server is gone, an answer takes too long or a token is wrong,
         `EnvFault` is raised: the episode is over, without an outcome, and is never gone on with.
-        The next reset connects anew, to another server if there are several.
+        The next reset reconnects, to another server if there are several.
 
     Arguments:
         url: `http://host:8000` or `https://…`; or a list of such; or a mapping to weights.

@@ -34,7 +34,7 @@ def split_frame(frame: str | bytes) -> tuple[int, str, str]:
 
 @contextmanager
 def sharing_links() -> Iterator[None]:
-    """Has the remote environments that are made meanwhile share a connection to each server."""
+    """Lets remote environments made in the block share a connection to each server."""
     token = _shared.set(Links())
     try:
         yield
@@ -163,7 +163,7 @@ class SharedSession:
 
     @property
     def close_code(self) -> int | None:
-        """None as long as the session goes on."""
+        """None while the session lasts."""
         if self._end is None and not self._inbox.empty():  # nobody has asked: it is an end
             self._end = self._inbox.get()[1]
         return None if self._end is None else _ABNORMAL

@@ -1,4 +1,4 @@
-"""What client and server of a remote environment agree on beside OpenEnv's protocol."""
+"""Messages of remote environments beside OpenEnv's protocol, read and written by both sides."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

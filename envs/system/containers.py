@@ -14,7 +14,7 @@ from agentpeft.envs.system.processes import is_alive
 __all__ = ["Container"]
 
 DOCKER_ERRORS = (DockerException, RequestException)
-"""What a daemon answers, and what comes of one that ends or says nothing for a minute."""
+"""Errors of a docker daemon: its answers, a lost connection, silence for a minute."""
 
 
 def connect() -> docker.DockerClient:

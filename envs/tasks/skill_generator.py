@@ -24,7 +24,7 @@ _MAX_DRAWS = 10
 
 
 class NoTaskHereError(Exception):
-    """These choices give no proper task; the generator tries others."""
+    """These choices give no valid task; the generator tries others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GeneratorOptions:
     split: Split | None = None
     invent: bool = False
     _limits: ClassVar[dict[str, tuple[str, int]]] = {"max_phrasings": ("", 1)}
-    """Of each limit: its mark in an id, and its least value."""
+    """Per limit: its letter in task ids, and its minimum."""
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -52,7 +52,7 @@ class GeneratorOptions:
 
     @classmethod
     def parse_id(cls, text: str) -> Self | None:
-        """Returns the options of an id's middle part; None if it is none's."""
+        """Returns the options written in a task id's middle part; None if they are not valid."""
         marks = [f"(?:;{mark}([1-9]\\d*))?" for mark, _ in cls._limits.values() if mark]
         match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
         if match is None:
@@ -124,7 +124,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         Args:
             skills: names of skills; None is all.
             skill_mode: "single": each task is for one of them; "all": has all of them.
-            num_skills: with "all", each task has this many of them, drawn anew; None is all.
+            num_skills: with "all", each task has this many, drawn for each task; None is all.
             max_phrasings: how many ways to say each thing, plainest first; None is every way.
             split: tasks of "train" and "test" have no words in common; None is all tasks.
             invent: words are made up.

@@ -22,7 +22,7 @@ class Stage(Generic[TaskT]):
 class TaskStream(Generic[TaskT]):
     """Iterates over the stages' tasks; its position is saved as a small mapping.
 
-    A task depends on (seed, stage, index) alone, so a restored stream goes on with the same tasks.
+    A task depends on (seed, stage, index) alone, so a restored stream has the same tasks.
     """
 
     def __init__(self, stages: Sequence[Stage[TaskT]], seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""What a `data` setting may name: a task file, or one with an index of some of its tasks."""
+"""Task files named by a `data` setting: a file, or a file and an index of some of its tasks."""
 
 import json
 from collections.abc import Callable, Mapping

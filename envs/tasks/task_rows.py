@@ -1,8 +1,8 @@
 """Tasks as rows of a table, and back: for `datasets`, pandas, parquet and JSONL.
 
 All columns are text, so that the rows of any tasks make one table: `task_kind`, `task_id`,
-`instruction`, and `fields`, the other fields as JSON. There, a list is a tuple, and what JSON does
-not have is an object with one key: `{"$decimal": "1.50"}`, `{"$Table": {"name": "pets", …}}`.
+`instruction`, and `fields`, the other fields as JSON. Lists decode to tuples; other values
+are objects with one key: `{"$decimal": "1.50"}`, `{"$Table": {"name": "pets", …}}`.
 """
 
 import json

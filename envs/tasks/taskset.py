@@ -35,7 +35,7 @@ TaskT_co = TypeVar("TaskT_co", bound=Task, covariant=True)
 
 @runtime_checkable
 class TaskSource(Protocol[TaskT_co]):
-    """Where an environment's tasks come from: a `Taskset` or a generator."""
+    """The source of an environment's tasks: a `Taskset` or a generator."""
 
     def draw(self, rng: np.random.Generator) -> TaskT_co:
         """Returns one random task; the same `rng` state gives the same task."""

@@ -1,4 +1,4 @@
-"""`ToolEpisode`: an episode that is played by tool calls, for whoever brings them."""
+"""`ToolEpisode`: an episode that is played by tool calls."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -17,7 +17,7 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True)
 class ToolCall:
-    """What an agent calls. `arguments` are its own: not a mapping, or wrong ones, as may be."""
+    """An agent's call. `arguments` are as it gave them, perhaps wrong or no mapping at all."""
 
     name: object
     arguments: object
@@ -129,7 +129,7 @@ class ToolTable:
 
     @property
     def advice(self) -> str:
-        """What to do instead, for an agent that called no tool.
+        """Advice for an agent that called no tool.
 
         >>> ANY_TEXT.advice
         'call a tool: act(action)'

@@ -74,7 +74,7 @@ class Clause(NamedTuple):
 
     @property
     def is_idle(self) -> bool:
-        """Whether some part of a condition is known to change nothing."""
+        """True if some part of the condition is known to change nothing."""
         return self.row_mask in self.weaker_masks
 
 

@@ -1,4 +1,4 @@
-"""What generated DB-bench queries select: columns, aggregates and calculations with them."""
+"""Select lists of generated DB-bench queries: columns, aggregates and calculations."""
 
 import re
 from collections.abc import Sequence

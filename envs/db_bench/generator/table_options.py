@@ -1,4 +1,4 @@
-"""What tasks a DB-bench generator makes of its skills: `TableOptions`."""
+"""Options of DB-bench's generator: `TableOptions`."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -68,7 +68,7 @@ class Field:
 
     @cached_property
     def is_number(self) -> bool:
-        """Whether it can be summed."""
+        """True if it can be summed."""
         return self.kind in ("int", "decimal", "float")
 
     @cached_property
@@ -95,7 +95,7 @@ OrderKeys = tuple[tuple[str, bool], ...]
 
 
 class Selection(NamedTuple):
-    """Which rows a statement takes, in which order: its WHERE (as bits), ORDER BY and LIMIT."""
+    """The rows that a statement takes, in order: its WHERE (a bit a row), ORDER BY and LIMIT."""
 
     row_mask: int
     order: OrderKeys = ()
@@ -109,7 +109,7 @@ class SampleTable:
 
     SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
     more columns in the copy, so what runs there names its columns. The copy lasts until the
-    thread's next sample: making a table anew for each task costs a fifth of the task.
+    thread's next sample: making another for each task costs a fifth of the task.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ _MAX_REMEMBERED = 256
 
 @dataclass
 class _Remembered:
-    """What was computed for a task so far."""
+    """Results computed for a task so far."""
 
     task: DBBenchTask
     label: tuple[Row, ...] | None = None

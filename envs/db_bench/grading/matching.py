@@ -103,7 +103,7 @@ def _is_same_stored_value(value: Value, gold: Value) -> bool:
 
 
 class ChangedRows:
-    """Whether stored rows are equal, where the gold solution has changed some of them.
+    """Compares stored rows, some of which the gold solution has changed.
 
     The numbers that a row had at the start are those of the rows that agree with it in all columns
     which the gold solution leaves alone, as in a key; of a row that agrees with none, those of all

@@ -1,4 +1,4 @@
-"""What one attempt at a generated OS task works with: names, files, people, and the two worlds."""
+"""The state of one attempt at a generated OS task: names, files, people, and the two worlds."""
 
 import re
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 A state is read from the frozen files, from outside; check scripts run over them with the image's
 own interpreter and tools, none of the episode's processes alive. Live checks are the exception:
-they see the processes, which stand still meanwhile, as stand-ins (`live_checks.py`). The grader
+they see placeholders of the processes, which are stopped (`live_checks.py`). The grader
 does not judge how a task was done. What a check script itself executes or trusts of the files that
 the agent has left (a script it runs, a configuration it reads) is the agent's; such checks are the
 data's risk, and so is what a process is called.

@@ -57,7 +57,7 @@ class BubblewrapSandbox(ServedSandbox):
 
     @property
     def limits(self) -> SandboxLimits:
-        """What an episode may use."""
+        """Limits of an episode."""
         return self._limits
 
     def reset(self) -> None:
@@ -102,12 +102,12 @@ class BubblewrapSandbox(ServedSandbox):
             raise
 
     def _holds_memory(self) -> bool:
-        """Returns whether more is charged than an empty episode takes, and stays so."""
+        """Returns whether memory is still charged beyond that of an empty episode."""
         assert self._cgroups  # noqa: S101 (`_start` has made them)
         held_bytes = self._cgroups.measure_held_bytes()
         if self._first_held_bytes is None:
             self._first_held_bytes = held_bytes
-        deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it by and by
+        deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it later
         while held_bytes > self._first_held_bytes + _MAX_HELD_BYTES:
             if time.monotonic() > deadline_s:
                 return True

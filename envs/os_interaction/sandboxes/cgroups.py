@@ -21,7 +21,7 @@ _MEMORY_FILES = {
     "memory.current": ("inactive_file", "active_file", "slab_reclaimable"),
     "memory.usage_in_bytes": ("total_inactive_file", "total_active_file"),
 }
-"""What says how much memory is charged in version 2 and 1, and what of it is only cached."""
+"""The files with the memory charged, in version 2 and 1, and the fields that are only cached."""
 _counter = itertools.count()
 
 
@@ -82,7 +82,7 @@ def _measure_held_bytes(path: Path) -> int:
 
 
 def _find_parents() -> list[tuple[Path, set[str]]]:
-    """Returns where groups can be made, and for which controllers."""
+    """Returns the folders in which groups can be made, each with its controllers."""
     own_groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     parents = []

@@ -16,11 +16,11 @@ from agentpeft.envs.system.whole_files import making, write_file
 
 IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
-"""What docker knows the default image by; `image/Dockerfile` makes it."""
+"""The default image's name in docker; `image/Dockerfile` makes it."""
 _LAYOUT = "4"
 _CHUNK_BYTES = 1 << 20
 _SETTLE_S = 0.3
-"""How much older than an episode its image is: what has a later time is the episode's."""
+"""Least age of an image at an episode's start: later times of change are the episode's."""
 
 
 def prepare_root(image: str | None, identity: Identity) -> Path:

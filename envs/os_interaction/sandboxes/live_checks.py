@@ -2,9 +2,9 @@
 
 Two machines take part. The episode's is stopped: its files and its list of processes are read from
 outside. The checker's is a new machine that no process of the episode ever reaches; it gets the
-files, and a stand-in for each process (`live_processes.py`). Whenever the check sleeps, the episode
-goes on for as long, is stopped again, and the checker is brought up to date. So the check sees one
-moment at a time, and nothing of the episode ever runs while it looks.
+files, and a placeholder for each process (`live_processes.py`). Whenever the check sleeps, the
+episode runs as long, is stopped again, and the checker is updated. So the check sees one moment at
+a time, and nothing of the episode ever runs while it looks.
 
 Sleeping is what the program `sleep` and Python's `time.sleep` do; there is no other time.
 """
@@ -31,11 +31,11 @@ VIEW = (
     [f"/{path}" for path in NAMED],
     START_FILES,
 )
-"""What `apply_changes` is told of a check's view of the files."""
+"""A check's view of the files, for `apply_changes`."""
 MAX_CHANGED_BYTES = 32 << 20
 _START_TIMEOUT_S = 30.0
 _SETTLE_S = 0.3
-"""For what the last command has put in the background to become the program that it is."""
+"""Time for a background process of the last command to execute its program."""
 _DURATION = re.compile(r"(\d{0,9}(?:\.\d{0,9})?)([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -62,7 +62,7 @@ exec(compile(open(9).read(), "/dev/fd/9", "exec"), {{"__name__": "__main__"}})
 
 
 class CheckTarget(Protocol):
-    """What is needed of a sandbox."""
+    """The part of a sandbox that a live check uses."""
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
         """Returns the answer of the process that serves it; None if it was killed."""
@@ -94,7 +94,7 @@ def run_live_check(
         checker: A machine that has just been reset, with the image's programs.
         script: The script, its interpreter and its arguments.
         environment: Variables of the script, as one sets them in bash.
-        max_processes: How many stand-ins the checker has room for.
+        max_processes: How many placeholders the checker has room for.
         timeout_s: For all, sleeping included.
 
     Raises: EnvFault.
@@ -142,7 +142,7 @@ class _LiveCheck:
     def _sleep(self, duration_s: float) -> None:
         if duration_s >= self._left_s():
             raise _CheckEndedError("", is_timeout=True)
-        self._ask_episode("go_on")
+        self._ask_episode("resume")
         time.sleep(duration_s)
         self._bring_up_to_date()
 
@@ -163,7 +163,7 @@ class _LiveCheck:
         why = self._checker.ask("apply_changes", files, *VIEW, self._source, gone)
         if why:
             raise _CheckEndedError(why)
-        self._checker.ask("stand_in", processes, before is None)
+        self._checker.ask("update_placeholders", processes, before is None)
 
     def _ask_episode(self, operation: str, *arguments: object) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What a sandbox is: `Sandbox`, its limits and results, and how a grader reads its files.
+"""The protocol of sandboxes: `Sandbox`, its limits, its results, and the files that it leaves.
 
 A life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
 scripts that look at processes), `freeze` (everything is killed; files are read from outside),
@@ -17,7 +17,7 @@ Interpreter = Literal["bash", "python3"]
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What an episode may use. Over one of them a command fails as it does on a full machine."""
+    """Limits of an episode. Beyond one, a command fails as it does on a full machine."""
 
     memory_mib: int = 512
     """Of all processes; what is written to files has `disk_mib` of its own."""
@@ -37,7 +37,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command has printed (stdout and stderr in order) and how it ended."""
+    """A command's output (stdout and stderr in order) and how it ended."""
 
     output: str
     """Undecodable bytes are replaced; what is too long is cut in the middle, with a note."""
@@ -50,7 +50,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileStat:
-    """What `lstat` says of a file."""
+    """A file's `lstat`."""
 
     kind: FileKind
     mode: int
@@ -89,7 +89,7 @@ class Sandbox(Protocol):
     """
 
     has_lost_files: bool
-    """The agent has ended its machine, and has another: nothing in it was made in this episode."""
+    """True if the agent ended its machine and has a new one, with nothing of this episode in it."""
 
     def reset(self) -> None:
         """Starts an episode: the image's files, no process."""
@@ -136,8 +136,8 @@ class Sandbox(Protocol):
     ) -> CommandResult:
         """Runs a trusted script that sees the processes of an episode which is not frozen yet.
 
-        They stand still while it looks and go on while it sleeps, and what it sees of them are
-        stand-ins: it can do nothing to them, nor they to it. What it writes is thrown away.
+        They are stopped while it looks and run while it sleeps. It sees placeholders of them: it
+        can do nothing to them, nor they to it. What it writes is thrown away.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the sandboxes do alike: `ServedSandbox`, whose shell and files are served by a process."""
+"""The common part of the sandboxes: `ServedSandbox`, whose shell and files a process serves."""
 
 import base64
 import secrets
@@ -32,12 +32,12 @@ class ServedSandbox(ABC):
     """See `Sandbox.has_lost_files`."""
     _files: "ServedFiles | None" = None
     _checker: "ServedSandbox | None" = None
-    """Where live checks run, once there has been one."""
+    """The sandbox in which live checks run; None before the first."""
 
     @property
     @abstractmethod
     def limits(self) -> SandboxLimits:
-        """What an episode may use."""
+        """Limits of an episode."""
 
     @abstractmethod
     def reset(self) -> None:

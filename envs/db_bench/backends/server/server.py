@@ -36,7 +36,7 @@ _NO_SILENT_CUT = "max_recursive_iterations = 4294967295, "
 """MariaDB ends a recursive query at 1,000 iterations without a word; better a timeout."""
 _ADMIN_TIMEOUT_S = 30
 _SILENCE_S = 10
-"""How long nothing is asked of a server that has left a statement of ours without an answer."""
+"""How long a server that did not answer one of our statements is left alone."""
 _LOCK_TIMEOUT = 1205
 
 
@@ -90,9 +90,9 @@ class MySQLServer:
     def administrator(self) -> Iterator[MySQLClient]:
         """Lends a pooled administrator's connection. Raises: EnvFault where there is no server.
 
-        ServerError is the caller's affair; a connection that was lost is not lent again. A server
-        that has not answered (stopped, or waiting for room on a full disk as MariaDB does) is left
-        alone for a while: else each of many episodes and schemas would wait for it in turn.
+        The caller handles ServerError; a lost connection is not lent again. A server that did not
+        answer (stopped, or waiting for room on a full disk, as MariaDB does) is left alone for a
+        while: else each of many episodes and schemas would wait for it in turn.
         """
         if time.monotonic() < self._silent_until_s:
             raise self._silence()
@@ -122,9 +122,9 @@ class MySQLServer:
 
     @contextmanager
     def reader(self) -> Iterator[MySQLClient]:
-        """Lends a pooled connection that may read the schemas; one that was closed is not kept.
+        """Lends a pooled connection that may read the schemas; a closed one is dropped.
 
-        Raises: EnvFault where none can be made. What happens inside is the caller's affair.
+        Raises: EnvFault where none can be made. The caller handles errors of its own queries.
         """
         try:
             client = self._readers.pop()
@@ -142,7 +142,7 @@ class MySQLServer:
                 self._readers.append(client)
 
     def check(self) -> None:
-        """Returns if fresh connections and a fresh schema work: the server is not to blame.
+        """Proves that the server works, by new connections and a new schema.
 
         Raises: EnvFault.
         """
@@ -198,7 +198,7 @@ class MySQLServer:
         return Slot(name, password)
 
     def reset_password(self, slot: Slot) -> None:
-        """Gives the account its password again, should the agent have changed it."""
+        """Restores the account's password, which the agent may have changed."""
         with self.administrator() as client:
             client.query(f"ALTER USER `{slot.name}`@`%` {self._identified} '{slot.password}'")
 
@@ -210,7 +210,7 @@ class MySQLServer:
     def kill(self, connection_id: int, what: str = "QUERY") -> None:
         """Stops a connection's statement, or with `what="CONNECTION"` the connection.
 
-        A server that is left alone is told as soon as it answers. Raises: EnvFault.
+        A server that is left alone gets the KILL once it answers again. Raises: EnvFault.
         """
         self._to_kill.append((connection_id, what))
         if time.monotonic() >= self._silent_until_s:
@@ -245,7 +245,7 @@ class MySQLServer:
         self._readers.clear()
 
     def ask_again(self) -> None:
-        """Ends the time in which a server that did not answer is left alone."""
+        """Lets a server that did not answer be asked again at once."""
         self._silent_until_s = 0.0
 
     def _send_kills(self, client: MySQLClient) -> None:
@@ -257,7 +257,7 @@ class MySQLServer:
             _kill(client, connection_id, what)
 
     def _leave_alone(self) -> EnvFault:
-        """Asks nothing of the server for a while; returns what to raise."""
+        """Leaves the server alone for a while; returns the fault to raise."""
         self._silent_until_s = time.monotonic() + _SILENCE_S
         return self._silence()
 
@@ -304,7 +304,7 @@ class MySQLServer:
             self._clients.append(client)
 
     def _hold_lock(self) -> None:
-        """Holds the lock that says "alive"; again where the server has been away since."""
+        """Holds the lock that says "alive", also after the server was restarted."""
         with self._lock:
             if not self._is_owner_lost:
                 return
@@ -373,7 +373,7 @@ def _find_collation(client: MySQLClient) -> str:
 
 
 def _find_identification(client: MySQLClient, is_mariadb: bool) -> str:
-    """Returns how an account is identified: the native way where it is on, it needs no TLS."""
+    """Returns the clause for passwords: the native plugin if active, since it needs no TLS."""
     native = client.query(
         "SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'mysql_native_password' "
         "AND PLUGIN_STATUS = 'ACTIVE'"

@@ -41,14 +41,14 @@ _NO_ROOM = re.compile(
 )
 """Errors of a server that has no disk, memory or descriptors left for a table."""
 _CLIENT_GRACE_S = 0.5
-"""How long after its time a statement may take to be ended by the server, before we hang up."""
+"""Time for the server to end an overdue statement, before the client hangs up."""
 _MOST_ROWS = 2**63
 _TEXT_PER_STORED = 4
 """How much longer than on the server's disk a table's text may be."""
 _SIZE_CHECK_S = 0.004
 _INSERT_CHARS = 500_000
 _TRAILING_COMMENT = re.compile(r";\s*(?:--\s|#)[^\n;'\"`]*$")
-"""To the server a statement of its own, whose empty result would hide the one before."""
+"""To the server it is another statement, whose empty result would hide the previous one."""
 
 
 class MySQLSession:
@@ -97,8 +97,8 @@ class MySQLSession:
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`.
 
-        A statement that ran out of time or room is the agent's only where the server is well: one
-        whose disk is full lets every write wait or fail. Raises: EnvFault where it is not.
+        Running out of time or room is the agent's mistake only if the server works: on a full disk
+        every write waits or fails. Raises: EnvFault where it does not.
         """
         result = self._execute(sql)
         if result.is_timeout or (result.error and _NO_ROOM.match(result.error)):
@@ -200,7 +200,7 @@ class MySQLSession:
         return StatementResult(hide_names_in_rows(rows, self.slot.name), is_cut=is_cut)
 
     def _hang_up(self, client: MySQLClient) -> None:
-        """Ends a connection that may still be at work on the server."""
+        """Closes a connection and kills it on the server, which may still be at work for it."""
         self._drop_client()
         self._server.kill(client.connection_id, "CONNECTION")
 
@@ -224,7 +224,7 @@ class MySQLSession:
             administrator.query("DO 0")
 
     def _absorb_kill(self) -> None:
-        """Lets a KILL that came too late for its statement hit nothing of the agent's."""
+        """Runs an idle statement for a late KILL to hit, in place of the agent's next one."""
         try:
             if self._client is not None:
                 self._client.query("DO 0", _CLIENT_GRACE_S)

@@ -100,7 +100,7 @@ class _Episode:
 
 @contextmanager
 def _input(name: str, content: bytes) -> Iterator[int]:
-    """Gives a descriptor from which a child may read something."""
+    """Yields a descriptor from which a child can read `content`."""
     descriptor = os.memfd_create(name)
     try:
         os.write(descriptor, content)
@@ -112,7 +112,7 @@ def _input(name: str, content: bytes) -> Iterator[int]:
 
 
 class _Server:
-    """What `bubblewrap.py` may ask for."""
+    """The operations that `bubblewrap.py` may ask for."""
 
     def __init__(self, config: dict[str, Any], image: str, guard: str) -> None:
         self._image = image
@@ -129,7 +129,7 @@ class _Server:
             lambda: live_processes.list_namespace(self._episode.init),
             lambda: live_processes.stop_namespace(self._episode.init),
         )
-        self._stand_ins = live_processes.StandIns(
+        self._placeholders = live_processes.Placeholders(
             lambda work: live_processes.call_in_namespaces(self._episode.init, work)
         )
 
@@ -146,9 +146,9 @@ class _Server:
                 "list_changes": _in_tree("episode/root", self._list_changes),
                 "apply_changes": self._apply_changes,
                 "stop": self._processes.stop,
-                "go_on": self._processes.go_on,
+                "resume": self._processes.resume,
                 "list_processes": self._processes.describe,
-                "stand_in": self._stand_ins.update,
+                "update_placeholders": self._placeholders.update,
             },
             afterwards={"freeze": self._start_next},
         )
@@ -317,7 +317,7 @@ def _make_inner_namespace(num_processes: int) -> None:
 
 
 def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
-    """Keeps a worker in the sandbox's cgroups, and the mounts where it is killed for memory."""
+    """Runs a worker in the sandbox's cgroups; restarts it, with its mounts, if memory ran out."""
     while True:
         worker = os.fork()
         if not worker:

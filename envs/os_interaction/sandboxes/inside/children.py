@@ -21,7 +21,7 @@ class Children:
         signal.signal(signal.SIGCHLD, lambda *_: self.reap())
 
     def reap(self) -> None:
-        """Reaps whoever has ended."""
+        """Reaps children that have ended."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 code = os.waitstatus_to_exitcode(ended[1])
@@ -29,7 +29,7 @@ class Children:
 
     @contextmanager
     def unreaped(self) -> Iterator[None]:
-        """Lets nobody be reaped meanwhile, so that a number still means a child that has ended."""
+        """Defers reaping, so that the number of a child that has ended is not given out again."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
             yield

@@ -20,9 +20,9 @@ CAPABILITIES = (
     "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP SETPCAP SYS_CHROOT"
     " NET_BIND_SERVICE AUDIT_WRITE"
 )
-"""What root may do inside, with what belongs to the sandbox."""
+"""Capabilities of root inside, over what belongs to the sandbox."""
 USER_LIMITS = {"MSGQUEUE": 1 << 17, "SIGPENDING": 1 << 10}
-"""What all processes of a sandbox may have of what the kernel counts for each user: bytes of POSIX
+"""Limits for all processes of a sandbox of what the kernel counts for each user: bytes of POSIX
 message queues, and pending signals. For `resource.RLIMIT_…`."""
 NAMESPACE_LIMITS = {
     "max_inotify_instances": 16,
@@ -74,7 +74,7 @@ def enter_namespaces(pid: int, flags: int) -> None:
 
 
 def give_up_capabilities() -> None:
-    """What this process executes from now on has none, whoever it runs as. Raises: OSError."""
+    """Gives up all capabilities of programs executed from now on, as any user. Raises: OSError."""
     _check(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     for number in range(_MAX_CAPABILITIES):
         _libc().prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails above the kernel's last one

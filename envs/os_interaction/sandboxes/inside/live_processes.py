@@ -1,11 +1,11 @@
-"""An episode's processes for a check that looks at them: stopped, listed, and acted by stand-ins.
+"""An episode's processes for a check that looks at them: stopped, listed, and imitated.
 
 A check never runs beside the agent's processes. They are stopped where they are, and the check,
-which runs on another machine, finds a *stand-in* for each: a process with the same number, name,
+which runs on another machine, finds a *placeholder* for each: a process with the same number, name,
 command line, user, niceness and state, which does nothing. What a process is called is the agent's
 to say; nothing else of it gets across.
 
-`EpisodeProcesses` runs where the agent does, `StandIns` where the check does. Standard library
+`EpisodeProcesses` runs where the agent does, `Placeholders` where the check does. Standard library
 only (Python 3.9).
 """
 
@@ -26,7 +26,7 @@ from agentpeft.envs.os_interaction.sandboxes.inside.children import list_childre
 
 Fields = dict[str, Any]
 _STOP_S = 1.0
-"""Whoever still runs after so long is killed: a timer may send SIGCONT again and again."""
+"""A process that still runs after this is killed: a timer may keep sending SIGCONT."""
 _GIVE_UP_S = 4.0
 _ROUND_S = 0.005
 _POLL_S = 0.0005
@@ -36,15 +36,15 @@ _MAX_NAME_BYTES = 16_384
 _MAX_SKIPPED = 5_000
 """Numbers that are passed over, by starting processes that end at once, to reach a process's."""
 _OWN_NUMBER = 20_000
-"""Where the numbers of a check's own processes begin, where that can be chosen."""
+"""First number of a check's own processes, if it can be chosen."""
 _MAX_DESCRIPTORS = 256
 _Reach = Callable[[int], None]
-"""Has the next process that is started get a number, if it can."""
+"""Makes the next process that is started get a number, if possible."""
 _Work = Callable[[_Reach], "list[int]"]
 
 
 class EpisodeProcesses:
-    """Every process of an episode but those that serve it."""
+    """The processes of an episode, without those that serve it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EpisodeProcesses:
         list_pids: Callable[[], list[int]],
         stop_all: Callable[[], None],
     ) -> None:
-        """`stop_all` sends SIGSTOP to all at once, so that none is born meanwhile."""
+        """`stop_all` sends SIGSTOP to all at once, so that none is started in between."""
         self._find_init = find_init
         self._list_pids = list_pids
         self._stop_all = stop_all
@@ -82,15 +82,15 @@ class EpisodeProcesses:
         """Begins another episode."""
         self._are_stopped = False
 
-    def go_on(self) -> None:
-        """Lets all go on but those that the episode itself had stopped."""
+    def resume(self) -> None:
+        """Resumes all but those that the episode itself had stopped."""
         self._are_stopped = False
         for pid in self._list_pids():
             if pid not in self._asleep:
                 send_signal(pid, signal.SIGCONT)
 
     def describe(self) -> list[Fields]:
-        """Returns what `StandIns.update` takes: all that have not ended, by number.
+        """Returns what `Placeholders.update` takes: all that have not ended, by number.
 
         The shell is left out, since the check has its like.
         """
@@ -159,7 +159,7 @@ def _describe(pid: int, is_stopped: bool) -> Fields | None:
     }
 
 
-class StandIns:
+class Placeholders:
     """Processes that look like an episode's, and do nothing."""
 
     def __init__(self, call_inside: Callable[[_Work], list[int]]) -> None:
@@ -168,7 +168,7 @@ class StandIns:
         self._made: list[tuple[Fields, int]] = []
 
     def update(self, processes: list[Fields], is_first: bool) -> None:
-        """Ends the stand-ins of who has gone or changed, and starts those that are missing.
+        """Ends placeholders of processes that ended or changed, and starts missing ones.
 
         `is_first`: it is the check's first call, and none is there. A number that is taken or out
         of reach cannot be had: its process gets another one.
@@ -285,8 +285,8 @@ def _read_last_pid() -> int:
 
 
 def _start(fields: Fields, reach: _Reach) -> int:
-    """Starts a stand-in and returns its number, once it looks like what it stands for."""
-    program = os.memfd_create("stand-in")
+    """Starts a placeholder and returns its number, once it looks like what it stands for."""
+    program = os.memfd_create("placeholder")
     is_ready, tell = os.pipe()
     try:
         os.write(program, _build_program())
@@ -341,7 +341,7 @@ def _build_program() -> bytes:
     """Returns an ELF program that takes its name from its environment, and waits for ever."""
     machine = os.uname().machine
     if machine not in _PROGRAMS:
-        raise OSError(f"no stand-ins for processes on {machine}")
+        raise OSError(f"no placeholders for processes on {machine}")
     number, code = _PROGRAMS[machine]
     base, header_bytes = 0x40_0000, 64 + 56
     size = header_bytes + len(code)

@@ -1,4 +1,4 @@
-"""Files as plain data, for whoever cannot see them: what a grader reads, and what a check gets.
+"""Files as plain data: for a grader, which reads them from outside, and for a check.
 
 Runs in bubblewrap's helper and in a container's first process, when nothing of the agent is alive.
 Paths are taken as the kernel takes them, below this process's root. Standard library only.
@@ -17,12 +17,12 @@ from typing import Any
 
 Fields = dict[str, Any]
 _MAX_LINKS = 40
-"""Which a path may lead through: the kernel's own limit."""
+"""Symlinks that a path may lead through: the kernel's own limit."""
 _MAX_STEPS = 200
 """Or many links to long paths would keep a check waiting for minutes."""
 _BETWEEN_NAMES = re.compile(r"[^\w.~+-]+")
 _SAME_FOR_ALL = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
-"""Where links may lead: nothing of the reader is there, and common programs make such links."""
+"""Allowed targets of links: common programs make them, and they show nothing of the reader."""
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -45,18 +45,18 @@ _CHUNK_BYTES = 1 << 16
 _FREE_BYTES = 1 << 20
 _MARKER_BYTES = 64
 _EDITED = re.compile(rb"[^\n -~]|[!'\\]")
-"""What bash would edit, expand as history, or take for the end of a quotation."""
+"""Bytes that bash would edit, expand as history, or take for the end of a quotation."""
 _HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates that stand for no byte."""
 _TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
-"""What an interactive bash without a terminal says when a child of it dies of a signal."""
+"""The note of an interactive bash without a terminal when a child dies of a signal."""
 _GRACE_S = 1.5
 _ROUND_S = 0.05
 _MAX_WAIT_S = 60.0
 
 
 class Host(Protocol):
-    """Where shells live: how one is started, and how all that it has started is ended."""
+    """Starts shells, and ends all that they have started."""
 
     def start(self, stdin: int, output: int) -> int:
         """Starts a shell on two descriptors and returns a child that lives as long as it."""
