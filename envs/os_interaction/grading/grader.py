@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.sandboxes import CommandResult, Interpreter, Sandbox
+from agentpeft.envs.os_interaction.sandboxes import CommandResult, Sandbox, TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 
 _SETUP_TIMEOUT_S = 60.0
@@ -27,7 +27,7 @@ exec "$folder/main" "$@"
 _COMPILERS = {"c": ("gcc", "c"), "c++": ("g++", "cpp")}
 _IN_HOME = "cd\n"
 
-_Runner = Callable[[str, float, Interpreter, tuple[str, ...]], CommandResult]
+_Runner = Callable[[TrustedScript, float], CommandResult]
 
 
 def set_up(task: OSTask, sandbox: Sandbox) -> None:
@@ -139,10 +139,11 @@ def _run_script(
     run: _Runner, script: Script, timeout_s: float, args: tuple[str, ...]
 ) -> CommandResult:
     if script.language == "python":
-        return run(script.source, timeout_s, "python3", args)
+        return run(TrustedScript(script.source, "python3", args), timeout_s)
     if script.language == "bash":
-        return run(_IN_HOME + script.source, timeout_s, "bash", args)
-    return run(_COMPILE, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
+        return run(TrustedScript(_IN_HOME + script.source, "bash", args), timeout_s)
+    args = (*_COMPILERS[script.language], script.source, *args)
+    return run(TrustedScript(_COMPILE, "bash", args), timeout_s)
 
 
 def _reason(result: CommandResult) -> str:

@@ -36,14 +36,10 @@ class DockerSandbox(ServedSandbox):
 
         Raises: EnvFault if no daemon answers.
         """
-        self._settings = (limits or SandboxLimits(), image, runtime)
+        self.limits = limits or SandboxLimits()
+        self._settings = (self.limits, image, runtime)
         self._pool: ContainerPool | None = ContainerPool.share(*self._settings)
         self._container: EpisodeContainer | None = None
-
-    @property
-    def limits(self) -> SandboxLimits:
-        """Limits of an episode."""
-        return self._settings[0]
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""

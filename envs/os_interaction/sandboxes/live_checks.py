@@ -14,7 +14,6 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
@@ -24,7 +23,7 @@ from agentpeft.envs.os_interaction.sandboxes.inside.root_files import (
     NAMED,
     START_FILES,
 )
-from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, Interpreter
+from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, TrustedScript
 
 VIEW = (
     [f"/{path}" for path in (*FULL, *FILES)],
@@ -82,7 +81,7 @@ class _CheckEndedError(Exception):
 def run_live_check(
     episode: CheckTarget,
     checker: CheckTarget,
-    script: tuple[str, Interpreter, Sequence[str]],
+    script: TrustedScript,
     environment: str,
     max_processes: int,
     timeout_s: float,
@@ -92,7 +91,7 @@ def run_live_check(
     Args:
         episode: Where the agent has worked; its processes are left stopped.
         checker: A machine that has just been reset, with the image's programs.
-        script: The script, its interpreter and its arguments.
+        script: The check.
         environment: Variables of the script, as one sets them in bash.
         max_processes: How many placeholders the checker has room for.
         timeout_s: For all, sleeping included.
@@ -117,10 +116,8 @@ class _LiveCheck:
         self._files: dict[str, Any] | None = None
         self._source = ""
 
-    def run(
-        self, script: tuple[str, Interpreter, Sequence[str]], environment: str
-    ) -> CommandResult:
-        self._source = script[0]
+    def run(self, script: TrustedScript, environment: str) -> CommandResult:
+        self._source = script.source
         # In /dev, into which no link of the episode leads.
         folder = f"/dev/shm/check-{secrets.token_hex(12)}"  # noqa: S108 (a name that is not known)
         time.sleep(_SETTLE_S)
@@ -128,7 +125,7 @@ class _LiveCheck:
         self._run(f"export {environment}", _START_TIMEOUT_S)
         self._bring_up_to_date()
         self._run(_PREPARE.format(folder=folder), _START_TIMEOUT_S)
-        start = _START.format(folder=folder, command=_compose(*script))
+        start = _START.format(folder=folder, command=_compose(script))
         self._run(start, _START_TIMEOUT_S)
         while True:
             event = self._run('read -r event <&210; echo "$event"', self._left_s())
@@ -181,14 +178,14 @@ class _LiveCheck:
         return max(self._deadline_s - time.monotonic(), 0.01)
 
 
-def _compose(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
+def _compose(script: TrustedScript) -> str:
     """Returns the command that runs a script, without a word of it in the list of processes."""
     end = f"END{secrets.token_hex(12)}"
-    if interpreter == "bash":
-        words = " ".join(map(shlex.quote, args))
-        return f"bash /dev/fd/9 9<<'{end}'\nset -- {words}\n{script}\n{end}"
-    start = _PYTHON.format(args=list(args))
-    return f"python3 -I -B /dev/fd/8 8<<'{end}' 9<<'{end}'\n{start}\n{end}\n{script}\n{end}"
+    if script.interpreter == "bash":
+        words = " ".join(map(shlex.quote, script.args))
+        return f"bash /dev/fd/9 9<<'{end}'\nset -- {words}\n{script.source}\n{end}"
+    inputs = f"{_PYTHON.format(args=list(script.args))}\n{end}\n{script.source}\n{end}"
+    return f"python3 -I -B /dev/fd/8 8<<'{end}' 9<<'{end}'\n{inputs}"
 
 
 def _parse_duration(words: str) -> float:

@@ -5,7 +5,7 @@ scripts that look at processes), `freeze` (everything is killed; files are read 
 `check` (trusted scripts over the files), then `reset` or `close`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -33,6 +33,20 @@ class SandboxLimits:
         for name in ("memory_mib", "num_processes", "disk_mib", "num_inodes", "max_output_chars"):
             check_count(name, self.__dict__[name])
         check_duration("cpus", self.cpus)
+
+
+@dataclass(frozen=True)
+class TrustedScript:
+    """A program that runs as root for a task or a grader; a string stands for one of bash."""
+
+    source: str
+    interpreter: Interpreter = "bash"
+    args: tuple[str, ...] = ()
+
+    @classmethod
+    def build(cls, script: "TrustedScript | str") -> "TrustedScript":
+        """Returns the script that a string stands for, or the script itself."""
+        return cls(script) if isinstance(script, str) else script
 
 
 @dataclass(frozen=True)
@@ -94,13 +108,7 @@ class Sandbox(Protocol):
     def reset(self) -> None:
         """Starts an episode: the image's files, no process."""
 
-    def prepare(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def prepare(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script as root in a process of its own, before the agent's first command.
 
         Processes that it leaves in the background stay.
@@ -115,25 +123,13 @@ class Sandbox(Protocol):
     def freeze(self) -> FrozenFiles:
         """Kills every process of the episode and returns its files. Idempotent until `reset`."""
 
-    def check(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script over the files of a frozen episode, with the image's own programs.
 
         Each check sees the files as they were frozen; what it writes is thrown away.
         """
 
-    def check_live(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check_live(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script that sees the processes of an episode which is not frozen yet.
 
         They are stopped while it looks and run while it sleeps. It sees placeholders of them: it
