@@ -311,5 +311,5 @@ def test_every_character_of_a_trusted_script_and_its_arguments_arrives(sandbox, 
     else:
         show = "print(hashlib.md5(text.encode()).hexdigest())"
         script = f"import hashlib, sys\nfor text in ({text!r}, sys.argv[1]): {show}"
-    result = getattr(sandbox, run)(script, 20.0, interpreter, (text,))
+    result = getattr(sandbox, run)(TrustedScript(script, interpreter, (text,)), 20.0)
     assert [line.split()[0] for line in result.output.splitlines()] == [digest] * 2
