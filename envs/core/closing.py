@@ -75,6 +75,7 @@ def gated(
         # Python looks at signals after calls, so that Ctrl-C can come between `acquire()` and a
         # `try`; it cannot between `with` and the next call.
         with self._lock:
+            # A call within a call (depth > 0) may finish: the outer one frees everything after it.
             if self._is_closed and not self._depth:
                 raise ClosedEnvironmentError(f"this {type(self).__name__} has been closed")
             self._depth += 1

@@ -178,6 +178,7 @@ class SampleTable:
         """Returns the indices of the rows that a selection takes, ties in the table's order."""
         row_mask = selection.row_mask
         indices = [index for index in range(len(self.table.rows)) if row_mask >> index & 1]
+        # Sorting is stable: by the last key first, each earlier key keeps the order within ties.
         for name, is_descending in reversed(selection.order):
             field = self.by_name[name]
             values = self.stored(field)

@@ -129,6 +129,7 @@ class ChangedRows:
         numbers = self._numbers_at_start(gold_row)[column]
         if not numbers:
             return True
+        # Changed means: nearer to the gold number than to any number that the row had at the start.
         error = abs(value - gold)
         nearest = min(_neighbours(numbers, gold), key=lambda old: abs(gold - old))
         slack = max(_LAST_BITS * abs(gold), _CHANGE_TOLERANCE * abs(gold - nearest))

@@ -128,6 +128,8 @@ def _count_tree(top: str, usage: _Usage) -> None:
 
     `opened` has the directories that paths are relative to, each with those left to be visited.
     """
+    # A deep tree is walked in stages: a path is kept below `_MAX_PATH_BYTES` from a directory that
+    # is open, and from where it would be longer, the next directory is opened.
     opened: list[tuple[int, list[str]]] = []
     try:
         with _PASS_OVER:

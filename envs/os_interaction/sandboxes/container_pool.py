@@ -152,6 +152,7 @@ class ContainerPool:
         with self._lock:
             if not self._is_open:
                 self._open()
+            # One for the caller, and one ahead for each user's next episode.
             num_ahead = min(self._num_users, _MAX_AHEAD) + 1
             while len(self._ready) < num_ahead:
                 self._ready.append(self._executor.submit(self._make))

@@ -129,6 +129,8 @@ class _Packets(NetworkBrokerPlain):
         """Discards packets up to the one that ends the rows, without decoding them."""
         continues = False
         while True:
+            # A packet's header is 3 bytes of size and a number. Rows end with an error (0xFF) or
+            # with 0xFE in a short packet; one of the largest size is continued in the next.
             data, position, end = self._data, self._position, len(self._data) - _HEADER_BYTES
             while position < end:  # the packets in the buffer, a million a second
                 size = int.from_bytes(data[position : position + _HEADER_BYTES - 1], "little")

@@ -96,7 +96,7 @@ class MySQLServer:
         """
         if time.monotonic() < self._silent_until_s:
             raise self._silence()
-        try:
+        try:  # pop and append of a list are atomic, so the pool needs no lock
             client = self._clients.pop()
         except IndexError:
             client = self._connect_administrator()
@@ -156,7 +156,7 @@ class MySQLServer:
     def _check(self) -> None:
         try:
             name = self.make_slot().name
-            try:
+            try:  # what an episode needs: a login, a write (is the disk full?) and a read
                 self._connect_administrator().close()
                 with self.administrator() as client:
                     client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
@@ -212,7 +212,7 @@ class MySQLServer:
 
         A server that is left alone gets the KILL once it answers again. Raises: EnvFault.
         """
-        self._to_kill.append((connection_id, what))
+        self._to_kill.append((connection_id, what))  # whoever gets a connection next sends it
         if time.monotonic() >= self._silent_until_s:
             with self.administrator():
                 pass

@@ -120,10 +120,11 @@ class MySQLSession:
         started_s = time.monotonic()
         with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
             result = self._run(client, sql)
-        if result.is_cut or guard.reason:
+        if result.is_cut or guard.reason:  # a KILL was sent, and may not have arrived
             self._absorb_kill()
         if guard.reason and not result.is_cut:
             return _result_of_kill(guard)
+        # A fast write cannot have written much, so only a slow one is worth asking for the size.
         is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
         if is_slow_write and not result.is_timeout and self._is_over_size():
             return _FULL

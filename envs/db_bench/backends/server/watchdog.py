@@ -91,7 +91,7 @@ class Watchdog:
 
     def _kill(self, guard: Guard, reason: KillReason) -> None:
         """Kills the statement, or the connection if the statement survived a first KILL."""
-        with guard.lock:
+        with guard.lock:  # else a KILL could hit the connection's next statement
             if guard.is_active:
                 self._server.kill(guard.connection_id, "CONNECTION" if guard.reason else "QUERY")
                 guard.reason = guard.reason or reason

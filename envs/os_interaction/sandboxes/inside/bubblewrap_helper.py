@@ -163,6 +163,7 @@ class _Server:
             if not self._has_shell():
                 raise OSError("no shell can be started")
         self._is_next_started = False
+        # The next episode's tmpfs takes the place of this one's, whose memory is freed with it.
         _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
@@ -188,6 +189,7 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
+        # The same layers again, read-only: from here on nothing changes them.
         _unmount_if_there("episode/root", "frozen")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
@@ -198,6 +200,7 @@ class _Server:
         self._is_next_started = False
         _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
+            # The guard, above the episode's files, hides programs and libraries that it replaced.
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             with served_files.inside(f"{_BASE}/episode/upper"):
                 changed = served_files.walk("/")
@@ -300,6 +303,7 @@ def _make_inner_namespace(num_processes: int) -> None:
             value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(number, (value, value))
         kernel.unshare(kernel.CLONE_NEWUSER)
+        # Within the new namespace, so that it counts for the shells' and not for ours.
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")
         os.read(wait, 1)
@@ -309,6 +313,7 @@ def _make_inner_namespace(num_processes: int) -> None:
         raise OSError("no second user namespace can be made")
     for name in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{name}").write_text(f"0 0 {_NUM_IDS}")
+    # The descriptor keeps the namespace alive after its only process, the child, has ended.
     namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
     os.dup2(namespace, _NAMESPACE, inheritable=True)
     for descriptor in (is_made, wait, is_mapped, namespace):
@@ -333,7 +338,7 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
             os._exit(0)
         if not os.waitpid(worker, 0)[1]:
             return
-        _tell('{"id": null}')
+        _tell('{"id": null}')  # answers the request under which the worker was killed
 
 
 def _tell(line: str) -> None:

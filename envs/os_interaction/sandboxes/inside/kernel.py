@@ -150,16 +150,20 @@ def build_filter() -> bytes:
     machine = os.uname().machine
     if machine not in _AUDIT_ARCHITECTURES:
         return b""
+    # Each instruction is (operation, jump if true, jump if false, operand); jumps count the
+    # instructions to skip. In seccomp_data, the call's number is at byte 0, the architecture at 4
+    # and the first argument at 16.
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, 4),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _REFUSE),
         (_LOAD, 0, 0, 0),
-        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),
+        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),  # the same calls by other numbers, not listed below
         (_RETURN, 0, 0, _REFUSE),
     ]
     for call in (*_DENIED_CALLS[machine], *_IO_URING_CALLS):
         code += [(_JUMP_EQUAL, 0, 1, call), (_RETURN, 0, 0, _REFUSE)]
+    # Of socket(), only some families; a match jumps over the refusal to the last instruction.
     num_families = len(_SOCKET_FAMILIES)
     code += [(_JUMP_EQUAL, 1, 0, _SOCKET_CALL[machine]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 16)]
     for i, family in enumerate(_SOCKET_FAMILIES):

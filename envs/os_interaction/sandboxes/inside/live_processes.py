@@ -252,7 +252,7 @@ def _run_as_child(init: int, flags: int, work: _Work, last_pid: int, send: int) 
 
     os.setsid()
     kernel.enter_namespaces(init, flags)
-    if os.fork():
+    if os.fork():  # entering a process namespace takes effect for children alone
         return
     if flags != kernel.CLONE_ALL:
         os.write(send, json.dumps(work(reach)).encode())

@@ -149,6 +149,7 @@ class PersistentShell:
                 if not lines:
                     poll.unregister(self._stdin)
             chunk = self._take_chunk() if self._output in ready else b""
+            # A mark may be split between chunks, so as many bytes as it has are held back.
             self._buffer += chunk
             if match := pattern.search(self._buffer):
                 output.add(self._buffer[: match.start()])
