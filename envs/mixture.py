@@ -27,7 +27,7 @@ _KEYS = ("name", "id", "kwargs")
 
 
 class MixturePart(TypedDict, total=False):
-    """An environment of a mixture: a name of its own, the Gymnasium id, keyword arguments."""
+    """An environment of a mixture: its name, Gymnasium id and keyword arguments."""
 
     name: str
     id: str
@@ -112,12 +112,12 @@ class MixtureEnv(TextEnv[Task]):
         self.config = self._env.config
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
-        """Returns how the oracle of the task's source acts."""
+        """Returns the oracle actions of the task's source."""
         env, source_task = self._find(task)
         return env.oracle_actions(source_task)
 
     def final_reward(self, outcome: Outcome) -> float:
-        """Returns that of the episode's source."""
+        """Returns the final reward of the episode's source."""
         return self._env.final_reward(outcome)
 
     def _begin(self, task: Task) -> str:
@@ -131,7 +131,7 @@ class MixtureEnv(TextEnv[Task]):
         return Turn(observation, info["outcome"], reward, info["is_valid_action"])
 
     def _checked_act(self, action: str) -> Turn:
-        """Leaves it to the source to check the action."""
+        """Passes the action on unchecked: the source checks it."""
         return self._act(action)
 
     def _settle(self, outcome: Outcome) -> Outcome:

@@ -206,7 +206,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
 
 def _compute_share(text: str) -> float:
-    """Returns a number in [0, 1) that a text draws, the same everywhere."""
+    """Returns a number in [0, 1) by a text's hash."""
     return crc32(text.encode()) / 2**32
 
 

@@ -49,7 +49,7 @@ def to_reversed(number: int, width: int) -> str:
 
 
 def misread(task: ArithmeticTask) -> str:
-    """Returns the answer for who takes plain numbers for reversed ones, or reversed for plain.
+    """Returns the answer of an agent that reads plain numbers as reversed, or reversed as plain.
 
     Where the operation has none for such operands, it is the right answer.
 

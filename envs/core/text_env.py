@@ -35,7 +35,7 @@ from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolTable
 
 @dataclass(frozen=True)
 class InvalidAction:
-    """A text that is no action; `problem` tells the agent what is missing."""
+    """Text that is not a valid action; `problem` tells the agent what is missing."""
 
     problem: str
 
@@ -116,8 +116,8 @@ class EpisodeConfig:
 class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     """A Gymnasium environment whose observations and actions are plain text.
 
-    A subclass says what a task's prompt is (`_begin`), what an action does (`_act`) and how a
-    perfect agent would act (`oracle_actions`); this class does the rest, alike for all:
+    A subclass defines a task's prompt (`_begin`), the effect of an action (`_act`) and how a
+    perfect agent would act (`oracle_actions`). This class does the rest:
 
     * `reset(seed=, options={"task": task or task_id})` returns the whole prompt; `step` returns
       only the new text.
@@ -127,7 +127,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
       and `skills`.
     * An agent's mistake is text and reward, never an exception.
     * `reset`, `step` and `oracle_actions` run one at a time. After `close` they raise
-      ClosedEnvironmentError, also the one that `close` came in the middle of.
+      ClosedEnvironmentError, as does one that `close` interrupted.
     * A pickled or copied environment has the settings, the tasks and the random state, but no
       episode: it must be reset. A closed one cannot be copied.
 

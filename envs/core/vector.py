@@ -1,4 +1,4 @@
-"""A vector environment for text: steps that wait on servers and sandboxes wait side by side."""
+"""A vector environment for text, which waits on servers and sandboxes in parallel."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -171,7 +171,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         return self.call("render")
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 (Gymnasium's signature)
-        """Closes the environments and the threads; all of them, also where closing one raises."""
+        """Closes all environments and threads, even if closing one raises."""
         self.closed = True
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -210,7 +210,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     def _call_each(
         self, function: Callable[[int], ResultT], indices: Sequence[int] | NDArray[np.intp]
     ) -> list[ResultT]:
-        """Returns results in order, after all calls have ended, also where one raised."""
+        """Returns results in order, once all calls have ended, even if one raised."""
         if self.closed:
             raise ClosedEnvironmentError("this vector environment has been closed")
         if self._threads is None:

@@ -40,8 +40,8 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
     """Answer questions about tables, or change them, with SQL in a few turns.
 
     ## Description
-    LifelongAgentBench's database game. An episode has tables of its own, an instruction, and a
-    database that speaks MySQL. Nothing an episode does is visible to another.
+    LifelongAgentBench's database game. An episode has its own tables, an instruction, and a
+    database that speaks MySQL. Episodes do not see each other.
 
     ## Action Space
     `Unicode`: a message with "Action: Operation" and a ```` ```sql ```` block (run it), or

@@ -1,4 +1,4 @@
-"""Word problems of our own, made from the templates in `word_problems.toml`.
+"""Word problems made from the templates in `word_problems.toml`.
 
 A template has ranges of numbers, sums that the question needs (`let`), a question, and steps. A
 step is a sentence with the sum that it makes known: `["total = a * b", "That is {total} eggs."]`

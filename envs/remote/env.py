@@ -1,4 +1,4 @@
-"""`AgentPEFT/Remote-v0`: plays on a server what an environment of its own would play here."""
+"""`AgentPEFT/Remote-v0`: an environment that runs on a server."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +130,7 @@ class RemoteEnv(TextEnv[Task]):
         return _read_text(data)
 
     def _checked_act(self, action: str) -> Turn:
-        """Sends an action as it is; one character too many is as wrong as a thousand."""
+        """Sends an action unchecked, cut one character above the limit: the server refuses it."""
         return self._act(action[: self.config.max_action_chars + 1])
 
     def _act(self, action: str) -> Turn:
@@ -148,7 +148,7 @@ class RemoteEnv(TextEnv[Task]):
             self._connection.close()
 
     def _episode_options(self, render_mode: str | None) -> EpisodeOptions:
-        """Returns settings with which the loop here adds nothing to what the server has done."""
+        """Returns settings by which the local loop adds nothing to the server's."""
         limits = ("max_turns", "max_action_chars", "max_observation_chars")
         max_turns, max_action_chars, max_observation_chars = map(self._description.get, limits)
         return EpisodeOptions(
@@ -160,7 +160,7 @@ class RemoteEnv(TextEnv[Task]):
         )
 
     def _final_reward(self, episode: Episode) -> float:
-        """Returns 0, as the server's step has it all, unless the caller ends the episode itself."""
+        """Returns 0, as the server's step has the reward, unless the caller ends the episode."""
         if self.outcome is not Outcome.ONGOING:
             return 0.0
         with self._lock:
@@ -176,7 +176,7 @@ class RemoteEnv(TextEnv[Task]):
         return playing
 
     def _ask(self, question: str, **arguments: Any) -> dict[str, Any]:
-        """Returns an answer of the server's, also after `close`: a task source is used longer."""
+        """Returns a server's answer, also after `close`, which the task source may outlive."""
         with self._lock:
             if not self._is_closed:
                 return self._asking(lambda connection: connection.question(question, arguments))
@@ -187,7 +187,7 @@ class RemoteEnv(TextEnv[Task]):
     def _asking(self, ask: Callable[[Connection], dict[str, Any]]) -> dict[str, Any]:
         """Returns `ask(connection)`: in the present session, or a new one if that is over.
 
-        Nothing is asked here that could not be asked again. Raises: as `Connection.ask`.
+        Only for questions that may be repeated. Raises: as `Connection.ask`.
         """
         if self._connection is not None and self._connection.is_open:
             try:
@@ -241,7 +241,7 @@ def _check_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(connection: Connection, url: str, env_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a server says of its environment. Raises: SettingsError, EnvFault."""
+    """Returns a server's description of its environment. Raises: SettingsError, EnvFault."""
     try:
         description = connection.question("describe", {"env_kwargs": env_kwargs})
     except RemoteError as error:

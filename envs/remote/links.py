@@ -52,13 +52,13 @@ class Links:
 
     @staticmethod
     def shared() -> "Links | None":
-        """Returns those that an environment made now shares with others, if it does."""
+        """Returns the links that an environment made now shares with others, if any."""
         return _shared.get()
 
     def open(self, url: str, connect: Connect) -> "SharedSession":
         """Returns a new session, over a new connection where none is open.
 
-        One thread connects; others wait for it, and hear of its failure. Raises: as `connect`.
+        One thread connects; others wait for it, and share its failure. Raises: as `connect`.
         """
         while True:
             with self._lock:
@@ -92,7 +92,7 @@ class Links:
 
 
 class _Link:
-    """A connection, whose reader hands each session what is its own."""
+    """A connection, whose reader gives each session its messages."""
 
     def __init__(self, socket: "ClientConnection", closing: ExitStack) -> None:
         """`closing` closes the socket."""
@@ -155,7 +155,7 @@ class _Link:
 
 
 class SharedSession:
-    """One session's part of a connection, with what its user needs of a WebSocket."""
+    """One session of a connection, with the WebSocket methods that its user calls."""
 
     def __init__(self, link: _Link, number: int, inbox: SimpleQueue[tuple[str, str]]) -> None:
         self._link, self._number, self._inbox = link, number, inbox

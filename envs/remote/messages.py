@@ -30,7 +30,7 @@ def read_reward(answer: Mapping[str, Any]) -> float:
 
 
 def write_random_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Returns where a generator stands, as JSON. Raises: SettingsError unless it is a PCG64's.
+    """Returns a generator's state as JSON. Raises: SettingsError unless it is a PCG64's.
 
     A draw on the server from this state is the draw that would have been made here.
     """
@@ -42,7 +42,7 @@ def write_random_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def read_random_state(state: Mapping[str, Any]) -> np.random.Generator:
-    """Returns a generator that stands where another stood. Raises: SettingsError."""
+    """Returns a generator with a saved state. Raises: SettingsError."""
     bits = np.random.PCG64(0)
     try:
         bits.state = state  # type: ignore[assignment]  # numpy checks it

@@ -1,4 +1,4 @@
-"""A remote environment's tasks: what a client may know of them, and where they come from."""
+"""A remote environment's tasks, as far as a client knows them, and their sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteTask(Task):
-    """A task of a server. `content` is the hash of the task there, without which none is played."""
+    """A task of a server. `content` is its hash on the server, which refuses another."""
 
     content: str
 
@@ -40,7 +40,7 @@ class RemoteTask(Task):
 
 
 class RemoteTasks:
-    """The endless tasks of a server's generator: the same state draws the task it draws there."""
+    """The endless tasks of a server's generator: a state draws the same task as there."""
 
     def __init__(self, ask: Ask, level: int | None = None) -> None:
         """`level` is one of an environment whose difficulty adapts; None is the present one."""
@@ -78,5 +78,5 @@ class RemoteTaskset(Taskset[RemoteTask]):
 
 
 def get_content(task: Task) -> str:
-    """Returns the hash by which a server knows a task, be it remote or the environment's own."""
+    """Returns the hash by which a server knows a task, remote or local."""
     return task.content if isinstance(task, RemoteTask) else f"{content_hash(task):016x}"

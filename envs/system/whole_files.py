@@ -25,7 +25,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file in one stroke, over an older one. Raises: OSError that names `path`."""
+    """Writes a file atomically, over an older one. Raises: OSError that names `path`."""
     with naming_file(path), making(path) as new:
         new.write_bytes(content)
 
@@ -51,7 +51,7 @@ def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None
 
 @contextmanager
 def making_parents(path: Path) -> Iterator[None]:
-    """Makes the folders above `path`; where the block leaves no `path`, they go again.
+    """Makes the folders above `path`; removes them if the block leaves no `path`.
 
     Raises: OSError.
     """

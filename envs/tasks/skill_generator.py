@@ -1,4 +1,4 @@
-"""Tasks by skills: generators of unlimited ones, each remade from its id, and those of files."""
+"""Tasks by skill: unlimited generated ones, each remade from its id, and those of files."""
 
 import re
 from abc import ABC, abstractmethod
@@ -88,7 +88,7 @@ def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
 def _read_skills(
     skills: Sequence[str] | str | None, skill_mode: str, known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the skills that settings name; None is all. Raises: SettingsError."""
+    """Returns the skills named in settings; None is all. Raises: SettingsError."""
     if skill_mode not in get_args(SkillMode):
         raise SettingsError(f"skill_mode must be 'single' or 'all', got {shown(skill_mode)}")
     names = [skills] if isinstance(skills, str) else known if skills is None else skills
@@ -100,7 +100,7 @@ def _read_skills(
 
 
 class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
-    """Draws skills and a number; these with the options are a task's id, which remakes it.
+    """Draws skills and a number. With the options they are a task's id, from which it is remade.
 
     A subclass names its skills and the type of its options, and makes tasks. Thread-safe.
     """
@@ -166,7 +166,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
 
     @abstractmethod
     def make(self, task_id: str, skills: tuple[str, ...], options: OptionsT) -> TaskT | None:
-        """Returns the task of an id; None where no attempt gave a proper one."""
+        """Returns the task of an id; None if no attempt gave a valid one."""
 
     def draw(self, rng: np.random.Generator) -> TaskT:
         """Returns a new task; the same `rng` state gives the same task.
@@ -213,7 +213,7 @@ def choose_tasks(
     num_skills: int | None,
     options: OptionsT,
 ) -> TaskSource[TaskT]:
-    """Returns a generator, or where there is a file to `load` its tasks that have the skills.
+    """Returns a generator, or the tasks that have the skills of a file to `load`.
 
     With `skill_mode` "single" a skill is drawn for each of the file's tasks. Raises: SettingsError,
     also if a file comes with a setting that only generated tasks have.

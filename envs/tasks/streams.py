@@ -12,7 +12,7 @@ from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
 
 @dataclass(frozen=True)
 class Stage(Generic[TaskT]):
-    """`num_tasks` tasks of one source. A `Taskset` is gone through in shuffled rounds."""
+    """`num_tasks` tasks of one source. A `Taskset` is visited in shuffled rounds."""
 
     name: str
     source: TaskSource[TaskT]

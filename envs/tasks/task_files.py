@@ -18,7 +18,7 @@ _BESIDE = "entry_dict.json"
 
 
 def check_data(data: TaskData | None) -> None:
-    """Raises: SettingsError if a `data` setting is no path, has no index, and is not None."""
+    """Raises: SettingsError unless a `data` setting is None, a path, or a mapping with an index."""
     if not isinstance(data, Mapping):
         check_path("data", data)
         return

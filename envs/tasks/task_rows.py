@@ -58,7 +58,7 @@ def to_rows(tasks: Iterable[Task]) -> list[TaskRow]:
 
 
 def from_rows(rows: Iterable[Mapping[str, object]]) -> list[Task]:
-    """Returns the tasks that `to_rows` made rows of; other columns are not looked at.
+    """Returns the tasks of rows that `to_rows` made; other columns are ignored.
 
     A kind of task from outside this package must have been imported. Raises: DataError.
     """
@@ -71,7 +71,7 @@ def is_task_row(row: Mapping[str, object]) -> bool:
 
 
 def content_hash(task: Task) -> int:
-    """Returns 64 bits that tasks of equal content have in common, whatever their ids and skills.
+    """Returns a 64-bit hash of a task's content, without its id and skills.
 
     A task that cannot be a row is known by its id.
     """
@@ -98,7 +98,7 @@ def _to_row(task: Task) -> TaskRow:
 
 
 def _encode_fields(task: Task) -> dict[str, Any]:
-    """Returns all but the columns of their own as JSON. Raises: TypeError where they cannot be."""
+    """Returns the fields without columns as JSON. Raises: TypeError where they cannot be."""
     records = _records_in(cast(Hashable, type(task)))
     names = [field.name for field in fields(task) if field.name not in _TEXT_FIELDS]
     return {name: _encode(getattr(task, name), records) for name in names}
@@ -127,7 +127,7 @@ def _get_kind_name(kind: type) -> str:
 
 
 def _find_kind(name: str) -> type[Task]:
-    """Returns a kind of task. Only this package's own modules are imported, as rows are data."""
+    """Returns a kind of task. Rows are data, so only modules of this package are imported."""
     module = name.partition(":")[0]
     if _OWN_MODULE.fullmatch(module):
         try:

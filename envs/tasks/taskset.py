@@ -157,7 +157,7 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
 
 
 class SingleSkillSource(Generic[TaskT]):
-    """Draws a skill first, then a task that has it, so that rare skills come as often as others."""
+    """Draws a skill, then a task that has it, so that rare skills come as often as others."""
 
     def __init__(self, tasks: Taskset[TaskT], skills: Sequence[str]) -> None:
         """Raises: SettingsError where a skill has no task."""

@@ -32,7 +32,7 @@ class ToolEpisode:
         self.fault: EnvFault | None = None
 
     def call(self, call: ToolCall) -> str:
-        """Plays a call as one turn, and returns what the agent is answered. Raises: EnvFault."""
+        """Plays a call as one turn, and returns its answer. Raises: EnvFault."""
         if self.is_over:
             return OVER
         problem = self.tools.find_problem(call)
@@ -74,7 +74,7 @@ class ToolEpisode:
 
 
 def compose_answer(observation: str, problem: str | None, *, is_over: bool) -> str:
-    """Returns what an agent is answered to a call; `problem` is what was wrong with it."""
+    """Returns the answer to a call; `problem` is what was wrong with it."""
     if problem is not None:
         observation = f"Invalid call: {problem}."
     return observation or (OVER if is_over else "(no output)")
@@ -96,8 +96,8 @@ def find_tools(env_id: str) -> ToolTable:
 
 
 def tool_kwargs(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` with what makes an environment's prompt speak of its tools.
+    """Returns `kwargs` with the settings by which an environment's prompt explains its tools.
 
-    What `kwargs` say themselves stays. Raises: SettingsError on an unknown id.
+    Settings in `kwargs` win. Raises: SettingsError on an unknown id.
     """
     return {**find_tools(env_id).env_kwargs, **kwargs}

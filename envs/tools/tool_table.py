@@ -1,8 +1,8 @@
-"""`ToolTable`: what an agent can do in an environment, as tools with names and arguments.
+"""`ToolTable`: an environment's actions as tools with names and arguments.
 
-An environment has one table, from which all doors are made: OpenAI's tools, a chat template's own,
-MCP, TRL's methods. A call becomes the environment's action, which is text as ever, so that grading
-never knows through which door an action came.
+An environment has one table, from which all interfaces are made: OpenAI's tools, a chat template's
+tools, MCP, TRL's methods. A call becomes the environment's action, which is text as ever, so that
+grading does not depend on the interface.
 """
 
 import inspect
@@ -103,8 +103,8 @@ class Tool:
 class ToolTable:
     """The tools of an environment, by name.
 
-    What an agent says may be anything: a malformed call is the empty action, which no environment
-    of the suite takes for a valid one, and `find_problem` says in words what was wrong.
+    An agent may send anything: a malformed call is the empty action, which is not valid in any
+    environment of the suite, and `find_problem` says in words what was wrong.
     """
 
     NO_ACTION: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""WHERE clauses of generated DB-bench tasks, with subqueries, and what each part of them adds."""
+"""WHERE clauses of generated DB-bench tasks, with subqueries, and the effect of each part."""
 # ruff: noqa: S608 (names and values of the generator's own)
 
 import operator as operators
@@ -81,7 +81,7 @@ class Clause(NamedTuple):
 def select_rows(
     attempt: Attempt, where: Clause, order: Clause, limit: Clause
 ) -> tuple[Selection, list[Selection]]:
-    """Returns what three clauses take of the table's rows, and what their weaker forms take."""
+    """Returns the rows that three clauses select, and those that their weaker forms select."""
     row_mask = where.row_mask if where.sql else attempt.sample.full_mask
     weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_masks]
     weaker += [Selection(row_mask, keys, limit.cut) for keys in order.weaker_orders]
@@ -113,7 +113,7 @@ def make_where(attempt: Attempt) -> Clause:
 
 
 def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
-    """Returns one comparison of a column with a value of its own; `prefix` None: the attempt's."""
+    """Returns one comparison of a column with one of its values; `prefix` None: the attempt's."""
     fields: Iterable[Field] = attempt.sample.fields
     if attempt.asks_for((*GROUP_BY, *LIMIT)):
         fields = [column for column in fields if column.kind != "name"]
@@ -162,7 +162,7 @@ def to_bits(truths: Iterable[bool]) -> int:
 
 
 def join_masks(operator: str, parts: Iterable[int | None]) -> int | None:
-    """Returns what conditions keep that "AND" or "OR" joins; None is a condition left out."""
+    """Joins masks by "AND" or "OR"; None is a condition left out."""
     there = [part for part in parts if part is not None]
     return reduce(_JOIN[operator], there) if there else None
 

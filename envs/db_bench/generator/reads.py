@@ -188,7 +188,7 @@ def _make_having(attempt: Attempt, rest: str) -> Clause:
 
 
 def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
-    """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
+    """Returns a comparison of an aggregate with a value, true for some groups only."""
     found = attempt.sample.query(f"SELECT {measure.sql} {rest}")
     values = [float(value) for (value,) in found]
     steps = list(pairwise(sorted(set(values))))
@@ -306,7 +306,7 @@ def _say_head(
 def _verify_rows(
     attempt: Attempt, outputs: Sequence[Output], clauses: Sequence[Clause]
 ) -> list[StoredRow]:
-    """Does what `_verify` does for a query without groups and aggregates, without a database."""
+    """As `_verify`, without a database, for a query without groups and aggregates."""
     if any(clause.is_idle for clause in clauses):
         raise NoTaskHereError
     sample = attempt.sample

@@ -105,7 +105,7 @@ class Selection(NamedTuple):
 class SampleTable:
     """A random table, and a copy of it in SQLite on which gold SQL is checked.
 
-    What statements without groups take needs no copy: `select` works it out.
+    The rows of statements without groups need no copy: `select` computes them.
 
     SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
     more columns in the copy, so what runs there names its columns. The copy lasts until the
@@ -223,7 +223,7 @@ class SampleTable:
 
 
 def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> SampleTable:
-    """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
+    """Returns a random table of 6 to 14 rows; for several skills 11 to 14, with more categories."""
     is_large = len(skills) > 1
     domain = rng.choice(_DOMAINS)
     columns = domain.leading + rng.sample(domain.others, rng.randint(3, len(domain.others)))
@@ -338,7 +338,7 @@ def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -
 
 
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
-    """Keeps that many columns, or those that the skills need: categories first, then numbers."""
+    """Returns at most `max_columns`, and those that the skills need: categories, then numbers."""
     num_categories = 1 + ("group_by_multiple_columns" in skills)
     num_numbers = 1 + (not _NEEDS_TWO_NUMBERS.isdisjoint(skills))
     first = [field for field in fields if field.kind == "category"][:num_categories]
@@ -360,7 +360,7 @@ def _read_domain(number: int, domain: dict[str, Any]) -> Domain:
 
 
 def _read_column(name: str, content: dict[Kind, Any]) -> tuple[Field, ...]:
-    """Returns the fields that a column may be: `content` is `{"int": [1, 9]}`, say."""
+    """Returns the fields that a column may be; `content` is such as `{"int": [1, 9]}`."""
     [(kind, values)] = content.items()
     if kind in ("name", "category"):
         pool = values if isinstance(values, str) else tuple(values)

@@ -1,4 +1,4 @@
-"""All the answers that a gold query allows: ties, missing orders, and limits that cut them."""
+"""The answers that a gold query allows: ties, missing orders, and limits that cut them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class _Plan:
 
 
 def compute_gold_rows(sql: str, tables: Sequence[Table], database: Database) -> GoldRows | None:
-    """Returns what `sql` could return on fresh tables; None if it cannot be analysed or run.
+    """Returns the possible results of `sql` on fresh tables; None if it cannot be analysed or run.
 
     Raises: EnvFault.
     """
@@ -75,7 +75,7 @@ def _run_plan(plan: _Plan, tables: Sequence[Table], database: Database) -> GoldR
 
 
 def compute_choices(task: DBBenchTask, label: tuple[Row, ...], database: Database) -> GoldRows:
-    """Returns what a read task's query could return; `label` alone where the two disagree.
+    """Returns the possible results of a read task's query; `label` alone if the two disagree.
 
     The label's order counts where the query has one, or cannot be analysed. Raises: EnvFault.
     """
@@ -167,7 +167,7 @@ def _add_keys(query: exp.Query, keys: Sequence[exp.Expression]) -> list[int] | N
 
 
 def _without_aliases(key: exp.Expression, query: exp.Select) -> exp.Expression:
-    """Returns a key with the query's column aliases replaced by what they stand for."""
+    """Returns a key with the query's column aliases replaced by their expressions."""
     aliases = {
         select.alias.lower(): select.this
         for select in query.expressions
