@@ -11,8 +11,8 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError
@@ -96,15 +96,11 @@ class MySQLServer:
         """
         if time.monotonic() < self._silent_until_s:
             raise self._silence()
-        try:  # pop and append of a list are atomic, so the pool needs no lock
-            client = self._clients.pop()
-        except IndexError:
-            client = self._connect_administrator()
         try:
-            self._send_kills(client)
-            yield client
+            with self._lend(self._clients, self._connect_administrator) as client:
+                self._send_kills(client)
+                yield client
         except ConnectionLostError as error:
-            client.close()
             self._is_owner_lost = True
             for pool in (self._clients, self._readers):
                 while pool:
@@ -112,34 +108,35 @@ class MySQLServer:
             if isinstance(error, DeadlineError):
                 raise self._leave_alone() from None
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
-        except ServerError:
-            self._give_back(client)
-            raise
-        except BaseException:  # Ctrl-C may have left an answer unread
-            client.close()
-            raise
-        self._give_back(client)
 
-    @contextmanager
-    def reader(self) -> Iterator[MySQLClient]:
+    def reader(self) -> AbstractContextManager[MySQLClient]:
         """Lends a pooled connection that may read the schemas; a closed one is dropped.
 
         Raises: EnvFault where none can be made. The caller handles errors of its own queries.
         """
-        try:
-            client = self._readers.pop()
+        return self._lend(self._readers, self._connect_reader)
+
+    @contextmanager
+    def _lend(
+        self, pool: list[MySQLClient], connect: Callable[[], MySQLClient]
+    ) -> Iterator[MySQLClient]:
+        """Lends a connection of a pool, or a new one, and puts it back if it is still usable."""
+        try:  # pop and append of a list are atomic, so the pool needs no lock
+            client = pool.pop()
         except IndexError:
-            client = self._connect_reader()
+            client = connect()
+        is_usable = False  # Ctrl-C may leave an answer unread
         try:
             yield client
-        except ConnectionLostError:
-            client.close()
+            is_usable = True
+        except ServerError as error:
+            is_usable = not isinstance(error, ConnectionLostError)
             raise
         finally:
-            if self._is_closed or client.is_closed:
-                client.close()
+            if is_usable and not (self._is_closed or client.is_closed):
+                pool.append(client)
             else:
-                self._readers.append(client)
+                client.close()
 
     def check(self) -> None:
         """Proves that the server works, by new connections and a new schema.
@@ -296,12 +293,6 @@ class MySQLServer:
         except ServerError as error:
             raise EnvFault(f"cannot read at {self.address}: {error}") from None
         return client
-
-    def _give_back(self, client: MySQLClient) -> None:
-        if self._is_closed:
-            client.close()
-        else:
-            self._clients.append(client)
 
     def _hold_lock(self) -> None:
         """Holds the lock that says "alive", also after the server was restarted."""
