@@ -58,7 +58,7 @@ def to_entry(task: OSTask) -> dict[str, Json]:
 
 
 def looks_at_processes(checks: Iterable[Check]) -> bool:
-    """Returns whether a check asks for processes, or waits for what they do, by its text."""
+    """Returns whether a check's text looks at processes or waits."""
     return any(isinstance(check, Script) and _PROCESSES.search(check.source) for check in checks)
 
 
@@ -127,7 +127,7 @@ def _to_item(script: Script | None) -> Json:
 
 
 def _check_script(verdict: Verdict) -> Script:
-    """Returns one script that judges what a verdict does, as well as bash can."""
+    """Returns one script that checks a verdict's conditions, as well as bash can."""
     if len(verdict.checks) == 1 and isinstance(verdict.checks[0], Script):
         return verdict.checks[0]
     tests = list(_state_tests(verdict.state)) if verdict.state else []

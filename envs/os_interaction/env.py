@@ -1,4 +1,4 @@
-"""`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
+"""`AgentPEFT/OSInteraction-v0`: shell tasks, each in its own sandbox."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack

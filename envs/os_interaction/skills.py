@@ -1,4 +1,4 @@
-"""LifelongAgentBench's 29 shell skills, and which of them a script shows."""
+"""LifelongAgentBench's 29 shell skills, and those that a script shows."""
 
 import re
 from collections.abc import Iterable

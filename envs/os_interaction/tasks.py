@@ -1,4 +1,4 @@
-"""OS-interaction's task: how an episode is set up, and what a right end of it is."""
+"""OS-interaction's task: an episode's set-up and the conditions of success."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -80,7 +80,7 @@ class TableContents:
 
 @dataclass(frozen=True)
 class UnreadableTable:
-    """A table that is there but cannot be read, within a statement's time, as it was left."""
+    """A table that the agent left unreadable within a statement's time."""
 
     reason: str
 
@@ -108,7 +108,7 @@ class DatabaseSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Throws the episode's database away; idempotent."""
+        """Deletes the episode's database; idempotent."""
         ...
 
 

@@ -179,7 +179,7 @@ class _LiveCheck:
 
 
 def _compose(script: TrustedScript) -> str:
-    """Returns the command that runs a script, without a word of it in the list of processes."""
+    """Returns the command that runs a script, none of which is in the list of processes."""
     end = f"END{secrets.token_hex(12)}"
     if script.interpreter == "bash":
         words = " ".join(map(shlex.quote, script.args))
@@ -189,7 +189,7 @@ def _compose(script: TrustedScript) -> str:
 
 
 def _parse_duration(words: str) -> float:
-    """Returns the seconds that `sleep` would take; 0 for what it would not understand.
+    """Returns the seconds that `sleep` would take; 0 for words that it would refuse.
 
     >>> _parse_duration("1 0.5m")
     31.0

@@ -1,6 +1,6 @@
 """The protocol of sandboxes: `Sandbox`, its limits, its results, and the files that it leaves.
 
-A life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
+Its life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
 scripts that look at processes), `freeze` (everything is killed; files are read from outside),
 `check` (trusted scripts over the files), then `reset` or `close`.
 """
@@ -87,13 +87,13 @@ class FrozenFiles(Protocol):
     """
 
     def stat(self, path: str) -> FileStat | None:
-        """Returns what a path is; None if nothing is there."""
+        """Returns a path's `lstat`; None if nothing is there."""
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """Returns a file's first bytes; None if no regular file is there."""
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
-        """Yields what is at and below a path, sorted by name, each directory before its files."""
+        """Yields all paths at and below a path, sorted by name, each directory before its files."""
 
 
 class Sandbox(Protocol):
@@ -117,7 +117,7 @@ class Sandbox(Protocol):
     def run(self, command: str, timeout_s: float) -> CommandResult:
         """Runs a command in the episode's one shell, where directory, variables and jobs persist.
 
-        Over its time it is killed with all that it has started, and the shell comes back.
+        When its time is over, it is killed with all that it has started, and the shell continues.
         """
 
     def freeze(self) -> FrozenFiles:

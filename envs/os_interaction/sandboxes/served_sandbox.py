@@ -27,7 +27,7 @@ _KILLED = CommandResult("[everything was killed, since memory ran out]", None, i
 
 
 class ServedSandbox(ABC):
-    """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
+    """A `Sandbox` without `reset` and `close`; `reset` must set `_files` to None."""
 
     limits: SandboxLimits
     """Limits of an episode."""
@@ -55,7 +55,7 @@ class ServedSandbox(ABC):
 
     @abstractmethod
     def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
-        """Runs a command, which has a script, over the frozen files with the image's programs."""
+        """Runs a command with `script` in it over the frozen files, by the image's programs."""
 
     def prepare(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """See `Sandbox.prepare`."""
@@ -132,7 +132,7 @@ class ServedFiles:
 
 
 def read_result(fields: dict[str, Any] | None) -> CommandResult:
-    """Returns a command's result from what the shell's process says; None: it was killed."""
+    """Returns a command's result from its fields; None: the shell's process was killed."""
     return CommandResult(**fields) if fields else _KILLED
 
 

@@ -331,7 +331,7 @@ def _remove(client: MySQLClient, name: str) -> None:
 
 
 def _end_other_holders(client: MySQLClient, name: str) -> None:
-    """Ends what may hold a schema's locks: the account's connections, orphaned XA transactions."""
+    """Ends holders of a schema's locks: the account's connections, orphaned XA transactions."""
     held = client.query(f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{name}'")  # noqa: S608
     for (connection_id,) in held:
         _kill(client, int(str(connection_id)), "CONNECTION")

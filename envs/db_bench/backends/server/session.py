@@ -175,7 +175,7 @@ class MySQLSession:
         return TableContents(client.columns, tuple(rows))
 
     def close(self) -> None:
-        """Throws the schema and the account away; idempotent."""
+        """Deletes the schema and the account; idempotent."""
         self._drop_client()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
@@ -269,7 +269,7 @@ def quote_name(name: str) -> str:
 
 
 def _load_statements(table: Table) -> list[str]:
-    """Returns the statements that make a table, half a million characters or so in each.
+    """Returns the statements that make a table, of about half a million characters each.
 
     Values are texts: the server converts them.
     """

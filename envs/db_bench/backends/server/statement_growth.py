@@ -52,13 +52,13 @@ _DEFAULT_ERROR = "3773 (HY000): DEFAULT function cannot be used with default val
 
 
 class StatementGuard:
-    """Says which texts of one session may be sent. It remembers what changes how texts are read."""
+    """Refuses dangerous texts of one session; remembers settings that change how texts are read."""
 
     def __init__(self) -> None:
         self._may_be_read_otherwise = False
 
     def find_refusal(self, sql: str) -> str | None:
-        """Returns the error of a text that is not to be sent, None for one that may be.
+        """Returns an error in place of a text that must not be sent; None for others.
 
         Statements made of values (`PREPARE`, `EXECUTE IMMEDIATE`) cannot be seen, so they are
         refused. Where the server may see other literals than we do (after a change of `sql_mode` or

@@ -1,4 +1,4 @@
-"""This process's children: how they have ended, and how they are ended.
+"""This process's children: their exit codes, and how they are killed.
 
 Standard library only (Python 3.9), since it also runs inside of a container.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class Children:
-    """How this process's children have ended; reaps them as they do."""
+    """The exit codes of this process's children, which it reaps."""
 
     def __init__(self) -> None:
         self.exit_codes: dict[int, int] = {}
@@ -48,7 +48,7 @@ class Children:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Sends a signal, if there is such a process (0: none)."""
+    """Sends a signal, if the process exists (0: no process)."""
     if pid:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -65,7 +65,7 @@ def unshare(flags: int) -> None:
 
 
 def enter_namespaces(pid: int, flags: int) -> None:
-    """Moves this process, or for process ids its children, to another one's. Raises: OSError."""
+    """Joins another process's namespaces (for process ids, by later children). Raises: OSError."""
     descriptor = os.pidfd_open(pid)
     try:
         _check(_libc().setns(descriptor, flags), "setns")
@@ -81,7 +81,7 @@ def give_up_capabilities() -> None:
 
 
 def let_own_namespaces(uid: int) -> None:
-    """Has root's next user namespace belong to another uid, which then pays for what is in it.
+    """Makes another uid the owner of root's next user namespace, whose resources count for it.
 
     Files are still opened as root, and no capability is lost. Raises: OSError.
     """
@@ -107,7 +107,7 @@ def adopt_orphans() -> None:
 
 
 def set_dumpable(is_dumpable: bool) -> None:
-    """Says whether others of the same user may look into this process, itself by /proc too.
+    """Sets whether the user's other processes may read this process, and whether /proc shows it.
 
     Raises: OSError.
     """
@@ -115,7 +115,7 @@ def set_dumpable(is_dumpable: bool) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Gives this process another name and command line, of which it has no argument any more."""
+    """Gives this process another name, and a command line without arguments."""
     _check(_libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()

@@ -79,7 +79,7 @@ class EpisodeProcesses:
             time.sleep(_ROUND_S)
 
     def forget(self) -> None:
-        """Begins another episode."""
+        """Resets the state for another episode."""
         self._are_stopped = False
 
     def resume(self) -> None:
@@ -90,7 +90,7 @@ class EpisodeProcesses:
                 send_signal(pid, signal.SIGCONT)
 
     def describe(self) -> list[Fields]:
-        """Returns what `Placeholders.update` takes: all that have not ended, by number.
+        """Returns the running processes by number, for `Placeholders.update`.
 
         The shell is left out, since the check has its like.
         """
@@ -101,7 +101,7 @@ class EpisodeProcesses:
 
 
 def list_namespace(init: int) -> list[int]:
-    """Returns the processes of another one's process namespace, without that one."""
+    """Returns the processes in another process's namespace, without that process."""
     try:
         namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     except OSError:
@@ -191,17 +191,17 @@ class Placeholders:
 
 
 def call_here(work: _Work) -> list[int]:
-    """Calls a function that starts processes in this namespace, where no number can be asked for.
+    """Calls a function that starts processes in this namespace, where numbers cannot be chosen.
 
-    To reach one, processes that end at once are started before.
+    To reach a number, processes that end at once are started before.
     """
     return work(skip_to)
 
 
 def call_in_namespaces(init: int, work: _Work) -> list[int]:
-    """Returns what a function gives that runs in a child with the namespaces of another process.
+    """Runs a function in a child with the namespaces of another process; returns its result.
 
-    The child has neither our files nor our network, and comes with a number that no episode has.
+    The child has neither our files nor our network, and a number that no episode has.
     Raises: OSError.
     """
     return _call_as_child(init, kernel.CLONE_ALL, work)
@@ -269,7 +269,7 @@ def _run_as_child(init: int, flags: int, work: _Work, last_pid: int, send: int) 
 
 
 def skip_to(number: int) -> None:
-    """Has the next process that is started here get a number, if it is not far and not past."""
+    """Makes the next process started here get a number, if it is near and not passed yet."""
     skipped = 0
     while skipped < _MAX_SKIPPED and _read_last_pid() < number - 1:
         pid = os.fork()
@@ -285,7 +285,7 @@ def _read_last_pid() -> int:
 
 
 def _start(fields: Fields, reach: _Reach) -> int:
-    """Starts a placeholder and returns its number, once it looks like what it stands for."""
+    """Starts a placeholder and returns its number, once it looks like its process."""
     program = os.memfd_create("placeholder")
     is_ready, tell = os.pipe()
     try:

@@ -30,7 +30,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextmanager
 def inside(root: str) -> Iterator[None]:
-    """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
+    """Resolves paths inside a tree, with the kernel's own rules for symlinks."""
     outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.chroot(root)
@@ -79,7 +79,7 @@ def read_file(path: str, max_bytes: int) -> str | None:
 
 
 def walk(path: str) -> list[tuple[str, Fields]]:
-    """Returns what is at and below a path, by name, each directory before its files."""
+    """Returns all paths at and below a path, by name, each directory before its files."""
     entries, pending = [], [path]
     while pending:
         current = pending.pop()
@@ -126,7 +126,7 @@ def apply_changes(
     script: str,
     gone: list[str] | None = None,
 ) -> str:
-    """Makes the files here what `list_changes` has told of another machine, for a check.
+    """Makes the files here equal to another machine's, from its `list_changes`, for a check.
 
     What lies at and below `guarded` stays; directly in `named`, so does what is there, and no other
     gets a name that one of them has. `gone`: the paths to remove; None are all that the other
@@ -157,7 +157,7 @@ def apply_changes(
 
 
 def remove_traps(links: list[str], changed: list[str], start_files: list[str], script: str) -> str:
-    """Removes what would let a check read itself, or have its tools obey the episode.
+    """Removes files by which a check could read itself, or its tools obey the episode.
 
     These are symlinks that lead into /proc or /dev, and changed paths at and below `start_files`
     that the script does not name. Returns why the check cannot succeed, if it cannot: its script

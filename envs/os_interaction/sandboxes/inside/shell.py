@@ -69,7 +69,7 @@ class Host(Protocol):
 
 
 class PersistentShell:
-    """Runs commands in one bash, which comes back after a command that hung or ended it."""
+    """Runs commands in one bash, which is restored after a command that hung or ended it."""
 
     def __init__(
         self, host: Host, children: Children, attend: Callable[[], float] = lambda: _MAX_WAIT_S
@@ -212,7 +212,7 @@ class PersistentShell:
 
 
 class _TwoEnds:
-    """The beginning and the end of a stream; what is between is counted and forgotten."""
+    """The beginning and the end of a stream; the middle is only counted."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -244,7 +244,7 @@ class _TwoEnds:
 
 
 def _quote_command(command: str) -> bytes:
-    """Returns the lines that run a command, whatever it has done to the shell's descriptors.
+    """Returns the lines that run a command, even if the shell's descriptors were changed.
 
     An interactive bash edits the lines that it reads: a tab completes words, other control
     characters and bytes delete, search or quote. So only printable ASCII is sent as it is.
@@ -260,7 +260,7 @@ def _mark_end(nonce: str) -> bytes:
 
 
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
-    """Starts a command, the first to go where memory runs out; its stderr is lost."""
+    """Starts a command, to be killed first if memory runs out, without its stderr."""
     score = "/proc/self/oom_score_adj"
     _write_text(score, "1000")
     try:
