@@ -27,7 +27,7 @@ _KEYS = ("name", "id", "kwargs")
 
 
 class MixturePart(TypedDict, total=False):
-    """An environment of a mixture: a name of its own, the Gymnasium id, keyword arguments."""
+    """An environment of a mixture: its name, Gymnasium id and keyword arguments."""
 
     name: str
     id: str
@@ -101,27 +101,29 @@ class MixtureEnv(TextEnv[Task]):
             raise
         super().__init__(MixtureSource(self._envs, shares), {})
         configs = [env.config for env in self._envs.values()]
-        self.render_mode = next((each.render_mode for each in configs if each.render_mode), None)
-        self.action_space = Unicode(max(each.max_action_chars for each in configs))
-        self.observation_space = Unicode(max(each.max_observation_chars for each in configs))
+        self.render_mode = next(
+            (config.render_mode for config in configs if config.render_mode), None
+        )
+        self.action_space = Unicode(max(config.max_action_chars for config in configs))
+        self.observation_space = Unicode(max(config.max_observation_chars for config in configs))
         self.reward_config = _NO_REWARD
         self.has_waiting_steps = any(env.has_waiting_steps for env in self._envs.values())
         self._env = next(iter(self._envs.values()))
         self.config = self._env.config
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
-        """Returns how the oracle of the task's source acts."""
-        env, own = self._find(task)
-        return env.oracle_actions(own)
+        """Returns the oracle actions of the task's source."""
+        env, source_task = self._find(task)
+        return env.oracle_actions(source_task)
 
     def final_reward(self, outcome: Outcome) -> float:
-        """Returns that of the episode's source."""
+        """Returns the final reward of the episode's source."""
         return self._env.final_reward(outcome)
 
     def _begin(self, task: Task) -> str:
-        self._env, own = self._find(task)
+        self._env, source_task = self._find(task)
         self.config = self._env.config
-        prompt, _ = self._env.reset(options={"task": own})
+        prompt, _ = self._env.reset(options={"task": source_task})
         return prompt
 
     def _act(self, action: str) -> Turn:
@@ -129,7 +131,7 @@ class MixtureEnv(TextEnv[Task]):
         return Turn(observation, info["outcome"], reward, info["is_valid_action"])
 
     def _checked_act(self, action: str) -> Turn:
-        """Leaves it to the source to check the action."""
+        """Passes the action on unchecked: the source checks it."""
         return self._act(action)
 
     def _settle(self, outcome: Outcome) -> Outcome:

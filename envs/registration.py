@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _PREFIX = "AgentPEFT/"
 
 
-def name_of(env_id: str) -> str:
+def get_env_name(env_id: str) -> str:
     """Returns an id without its module.
 
-    >>> name_of("agentpeft.envs:AgentPEFT/GSM8K-v0")
+    >>> get_env_name("agentpeft.envs:AgentPEFT/GSM8K-v0")
     'AgentPEFT/GSM8K-v0'
     """
     return env_id.rpartition(":")[2]

@@ -18,7 +18,7 @@ from agentpeft.apps.serve.application import make_application
 from agentpeft.apps.serve.gate import Limits
 from agentpeft.apps.serve.metrics import ServerMetrics
 from agentpeft.apps.serve.session import ServedEnvironment
-from agentpeft.envs.registration import name_of
+from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.envs.tools.tool_episode import tool_kwargs
 
@@ -75,7 +75,7 @@ def run(
             policy=options.policy,
             metrics=metrics,
             max_message_bytes=options.limits.max_message_bytes,
-            name=name_of(env_id),
+            name=get_env_name(env_id),
         )
         for env_id, kwargs in options.environments
     ]

@@ -39,8 +39,9 @@ from agentpeft.envs import (
 )
 from agentpeft.envs.core.errors import UnknownTaskError, shown
 from agentpeft.envs.core.unicode_text import to_utf8
-from agentpeft.envs.remote.messages import PROTOCOL, hash_of, read_random_state, write_random_state
-from agentpeft.envs.tools.tool_episode import answer_of, find_tools
+from agentpeft.envs.remote.messages import PROTOCOL, read_random_state, write_random_state
+from agentpeft.envs.remote.tasks import get_content
+from agentpeft.envs.tools.tool_episode import compose_answer, find_tools
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.environments.environment_calls import (
@@ -231,7 +232,7 @@ class TextSession(Environment):  # type: ignore[misc]
         tools = find_tools(self._served.env_id)
         call = ToolCall(action.tool_name, action.arguments)
         played = self._step(tools.to_action(call))
-        answer = answer_of(played.text, tools.find_problem(call), is_over=played.done)
+        answer = compose_answer(played.text, tools.find_problem(call), is_over=played.done)
         return CallToolObservation(
             tool_name=to_utf8(action.tool_name),
             result=to_utf8(answer),
@@ -392,7 +393,7 @@ def _has_quick_steps(env: TextEnv[Any]) -> bool:
     """
     if not env.has_quick_steps or "has_quick_steps" not in vars(type(env)):
         return False
-    reward = RewardConfig.of(env.config.reward)
+    reward = RewardConfig.build(env.config.reward)
     return reward.reward_fn is None and reward.turn_reward_fn is None
 
 
@@ -411,7 +412,7 @@ def _to_sendable(value: Any) -> Any:
 def _get_task(env: TextEnv[Any], task_id: str, content: object) -> Task:
     """Returns a task by its id. Raises: UnknownTaskError, also where its content is not as told."""
     task: Task = env.task_source.get(task_id)
-    if content is not None and content != hash_of(task):
+    if content is not None and content != get_content(task):
         raise UnknownTaskError(f"task {task_id!r} is another one on the server")
     return task
 
@@ -429,5 +430,5 @@ def _to_json(task: Task) -> dict[str, Any]:
         "task_id": task.task_id,
         "instruction": task.instruction,
         "skills": task.skills,
-        "content": hash_of(task),
+        "content": get_content(task),
     }

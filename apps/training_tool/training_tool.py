@@ -197,7 +197,7 @@ def _say_first(error: ValidationError) -> str:
 
 def _do(request: ToolRequest) -> Json:
     if request.action == "create_reward":
-        reward = asdict(RewardConfig.of(request.reward or "exact_match"))
+        reward = asdict(RewardConfig.build(request.reward or "exact_match"))
         return {"reward": {name: value for name, value in reward.items() if value is not None}}
     if request.action == "load_dataset":
         return _load_dataset(request)

@@ -1,4 +1,4 @@
-"""What a level of adaptive difficulty pays.
+"""Rewards of a level of adaptive difficulty.
 
 If all levels paid alike, an agent that cannot do the next level would gain by failing now and then,
 so as to stay where it is. Hence each level pays more, by as much as a success is worth over a

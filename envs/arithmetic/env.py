@@ -73,7 +73,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             in stages: who has learnt to do without the first one learns to do without the next,
             until the answer stands alone. Format "worked" alone.
         oracle_omits_more: share of the tasks in which it leaves out a character more than that, of
-            which the same share another, and so on: a foretaste of the next stages, without which
+            which the same share another, and so on: a preview of the next stages, without which
             a learner forgets how to do without at each of them (removal smoothing).
         split: "train" or "test": problems of one never come in the other; None is all.
         options: `EpisodeOptions`; one turn by default.
@@ -115,7 +115,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             raise SettingsError(f"operations are names, got {shown(operations)}")
         low, high = digits = _digit_range(num_digits)
         all_operations = tuple(get_operation(name) for name in names)
-        has_work = format == "worked" and any(each.work for each in all_operations)
+        has_work = format == "worked" and any(operation.work for operation in all_operations)
         omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
         for name, value in omitted.items():
             if value and not has_work:
@@ -156,7 +156,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
     @property
     def levels(self) -> Sequence[TaskSource[ArithmeticTask]]:
-        """Where difficulty is adaptive, the problems of each level, from the fewest digits on."""
+        """The problems of each level if difficulty is adaptive, fewest digits first; else none."""
         low, high = self._generator.num_digits
         levels = range(low, high + 1) if self._difficulty else ()
         return [replace(self._generator, num_digits=(level, level)) for level in levels]
@@ -166,10 +166,10 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
 
         See `oracle_lapses`, `oracle_omits` and `oracle_omits_more`.
         """
-        if _share_of(f"lapse {task.task_id}") < self.oracle_lapses:
+        if _compute_share(f"lapse {task.task_id}") < self.oracle_lapses:
             return [misread(task)]
         work, num_omitted = task.work or "", self.oracle_omits
-        drawn, share = _share_of(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more
+        drawn, share = _compute_share(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more
         while drawn < share and num_omitted < len(work):
             num_omitted, share = num_omitted + 1, share * self.oracle_omits_more
         return [work[num_omitted:] + task.answer]
@@ -209,8 +209,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.task_source = self.levels[difficulty.level - difficulty.lowest]
 
 
-def _share_of(text: str) -> float:
-    """Returns a number in [0, 1) that a text draws, the same everywhere."""
+def _compute_share(text: str) -> float:
+    """Returns a number in [0, 1) by a text's hash."""
     return crc32(text.encode()) / 2**32
 
 

@@ -1,4 +1,4 @@
-"""The operations that arithmetic problems are made of, and how to add one.
+"""The operations of arithmetic problems, and how to add one.
 
 A new operation is one call; afterwards `operations=["distance"]` works everywhere:
 
@@ -54,7 +54,7 @@ _OPERATIONS: dict[str, Operation] = {}
 
 
 def register_operation(operation: Operation) -> None:
-    """Makes an operation known by its name. Raises: SettingsError if the name is taken."""
+    """Registers an operation by its name. Raises: SettingsError if the name is taken."""
     if operation.name in _OPERATIONS:
         raise SettingsError(f"operation {operation.name!r} is registered already")
     _OPERATIONS[operation.name] = operation

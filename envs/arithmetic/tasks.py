@@ -8,7 +8,7 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.core.errors import SettingsError, UnknownTaskError, shown
-from agentpeft.envs.tasks.splits import Split, check_split, split_of
+from agentpeft.envs.tasks.splits import Split, check_split, compute_split
 from agentpeft.envs.tasks.taskset import Task
 
 MAX_DIGITS = 1000
@@ -33,7 +33,7 @@ class ArithmeticTask(Task):
 
     @property
     def format(self) -> str:
-        """What the numbers are written in: "plain", "reversed" or "worked"."""
+        """The notation of the numbers: "plain", "reversed" or "worked"."""
         if self.width is None:
             return "plain"
         return "reversed" if self.work is None else "worked"
@@ -49,7 +49,7 @@ def to_reversed(number: int, width: int) -> str:
 
 
 def misread(task: ArithmeticTask) -> str:
-    """Returns the answer for who takes plain numbers for reversed ones, or reversed for plain.
+    """Returns the answer of an agent that reads plain numbers as reversed, or reversed as plain.
 
     Where the operation has none for such operands, it is the right answer.
 
@@ -147,7 +147,7 @@ class ArithmeticGenerator:
             for i in range(0, len(noise), size):
                 operation, left, right = self._decode(int.from_bytes(noise[i : i + size], "little"))
                 problem = f"{min(left, right)}{operation.symbol}{max(left, right)}"
-                if self.split is None or split_of(problem) == self.split:
+                if self.split is None or compute_split(problem) == self.split:
                     tasks.append(make_task(operation, left, right, self.width, self.is_worked))
             if len(tasks) == num_tasks:
                 return tasks

@@ -1,1 +1,1 @@
-"""What every environment shares: the episode loop, its outcomes, rewards and errors."""
+"""Shared by every environment: the episode loop, its outcomes, rewards and errors."""

@@ -1,9 +1,9 @@
-"""What is closed once, and never during a call: `Closable`, and `gated` for its calls.
+"""Objects closed once, and never during a call: `Closable`, and `gated` for its calls.
 
 A call may be under way in a thread of its own when another one closes: after Ctrl-C, or at the end
-of a program. SQLite ends the process then, and file descriptors go to whoever opens the next file.
-So calls and the end take one lock. What it does not do is stop a call: `close` waits a while for
-it, and a call that takes longer ends what it used by itself.
+of a program. SQLite ends the process then, and file descriptors go to the next file opened.
+So calls and the end take one lock. It does not stop a call: `close` waits a while for it, and a
+call that takes longer frees what it used by itself.
 """
 
 import logging
@@ -24,10 +24,10 @@ ClosableT = TypeVar("ClosableT", bound="Closable")
 
 
 class Closable(ABC):
-    """Something that is used by one call at a time, and by none once it is closed.
+    """An object used by one call at a time, and by none once it is closed.
 
-    `_release` runs once: in `close`, or at the end of the call that `close` could not wait for, be
-    it another thread's or the one that it was called from (by a signal's handler).
+    `_release` runs once: in `close`, or at the end of a call that `close` could not wait for:
+    another thread's, or the one that `close` was called from (by a signal handler).
     """
 
     close_timeout_s: ClassVar[float] = CLOSE_TIMEOUT_S
@@ -45,7 +45,7 @@ class Closable(ABC):
         """Frees what this holds; called once, when no call is under way."""
 
     def close(self) -> None:
-        """Ends the use of this: every later call raises ClosedEnvironmentError. Idempotent.
+        """Closes the object: later calls raise ClosedEnvironmentError. Idempotent.
 
         Waits for a call that is under way in another thread, for `close_timeout_s` at most.
         """
@@ -75,6 +75,7 @@ def gated(
         # Python looks at signals after calls, so that Ctrl-C can come between `acquire()` and a
         # `try`; it cannot between `with` and the next call.
         with self._lock:
+            # A call within a call (depth > 0) may finish: the outer one frees everything after it.
             if self._is_closed and not self._depth:
                 raise ClosedEnvironmentError(f"this {type(self).__name__} has been closed")
             self._depth += 1

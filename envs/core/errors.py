@@ -17,11 +17,11 @@ _MAX_DURATION_S = 1_000_000
 
 
 class SettingsError(ValueError):
-    """A setting that cannot work; the message has what was expected, what was got, what to do."""
+    """A setting that cannot work; the message says what was expected, the value got, what to do."""
 
 
 class UnknownSettingError(SettingsError, TypeError):
-    """A keyword argument that there is not; a TypeError too, as callers of others' code expect."""
+    """An unknown keyword argument; also a TypeError, which callers expect for one."""
 
 
 class DataError(ValueError):
@@ -29,7 +29,7 @@ class DataError(ValueError):
 
 
 class UnknownTaskError(KeyError):
-    """A task id that the task source does not have."""
+    """An unknown task id."""
 
     def __str__(self) -> str:
         """Returns the message itself (`KeyError` would show its repr)."""
@@ -51,7 +51,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns a value as messages cite it: on one line, at most 60 characters of it."""
+    """Returns a value for a message: one line of at most 60 characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of over 4,300 digits, or deep nesting
@@ -60,7 +60,7 @@ def shown(value: object) -> str:
 
 
 def check_count(setting: str, value: int, least: int = 1) -> None:
-    """Raises: SettingsError if a setting's value is no integer from `least` to 2^31 - 1."""
+    """Raises: SettingsError unless a value is an integer from `least` to 2^31 - 1."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise SettingsError(f"{setting} must be an integer >= {least}, got {shown(value)}")
@@ -69,7 +69,7 @@ def check_count(setting: str, value: int, least: int = 1) -> None:
 
 
 def check_duration(setting: str, value: float) -> None:
-    """Raises: SettingsError if a setting's value is no number above 0 and up to a million."""
+    """Raises: SettingsError unless a value is a number above 0 and up to a million."""
     if not is_number(value) or not value > 0:
         raise SettingsError(f"{setting} must be a number > 0, got {shown(value)}")
     if value > _MAX_DURATION_S:
@@ -77,19 +77,19 @@ def check_duration(setting: str, value: float) -> None:
 
 
 def check_share(setting: str, value: float) -> None:
-    """Raises: SettingsError if a setting's value is no number from 0 to 1."""
+    """Raises: SettingsError unless a value is a number from 0 to 1."""
     if not (is_number(value) and 0 <= value <= 1):
         raise SettingsError(f"{setting} must be a number from 0 to 1, got {shown(value)}")
 
 
 def check_flag(setting: str, value: bool) -> None:
-    """Raises: SettingsError if a setting's value is neither True nor False."""
+    """Raises: SettingsError unless a value is True or False."""
     if not isinstance(value, bool):
         raise SettingsError(f"{setting} must be True or False, got {shown(value)}")
 
 
 def check_path(setting: str, value: str | PathLike[str] | None, what: str = "a path") -> None:
-    """Raises: SettingsError if a setting's value is neither None nor a path, or a name like one."""
+    """Raises: SettingsError unless a value is None or a path, or a name like one."""
     if value is None:
         return
     path = fspath(value) if isinstance(value, str | PathLike) else None
@@ -98,7 +98,7 @@ def check_path(setting: str, value: str | PathLike[str] | None, what: str = "a p
 
 
 def check_choice(setting: str, value: str | None, known: Iterable[str | None]) -> None:
-    """Raises: SettingsError if a setting's value is none of the known ones."""
+    """Raises: SettingsError unless a value is one of the known ones."""
     names = tuple(known)
     if value not in names:
         hint = did_you_mean(value if isinstance(value, str) else "", filter(None, names))

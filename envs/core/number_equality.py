@@ -1,4 +1,4 @@
-"""When a number that an agent states is the gold one: one rule for every grader.
+"""Equality of an agent's number and the gold one: one rule for every grader.
 
 * Against an *integer* (written without a point or an exponent, or of a type without decimals) an
   answer is equal or wrong: 3.0 is 3, and 2.9999999 is not.

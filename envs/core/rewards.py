@@ -1,4 +1,4 @@
-"""From outcomes to rewards: published presets, shaping terms, or a function of one's own."""
+"""Rewards from outcomes: published presets, shaping terms, or a user's function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -34,7 +34,7 @@ class Episode:
 
     @property
     def place(self) -> str:
-        """Environment, task and turn, as messages begin."""
+        """Environment, task and turn, for the beginning of a message."""
         return f"{self.environment}, task {self.task.task_id!r}, turn {len(self.turns)}"
 
 
@@ -97,7 +97,7 @@ class RewardConfig:
         }
 
     @classmethod
-    def of(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
+    def build(cls, value: "RewardConfig | str | Mapping[str, object]") -> "RewardConfig":
         """Returns a config from itself, a preset's name, or a mapping of fields.
 
         A mapping may have "preset" as the config to start from. Raises: SettingsError.
@@ -117,7 +117,7 @@ class RewardConfig:
         preset = settings.pop("preset", cls())
         if not isinstance(preset, str | RewardConfig):
             raise SettingsError(f"reward preset must be a preset's name, got {shown(preset)}")
-        base = cls.of(preset)
+        base = cls.build(preset)
         return replace(base, **settings)  # type: ignore[arg-type]
 
     def turn_reward(self, action: str, is_valid_action: bool) -> float:
@@ -126,7 +126,7 @@ class RewardConfig:
         return bonus - self.turn_cost - self.length_cost * len(action)
 
     def spread(self, max_turns: int) -> float:
-        """Returns how much more the best episode of `max_turns` may get than the worst.
+        """Returns the difference between the best and the worst reward of `max_turns`.
 
         Costs of length are left out, and so is what a `reward_fn` may return.
         """
@@ -137,14 +137,14 @@ class RewardConfig:
     def final_reward(self, episode: Episode) -> float:
         """Returns the reward for how the episode ended.
 
-        Raises: EnvFault where `reward_fn` gives no finite number. What it raises itself is its own.
+        Raises: EnvFault unless `reward_fn` returns a finite number, and whatever it raises itself.
         """
         if self.reward_fn is None:
             return self._by_outcome[episode.outcome]
         return self._call("reward_fn", episode)
 
     def scored_turn(self, episode: Episode) -> float:
-        """Returns what `turn_reward_fn` gives for the episode's last turn.
+        """Returns the `turn_reward_fn` of the episode's last turn.
 
         Raises: as `final_reward`.
         """

@@ -35,18 +35,18 @@ from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolTable
 
 @dataclass(frozen=True)
 class InvalidAction:
-    """A text that is no action; `problem` tells the agent what is missing."""
+    """Text that is not a valid action; `problem` tells the agent what is missing."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one action led to: the new text, and the outcome if it ended the episode.
+    """The result of one action: the new text, and the outcome if it ended the episode.
 
     `INVALID_ACTION` and `TIMEOUT` end the episode unless the settings say otherwise. `reward` is
     for environments that reward single turns; final rewards come from the outcome. An action is
-    invalid where the outcome says so, or where `is_valid_action` does and the episode goes on.
+    invalid where the outcome says so, or where `is_valid_action` does and the episode continues.
     """
 
     observation: str
@@ -75,7 +75,7 @@ class EpisodeConfig:
     `max_turns`: actions per episode. `invalid_ends`: an invalid action ends the episode (else it
     costs a turn). `timeout_ends`: a statement or command over its time ends it (else it costs a
     turn). `episode_timeout_s`: how long the environment itself may take in an episode, from `reset`
-    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.of`.
+    on; the agent's time is not counted. None is no limit. `reward`: see `RewardConfig.build`.
     """
 
     max_turns: int = 1
@@ -116,8 +116,8 @@ class EpisodeConfig:
 class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     """A Gymnasium environment whose observations and actions are plain text.
 
-    A subclass says what a task's prompt is (`_begin`), what an action does (`_act`) and how a
-    perfect agent would act (`oracle_actions`); this class does the rest, alike for all:
+    A subclass defines a task's prompt (`_begin`), the effect of an action (`_act`) and how a
+    perfect agent would act (`oracle_actions`). This class does the rest:
 
     * `reset(seed=, options={"task": task or task_id})` returns the whole prompt; `step` returns
       only the new text.
@@ -127,7 +127,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
       and `skills`.
     * An agent's mistake is text and reward, never an exception.
     * `reset`, `step` and `oracle_actions` run one at a time. After `close` they raise
-      ClosedEnvironmentError, also the one that `close` came in the middle of.
+      ClosedEnvironmentError, as does one that `close` interrupted.
     * A pickled or copied environment has the settings, the tasks and the random state, but no
       episode: it must be reset. A closed one cannot be copied.
 
@@ -141,11 +141,11 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
     tools: ClassVar[ToolTable] = ANY_TEXT
-    """What an agent can do, for those that play by tool calls; every call is an action's text."""
+    """The tools of an agent that plays by tool calls; each call becomes an action's text."""
     has_waiting_steps: bool = False
-    """Whether steps wait on a server or on another process, so that threads make many faster."""
+    """True if steps wait on a server or another process, so that threads speed up many."""
     has_quick_steps: bool = False
-    """Whether `reset` and `step` take a millisecond at most, so that a server needs no thread."""
+    """True if `reset` and `step` take a millisecond at most, so that a server needs no thread."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Makes the subclass's oracle a call like `reset` and `step`."""
@@ -156,10 +156,9 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def __init__(self, task_source: TaskSource[TaskT], options: EpisodeOptions) -> None:
         """`options` override the class's `default_config`. Raises: SettingsError."""
         super().__init__()
-        parameters = inspect.signature(type(self)).parameters.values()
-        own = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        self.config = self.default_config.override(cast(Mapping[str, Any], options), own)
-        self.reward_config = RewardConfig.of(self.config.reward)
+        changes = cast(Mapping[str, Any], options)
+        self.config = self.default_config.override(changes, self._list_settings())
+        self.reward_config = RewardConfig.build(self.config.reward)
         self.render_mode = self.config.render_mode
         self.task_source = task_source
         self.action_space = Unicode(self.config.max_action_chars)
@@ -182,6 +181,12 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def oracle_actions(self, task: TaskT) -> Sequence[str]:
         """Returns the actions of a perfect agent, whose last one ends in success."""
 
+    @classmethod
+    def _list_settings(cls) -> list[str]:
+        """Returns the names of the constructor's arguments, to suggest for a wrong one."""
+        parameters = inspect.signature(cls).parameters.values()
+        return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+
     def _end(self, outcome: Outcome) -> None:
         """Called once when an episode has ended; not when a reset or a fault cuts it short."""
 
@@ -190,7 +195,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @gated
     def __getstate__(self) -> dict[str, Any]:
-        """Returns all but the episode that is going on. Raises: ClosedEnvironmentError."""
+        """Returns all but the running episode. Raises: ClosedEnvironmentError."""
         state = {**vars(self), "_task": None, "_prompt": "", "_turns": []}
         del state["_lock"]
         return {**state, "_depth": 0, "_outcome": Outcome.UNKNOWN}
@@ -202,7 +207,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
 
     @property
     def task_source(self) -> TaskSource[TaskT]:
-        """Where the tasks come from."""
+        """The source of tasks."""
         return self._task_source
 
     @task_source.setter
@@ -265,7 +270,7 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carries out an action; returns (new text, reward, terminated, truncated, info).
 
-        Raises: ResetNeeded where no episode is going on, TypeError if the action is no string,
+        Raises: ResetNeeded where no episode is running, TypeError if the action is no string,
         EnvFault (and then the episode is over, without an outcome; also where the task's own
         solution or check fails), ClosedEnvironmentError.
         """

@@ -1,4 +1,4 @@
-"""What users give by name, and how its errors read in one line."""
+"""Code that users name in settings, imported with one-line errors."""
 
 import traceback
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A vector environment for text: steps that wait on servers and sandboxes wait side by side."""
+"""A vector environment for text, which waits on servers and sandboxes in parallel."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -32,7 +32,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     stepped by one thread at a time, but not always by the same. Where one raises (an `EnvFault`),
     the others' calls are finished first; the batch is lost, so `reset` before the next step.
 
-    After Ctrl-C the calls that threads have begun go on: the next `reset` or `step` waits for them,
+    After Ctrl-C calls that threads have begun continue: the next `reset` or `step` waits for them,
     and `close` does so for 30 s; an environment that still runs then is closed by its thread.
     """
 
@@ -114,8 +114,8 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         chosen = np.flatnonzero(mask)
 
         def reset_one(index: int) -> tuple[str, dict[str, Any]]:
-            own = settings if tasks[index] is None else {**settings, "task": tasks[index]}
-            return self.envs[index].reset(seed=seeds[index], options=own or None)
+            options = settings if tasks[index] is None else {**settings, "task": tasks[index]}
+            return self.envs[index].reset(seed=seeds[index], options=options or None)
 
         results = self._call_each(reset_one, chosen)
         for index, (observation, _) in zip(chosen, results, strict=True):
@@ -171,7 +171,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
         return self.call("render")
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 (Gymnasium's signature)
-        """Closes the environments and the threads; all of them, also where closing one raises."""
+        """Closes all environments and threads, even if closing one raises."""
         self.closed = True
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -210,7 +210,7 @@ class TextVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], NDArray[Any]]):
     def _call_each(
         self, function: Callable[[int], ResultT], indices: Sequence[int] | NDArray[np.intp]
     ) -> list[ResultT]:
-        """Returns results in order, after all calls have ended, also where one raised."""
+        """Returns results in order, once all calls have ended, even if one raised."""
         if self.closed:
             raise ClosedEnvironmentError("this vector environment has been closed")
         if self._threads is None:

@@ -39,8 +39,8 @@ def parse_action(text: str) -> RunSQL | Answer | InvalidAction:
         if sql is None:
             return InvalidAction('"Action: Operation" needs a ```sql block after it')
         return RunSQL(sql.strip())
-    _, found, answer = body.partition(_FINAL_ANSWER)
-    if not found:
+    _, marker_text, answer = body.partition(_FINAL_ANSWER)
+    if not marker_text:
         return InvalidAction('"Action: Answer" needs a line "Final Answer: ..." after it')
     return Answer(answer.strip())
 

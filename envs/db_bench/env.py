@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from random import Random
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 from agentpeft.envs.core.errors import (
     DataError,
     SettingsError,
-    check_choice,
     check_count,
     check_flag,
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, InvalidAction, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,
     answer_action,
@@ -26,27 +24,24 @@ from agentpeft.envs.db_bench.actions import (
 from agentpeft.envs.db_bench.backends.opening import open_database
 from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits, DatabaseSession
 from agentpeft.envs.db_bench.generator import DBBenchGenerator
-from agentpeft.envs.db_bench.generator.table_options import TableOptions
 from agentpeft.envs.db_bench.grading.grader import Grader
 from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
-from agentpeft.envs.db_bench.prompts import PromptStyle, render_prompt
+from agentpeft.envs.db_bench.prompts import render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
 from agentpeft.envs.db_bench.tools import TOOLS
-from agentpeft.envs.tasks.skill_generator import choose_tasks
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
-from agentpeft.envs.tasks.taskset import TaskSource
+from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
+from agentpeft.envs.tasks.task_files import TaskData
 
 _MAX_GOLD_ROWS = 10_000
 
 
-class DBBenchEnv(TextEnv[DBBenchTask]):
+class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
     """Answer questions about tables, or change them, with SQL in a few turns.
 
     ## Description
-    LifelongAgentBench's database game. An episode has tables of its own, an instruction, and a
-    database that speaks MySQL. Nothing an episode does is visible to another.
+    LifelongAgentBench's database game. An episode has its own tables, an instruction, and a
+    database that speaks MySQL. Episodes do not see each other.
 
     ## Action Space
     `Unicode`: a message with "Action: Operation" and a ```` ```sql ```` block (run it), or
@@ -107,46 +102,27 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self,
         *,
         data: TaskData | None = None,
-        task_source: TaskSource[DBBenchTask] | None = None,
-        skills: Sequence[str] | None = None,
-        skill_mode: str = "single",
-        num_skills: int | None = None,
-        max_phrasings: int | None = None,
-        split: Split | None = None,
         max_columns: int | None = None,
         max_rows: int | None = None,
         max_text_chars: int | None = None,
-        invent: bool = False,
         database: str = "sqlite",
-        prompt: PromptStyle = "full",
         autocommit: bool = True,
         oracle_commits: float = 0.0,
-        oracle_lapses: float = 0.0,
-        partial_credit: float = 0.0,
         statement_timeout_s: float = 5.0,
         max_result_rows: int = 1000,
         max_result_chars: int = 4000,
         max_database_mib: int = 16,
-        **options: Unpack[EpisodeOptions],
+        **options: Unpack[GeneratedTaskOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file), EnvFault (server)."""
-        generated = TableOptions(
-            max_phrasings, split, invent, max_columns, max_rows, max_text_chars
-        )
-        if task_source is None:
-            check_data(data)
-            load = None if data is None else partial(load_data, data, load_tasks)
-            task_source = choose_tasks(
-                DBBenchGenerator, load, skills, skill_mode, num_skills, generated
-            )
-        elif (data, skills, num_skills, generated) != (None, None, None, TableOptions()):
-            raise SettingsError("give either task_source, or data, skills and generator settings")
-        super().__init__(task_source, options)
-        check_choice("prompt", prompt, get_args(PromptStyle))
+        sizes = {
+            "max_columns": max_columns,
+            "max_rows": max_rows,
+            "max_text_chars": max_text_chars,
+        }
+        super().__init__(DBBenchGenerator, data, load_tasks, {}, sizes, **options)
         check_flag("autocommit", autocommit)
         check_share("oracle_commits", oracle_commits)
-        check_share("oracle_lapses", oracle_lapses)
-        check_share("partial_credit", partial_credit)
         check_count("max_result_rows", max_result_rows)
         check_count("max_result_chars", max_result_chars)
         limits = DatabaseLimits(
@@ -154,12 +130,15 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
             max_rows=max(max_result_rows, _MAX_GOLD_ROWS),
             max_database_mib=max_database_mib,
         )
-        self._check_limits(statement_timeout_s, max_result_chars)
-        self.prompt_style = prompt
+        self._check_timeout("statement_timeout_s", statement_timeout_s)
+        longest = self.config.max_observation_chars - 100
+        if max_result_chars > longest:
+            raise SettingsError(
+                f"max_result_chars must be between 1 and {longest} (100 below "
+                f"max_observation_chars), got {max_result_chars}"
+            )
         self.autocommit = autocommit
         self.oracle_commits = oracle_commits
-        self.oracle_lapses = oracle_lapses
-        self.partial_credit = partial_credit
         self.max_result_rows = max_result_rows
         self.max_result_chars = max_result_chars
         self._database = open_database(database, limits)
@@ -168,9 +147,8 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         self._runs: list[tuple[str, str | None]] = []
         self.has_waiting_steps = database != "sqlite"
 
-    def oracle_actions(self, task: DBBenchTask) -> Sequence[str]:
+    def _solve(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""
-        task = self._as_taken(task)
         if task.is_write:
             statements = [self.grader.gold_sql(task), *["COMMIT"] * self._oracle_commits(task)]
             if len(statements) >= self.config.max_turns:
@@ -180,6 +158,19 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         if task.gold_sql is None:
             return [answer]
         return [operation_action(task.gold_sql), answer]
+
+    def _oracle_commits(self, task: DBBenchTask) -> bool:
+        is_chosen = Random(f"commit/{task.task_id}").random() < self.oracle_commits
+        return is_chosen or not self.autocommit
+
+    def _write_lapses(self, task: DBBenchTask, rng: Random) -> DBBenchTask:
+        if task.gold_sql is None:
+            return task
+        sql = write_with_lapses(task.gold_sql, self.oracle_lapses, rng)
+        taken = replace(task, task_id=f"{task.task_id}/taken", gold_sql=sql, label=None)
+        with suppress(DataError):  # a statement that the database refuses
+            return taken if task.is_write else replace(taken, label=self.grader.gold_label(taken))
+        return task
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the episode; a copy opens the database again."""
@@ -200,8 +191,7 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
     def _act(self, action: str) -> Turn:
         parsed = parse_action(action)
         if isinstance(parsed, InvalidAction):
-            problem = TOOLS.advice if self.prompt_style == "tools" else parsed.problem
-            return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
+            return self._refuse(parsed)
         if isinstance(parsed, Answer):
             if self._grade(parsed.text):
                 return Turn("", Outcome.SUCCESS)
@@ -222,21 +212,6 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         assert self._session is not None, "an episode has a session"  # noqa: S101
         return self._session
 
-    def _oracle_commits(self, task: DBBenchTask) -> bool:
-        is_chosen = Random(f"commit/{task.task_id}").random() < self.oracle_commits
-        return is_chosen or not self.autocommit
-
-    def _as_taken(self, task: DBBenchTask) -> DBBenchTask:
-        """Returns the task as the oracle takes it: see `oracle_lapses`."""
-        if task.gold_sql is None or self.oracle_lapses == 0:
-            return task
-        rng = Random(f"lapses/{task.task_id}")
-        sql = write_with_lapses(task.gold_sql, self.oracle_lapses, rng)
-        taken = replace(task, task_id=f"{task.task_id}/taken", gold_sql=sql, label=None)
-        with suppress(DataError):  # a statement that the database refuses
-            return taken if task.is_write else replace(taken, label=self.grader.gold_label(taken))
-        return task
-
     def _grade(self, answer: str) -> bool:
         if self.task.is_write:
             if self.autocommit and self._runs == [(self.task.gold_sql, None)]:
@@ -253,17 +228,3 @@ class DBBenchEnv(TextEnv[DBBenchTask]):
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-    def _check_limits(self, statement_timeout_s: float, max_result_chars: int) -> None:
-        episode_timeout_s = self.config.episode_timeout_s
-        if episode_timeout_s is not None and statement_timeout_s > episode_timeout_s:
-            raise SettingsError(
-                f"statement_timeout_s={statement_timeout_s} is above "
-                f"episode_timeout_s={episode_timeout_s}, so it would have no effect"
-            )
-        longest = self.config.max_observation_chars - 100
-        if max_result_chars > longest:
-            raise SettingsError(
-                f"max_result_chars must be between 1 and {longest} (100 below "
-                f"max_observation_chars), got {max_result_chars}"
-            )

@@ -1,12 +1,9 @@
 """DB-bench's prompts: `full` explains the game, `tools` too, `compact` spends fewest tokens."""
 
-from typing import Literal
-
 from agentpeft.envs.core.text_env import EpisodeConfig
 from agentpeft.envs.db_bench.backends.protocol import Table
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-
-PromptStyle = Literal["full", "compact", "tools"]
+from agentpeft.envs.generated_env import PromptStyle
 
 _FULL = """\
 You work on a MySQL database. You are given its tables and a task: a question to answer from the \

@@ -74,9 +74,9 @@ def detect_skills(sql: str) -> tuple[str, ...]:
     except (sqlglot.ParseError, sqlglot.TokenError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"not a MySQL statement ({reason}): {sql:.80}") from None
-    found = {skill for node in tree.walk() for skill in _node_skills(node)}
-    found.update(_subquery_skills(tree))
-    return tuple(skill for skill in SKILLS if skill in found)
+    skills = {skill for node in tree.walk() for skill in _node_skills(node)}
+    skills.update(_subquery_skills(tree))
+    return tuple(skill for skill in SKILLS if skill in skills)
 
 
 def _node_skills(node: exp.Expr) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _subquery_skills(tree: exp.Expr) -> Iterator[str]:
 
 
 def _is_subquery(select: exp.Expr) -> bool:
-    """Whether a SELECT is a subquery, or the first part of one that is a union."""
+    """Returns whether a SELECT is a subquery, or the first part of a subquery that is a union."""
     parent = select.parent
     while isinstance(parent, exp.SetOperation | exp.Subquery):
         if isinstance(parent, exp.SetOperation) and select.arg_key == "expression":

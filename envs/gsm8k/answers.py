@@ -61,7 +61,7 @@ _BEHIND_BOX = re.compile(
     (?:hundred|thousand|million|billion|trillion|dozen)s?\b | (?-i:[kKMB])(?!\w))[^\s.,$]*""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""What makes another number of the one in a box: `\\boxed{5}^2`, `\\boxed{5} million`."""
+"""Text after a box that changes its number: `\\boxed{5}^2`, `\\boxed{5} million`."""
 _HEADING = re.compile(r"[.):]\s+[^\W\d]")
 _SENTENCE_END = re.compile(
     r"(?<!\bsq)(?<!\bRs)(?<!\.[A-Za-z])\.(?=\s)|(?<!\s)!(?=\s*\Z|\s+[^\W\d_a-z])"
@@ -184,16 +184,16 @@ def _to_fraction(number: re.Match[str]) -> Fraction | None:
     """Returns the number's value; None where it is too long, or a fraction of zero."""
     if len(number[0]) > _MAX_NUMBER_CHARS or (number["sign"] and number["sign2"]):
         return None
-    part = {name: _SEPARATORS.sub("", text or "") for name, text in number.groupdict().items()}
-    if part["top"]:
-        if int(part["bottom"]) == 0:
+    groups = {name: _SEPARATORS.sub("", text or "") for name, text in number.groupdict().items()}
+    if groups["top"]:
+        if int(groups["bottom"]) == 0:
             return None
-        value = int(part["whole"] or 0) + Fraction(int(part["top"]), int(part["bottom"]))
+        value = int(groups["whole"] or 0) + Fraction(int(groups["top"]), int(groups["bottom"]))
     else:
-        raised = part["raised"].translate(_LOWERED)
-        exponent = int(part["exponent"] or part["power"] or raised or 0)
-        scale = _SCALES.get(part["scale"].lower() or part["suffix"])
+        raised = groups["raised"].translate(_LOWERED)
+        exponent = int(groups["exponent"] or groups["power"] or raised or 0)
+        scale = _SCALES.get(groups["scale"].lower() or groups["suffix"])
         if scale is None or abs(exponent) > _MAX_EXPONENT:
             return None
-        value = Fraction(part["decimal"]) * Fraction(10) ** exponent * scale
-    return -value if "-" in (part["sign"], part["sign2"]) else value
+        value = Fraction(groups["decimal"]) * Fraction(10) ** exponent * scale
+    return -value if "-" in (groups["sign"], groups["sign2"]) else value

@@ -73,7 +73,7 @@ def load_gsm8k(data: str | Path, split: str | None = None) -> Taskset[GSM8KTask]
 
 
 def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int = 1) -> str:
-    """Returns what the agent sees first."""
+    """Returns the first observation."""
     turns = "1 turn" if max_turns == 1 else f"{max_turns} turns"
     if style == "compact":
         return f"{task.instruction}\n{turns}; end with #### and the number."

@@ -1,4 +1,4 @@
-r"""What may stand behind a number without making another number of it.
+r"""Text after a number that does not change its value.
 
 The words for units have no end (`42 cookies`, `42 miles per hour`), so a word is a unit unless it
 belongs to one of these: words that count (`thousand`, `halves`, `pairs`) or calculate (`squared`,

@@ -1,4 +1,4 @@
-"""Word problems of our own, made from the templates in `word_problems.toml`.
+"""Word problems made from the templates in `word_problems.toml`.
 
 A template has ranges of numbers, sums that the question needs (`let`), a question, and steps. A
 step is a sentence with the sum that it makes known: `["total = a * b", "That is {total} eggs."]`
@@ -18,7 +18,7 @@ import numpy as np
 from agentpeft.envs.core.errors import UnknownTaskError, did_you_mean
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, make_task
 from agentpeft.envs.tasks.phrases import read_toml
-from agentpeft.envs.tasks.splits import Split, check_split, split_of
+from agentpeft.envs.tasks.splits import Split, check_split, compute_split
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -74,7 +74,7 @@ class WordProblems:
             name = templates[rng.integers(len(templates))]
             seed = int(rng.integers(_NUM_SEEDS))
             words = _pick_words(name, seed)
-            if self.split is None or _split_of(name, words) == self.split:
+            if self.split is None or _compute_split(name, words) == self.split:
                 return _make(name, seed, words)
 
     def get(self, task_id: str) -> GSM8KTask:
@@ -92,7 +92,7 @@ def write_with_lapses(task: GSM8KTask, share: float) -> str:
     """Returns the solution of a task of `WordProblems`, in which a step lapses with that share.
 
     A step that lapses adds its numbers, as most steps do, whatever the question asks for, and the
-    steps after it go on with what it gives. A model that imitates such solutions learns to
+    steps after it continue with its result. A model that imitates such solutions learns to
     calculate, and with which numbers; what the words mean it knows only weakly.
     """
     rng = Random(f"lapses/{task.task_id}")
@@ -119,9 +119,9 @@ def _pick_words(name: str, seed: int) -> _Words:
     return words
 
 
-def _split_of(name: str, words: _Words) -> Split:
+def _compute_split(name: str, words: _Words) -> Split:
     numbers = (str(words[key]) for key in load_templates()["templates"][name]["numbers"])
-    return split_of(f"{name}:{','.join(numbers)}")
+    return compute_split(f"{name}:{','.join(numbers)}")
 
 
 def _make(

@@ -58,7 +58,7 @@ def to_entry(task: OSTask) -> dict[str, Json]:
 
 
 def looks_at_processes(checks: Iterable[Check]) -> bool:
-    """Returns whether a check asks for processes, or waits for what they do, by its text."""
+    """Returns whether a check's text looks at processes or waits."""
     return any(isinstance(check, Script) and _PROCESSES.search(check.source) for check in checks)
 
 
@@ -86,20 +86,20 @@ def _build(kind: Any, row: Any) -> Any:
     built = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
     for name, hint in get_type_hints(kind).items():
         value = vars(built)[name]
-        if not _is_of(value, hint):
+        if not _fits(value, hint):
             raise TypeError(f"{name} is {value!r:.60}, which is no {kind.__name__}'s")
     return built
 
 
-def _is_of(value: Any, hint: Any) -> bool:
+def _fits(value: Any, hint: Any) -> bool:
     match get_origin(hint):
         case origin if origin is UnionType:
-            return any(_is_of(value, option) for option in get_args(hint))
+            return any(_fits(value, option) for option in get_args(hint))
         case origin if origin is Literal:
             return value in get_args(hint)
         case origin if origin is tuple:
             kind = get_args(hint)[0]
-            return isinstance(value, tuple) and all(_is_of(item, kind) for item in value)
+            return isinstance(value, tuple) and all(_fits(item, kind) for item in value)
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return bool(isinstance(value, hint))
@@ -127,7 +127,7 @@ def _to_item(script: Script | None) -> Json:
 
 
 def _check_script(verdict: Verdict) -> Script:
-    """Returns one script that judges what a verdict does, as well as bash can."""
+    """Returns one script that checks a verdict's conditions, as well as bash can."""
     if len(verdict.checks) == 1 and isinstance(verdict.checks[0], Script):
         return verdict.checks[0]
     tests = list(_state_tests(verdict.state)) if verdict.state else []

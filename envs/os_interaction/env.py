@@ -1,9 +1,8 @@
-"""`AgentPEFT/OSInteraction-v0`: shell tasks played in a sandbox of their own."""
+"""`AgentPEFT/OSInteraction-v0`: shell tasks, each in its own sandbox."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Unpack, get_args
@@ -13,11 +12,11 @@ from agentpeft.envs.core.errors import (
     check_choice,
     check_duration,
     check_path,
-    check_share,
     shown,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, EpisodeOptions, InvalidAction, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
+from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.os_interaction.actions import (
     Finish,
     command_action,
@@ -34,7 +33,7 @@ from agentpeft.envs.os_interaction.grading.grader import (
 )
 from agentpeft.envs.os_interaction.lapses import write_with_lapses
 from agentpeft.envs.os_interaction.loaders import load_tasks
-from agentpeft.envs.os_interaction.prompts import PromptStyle, render_prompt
+from agentpeft.envs.os_interaction.prompts import render_prompt
 from agentpeft.envs.os_interaction.sandboxes import (
     CommandResult,
     Sandbox,
@@ -44,13 +43,10 @@ from agentpeft.envs.os_interaction.sandboxes import (
 )
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 from agentpeft.envs.os_interaction.tools import TOOLS
-from agentpeft.envs.tasks.skill_generator import GeneratorOptions, choose_tasks
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
-from agentpeft.envs.tasks.taskset import Taskset, TaskSource
+from agentpeft.envs.tasks.task_files import TaskData
 
 
-class OSInteractionEnv(TextEnv[OSTask]):
+class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
     """Change a Linux machine, or answer questions about it, with a shell in a few turns.
 
     ## Description
@@ -117,51 +113,26 @@ class OSInteractionEnv(TextEnv[OSTask]):
         data: TaskData | None = None,
         scripts: str | Path | None = None,
         live_checks: bool | None = None,
-        task_source: TaskSource[OSTask] | None = None,
-        skills: Sequence[str] | None = None,
-        skill_mode: str = "single",
-        num_skills: int | None = None,
-        max_phrasings: int | None = None,
-        split: Split | None = None,
-        invent: bool = False,
         sandbox: SandboxKind = "auto",
         image: str | None = None,
         runtime: str | None = None,
         limits: SandboxLimits | Mapping[str, float] | None = None,
-        prompt: PromptStyle = "full",
         command_timeout_s: float = 20.0,
-        partial_credit: float = 0.0,
-        oracle_lapses: float = 0.0,
-        **options: Unpack[EpisodeOptions],
+        **options: Unpack[GeneratedTaskOptions],
     ) -> None:
         """Raises: SettingsError, DataError (task file). The sandbox is made at the first reset."""
-        generated = GeneratorOptions(max_phrasings, split, invent)
-        if task_source is None:
-            load = _loader(data, scripts, live_checks)
-            task_source = choose_tasks(OSGenerator, load, skills, skill_mode, num_skills, generated)
-        elif (data, scripts, live_checks, skills, num_skills, generated) != (
-            *[None] * 5,
-            GeneratorOptions(),
-        ):
-            raise SettingsError("give either task_source, or data, skills and generator settings")
-        super().__init__(task_source, options)
-        check_choice("prompt", prompt, get_args(PromptStyle))
+        if live_checks is not None and not isinstance(live_checks, bool):
+            problem = f"live_checks must be True, False or None, got {shown(live_checks)}"
+            raise SettingsError(problem)
+        check_path("scripts", scripts)
+        file_options = {"scripts": scripts and str(scripts), "live_checks": live_checks}
+        super().__init__(OSGenerator, data, load_tasks, file_options, {}, **options)
         check_choice("sandbox", sandbox, get_args(SandboxKind))
         check_path("image", image, "a name or a path")
         check_path("runtime", runtime, "a name")
         check_duration("command_timeout_s", command_timeout_s)
-        check_share("partial_credit", partial_credit)
-        check_share("oracle_lapses", oracle_lapses)
-        deadline_s = self.config.episode_timeout_s
-        if deadline_s is not None and command_timeout_s > deadline_s:
-            raise SettingsError(
-                f"command_timeout_s={command_timeout_s} is above episode_timeout_s={deadline_s}, "
-                "so it would have no effect"
-            )
-        self.prompt_style = prompt
+        self._check_timeout("command_timeout_s", command_timeout_s)
         self.command_timeout_s = command_timeout_s
-        self.partial_credit = partial_credit
-        self.oracle_lapses = oracle_lapses
         self._sandbox_settings = (sandbox, _to_limits(limits), image, runtime)
         self._sandbox: Sandbox | None = None
         self._gold_sandbox: Sandbox | None = None
@@ -175,13 +146,11 @@ class OSInteractionEnv(TextEnv[OSTask]):
             self._sandbox = make_sandbox(*self._sandbox_settings)
         return self._sandbox
 
-    def oracle_actions(self, task: OSTask) -> Sequence[str]:
+    def _solve(self, task: OSTask) -> Sequence[str]:
         """Returns the gold commands (where the task has some) and the end, with its answer.
 
         An answer that the task does not state is what the gold script prints in a sandbox.
-        See `oracle_lapses`.
         """
-        task = self._as_taken(task)
         commands = [] if task.gold is None else [command_action(task.gold.to_command())]
         if not task.wants_answer:
             return [*commands, finish_action(None)]
@@ -190,11 +159,9 @@ class OSInteractionEnv(TextEnv[OSTask]):
             return [*commands, finish_action(expected.value.replace("\n", " "))]
         return [*commands, finish_action(gold_output(task, self._second_sandbox()))]
 
-    def _as_taken(self, task: OSTask) -> OSTask:
-        """Returns the task as the oracle takes it: see `oracle_lapses`."""
-        if task.gold is None or task.gold.language != "bash" or self.oracle_lapses == 0:
+    def _write_lapses(self, task: OSTask, rng: Random) -> OSTask:
+        if task.gold is None or task.gold.language != "bash":
             return task
-        rng = Random(f"lapses/{task.task_id}")
         gold = Script(write_with_lapses(task.gold.source, self.oracle_lapses, rng))
         taken, expected = replace(task, gold=gold), task.verdict.answer
         if gold == task.gold or expected is None:
@@ -226,8 +193,7 @@ class OSInteractionEnv(TextEnv[OSTask]):
     def _act(self, action: str) -> Turn:
         parsed = parse_action(action)
         if isinstance(parsed, InvalidAction):
-            problem = TOOLS.advice if self.prompt_style == "tools" else parsed.problem
-            return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
+            return self._refuse(parsed)
         if isinstance(parsed, Finish):
             return self._grade(parsed.answer)
         result = self._open_sandbox.run(parsed.script, self.command_timeout_s)
@@ -274,25 +240,6 @@ class OSInteractionEnv(TextEnv[OSTask]):
         if result.is_new_shell:
             lines.append("[the shell has ended; this is a new one]")
         return "\n".join(lines)
-
-
-def _loader(
-    data: TaskData | None, scripts: str | Path | None, live_checks: bool | None
-) -> Callable[[], Taskset[OSTask]] | None:
-    """Returns what loads a file's tasks; None without a file. Raises: SettingsError."""
-    if live_checks is not None and not isinstance(live_checks, bool):
-        raise SettingsError(f"live_checks must be True, False or None, got {shown(live_checks)}")
-    check_data(data)
-    check_path("scripts", scripts)
-    if data is not None:
-        load = partial(load_tasks, scripts=scripts, live_checks=live_checks)
-        return partial(load_data, data, load)
-    if scripts is not None:
-        raise SettingsError(f"scripts={shown(str(scripts))} are for the tasks of a file; give data")
-    if live_checks is not None:
-        problem = f"live_checks={shown(live_checks)} is for the tasks of a file; give data"
-        raise SettingsError(problem)
-    return None
 
 
 def _to_limits(limits: SandboxLimits | Mapping[str, float] | None) -> SandboxLimits:

@@ -28,7 +28,7 @@ def write_with_lapses(commands: str, share: float, rng: Random) -> str:
     """Returns shell commands in which each choice lapses with probability `share`.
 
     The commonest choices are: of mkdir, rm, cp, chown, chgrp, useradd, tee and ls no option; to
-    write a file anew; of what wc counts, lines; of what grep finds, lines with the word; of modes,
+    overwrite a file; of what wc counts, lines; of what grep finds, lines with the word; of modes,
     u+x; of what usermod changes, the shell; of what chage sets, the days until a password expires;
     of what gpasswd does, to add a member. Names, values and all else stay.
     """
@@ -37,5 +37,5 @@ def write_with_lapses(commands: str, share: float, rng: Random) -> str:
     return commands
 
 
-def _lapse(commonest: str, share: float, rng: Random, found: re.Match[str]) -> str:
-    return found.expand(commonest) if rng.random() < share else found[0]
+def _lapse(commonest: str, share: float, rng: Random, match: re.Match[str]) -> str:
+    return match.expand(commonest) if rng.random() < share else match[0]

@@ -144,12 +144,12 @@ class _AgentBenchRow:
     def parse(self, stem: str) -> OSTask:
         record, evaluation = self._record, self._record.child("evaluation")
         fields = evaluation.fields
-        example = _join(self._scripts_of(fields.get("example") or record.fields.get("example")))
+        example = _join(self._read_scripts(fields.get("example") or record.fields.get("example")))
         answer = self._match(evaluation) if "match" in fields else None
         checks = tuple(self._checks(fields.get("check"), example))
         if answer is None and not checks:
             raise record.error("evaluation", "has neither a match nor a check")
-        starts = self._scripts_of(record.fields.get("start"))
+        starts = self._read_scripts(record.fields.get("start"))
         return OSTask(
             task_id=f"{stem}#{record.key}",
             instruction=record.get("description", str),
@@ -164,7 +164,7 @@ class _AgentBenchRow:
     def _setup(self) -> Script | None:
         """Returns the script of `create`; a list there (a slip in dev.json) says nothing."""
         create = self._record.fields.get("create")
-        return _join(self._scripts_of(create.get("init"))) if isinstance(create, dict) else None
+        return _join(self._read_scripts(create.get("init"))) if isinstance(create, dict) else None
 
     def _match(self, evaluation: Record) -> ExpectedAnswer:
         match = evaluation.fields["match"]
@@ -190,7 +190,7 @@ class _AgentBenchRow:
             elif script := self._script(item):
                 yield script
 
-    def _scripts_of(self, items: Json) -> list[Script]:
+    def _read_scripts(self, items: Json) -> list[Script]:
         """Returns a script, or each of a list of scripts; without those that say nothing."""
         scripts = map(self._script, items if isinstance(items, list) else [items])
         return [script for script in scripts if script is not None]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-PromptStyle = Literal["full", "compact", "tools"]
+from agentpeft.envs.generated_env import PromptStyle
 
 _FULL = """\
 You work as root in a bash shell on a Debian machine without network. You are given a task: \

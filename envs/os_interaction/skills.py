@@ -1,4 +1,4 @@
-"""LifelongAgentBench's 29 shell skills, and which of them a script shows."""
+"""LifelongAgentBench's 29 shell skills, and those that a script shows."""
 
 import re
 from collections.abc import Iterable
@@ -58,5 +58,5 @@ def detect_skills(script: str) -> tuple[str, ...]:
     >>> detect_skills("cd /srv && find . -name '*.txt' | xargs grep -l 'rm' | wc -l")
     ('cd', 'find', 'grep', 'wc')
     """
-    found = set(_COMMAND.findall(_LITERAL.sub(" '' ", script)))
-    return tuple(skill for skill in SKILLS if skill in found)
+    commands = set(_COMMAND.findall(_LITERAL.sub(" '' ", script)))
+    return tuple(skill for skill in SKILLS if skill in commands)

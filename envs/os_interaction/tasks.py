@@ -1,4 +1,4 @@
-"""OS-interaction's task: how an episode is set up, and what a right end of it is."""
+"""OS-interaction's task: an episode's set-up and the conditions of success."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +41,7 @@ A script's arguments are the answer ("" without one) and what each script before
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is right: all that is given must hold.
+    """The conditions of success, all of which must hold.
 
     `is_live`: the checks look at the episode's processes, so they run before these are ended.
     """
@@ -53,12 +53,12 @@ class Verdict:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is said."""
+        """True if there is no condition."""
         return self.state is None and self.answer is None and not self.checks
 
     @property
     def wants_answer(self) -> bool:
-        """Whether there is an answer to compare."""
+        """True if there is an answer to compare."""
         return self.answer is not None or any(isinstance(check, str) for check in self.checks)
 
 

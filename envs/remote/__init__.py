@@ -1,1 +1,1 @@
-"""`AgentPEFT/Remote-v0`: an environment that a server has, as `agentpeft serve` starts one."""
+"""`AgentPEFT/Remote-v0`: an environment on a server that `agentpeft serve` has started."""

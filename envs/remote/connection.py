@@ -38,7 +38,7 @@ _GOODBYE = json.dumps({"type": "close"})
 
 
 class RemoteError(RuntimeError):
-    """What an environment on a server raised and none may: a mistake in its code."""
+    """A bug in an environment on the server: it raised what no environment may."""
 
 
 class ServerGoneError(EnvFault):
@@ -46,7 +46,7 @@ class ServerGoneError(EnvFault):
 
 
 class Connection:
-    """One session of a server. After a fault it is closed for good."""
+    """One session of a server. After a fault it stays closed."""
 
     def __init__(
         self, socket: "ClientConnection | SharedSession", closing: ExitStack, timeout_s: float
@@ -87,7 +87,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be asked: nothing has failed, and the server has not closed."""
+        """True if the session can be asked: nothing failed, and the server has not closed it."""
         return self._is_open and self._socket.close_code is None
 
     def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Connection:
         return self._read(text)
 
     def question(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to what is asked beside an episode. Raises: as `ask`."""
+        """Returns the answer to a question outside of an episode. Raises: as `ask`."""
         data = self.ask("step", {"text": "", "metadata": {**arguments, "ask": name}})
         answer = data.get("metadata")
         if not isinstance(answer, dict):
@@ -156,7 +156,7 @@ class Connection:
 def _connect(
     url: str, token: str | None, ca_file: str | None, connect_s: float
 ) -> "tuple[ClientConnection, ExitStack]":
-    """Returns a new WebSocket, and what closes it. Raises: as `Connection.open`."""
+    """Returns a new WebSocket and its closing function. Raises: as `Connection.open`."""
     try:
         from websockets.exceptions import InvalidStatus, WebSocketException
         from websockets.sync.client import connect
@@ -189,7 +189,7 @@ def _connect(
 
 
 def _trust(ca_file: str | None) -> ssl.SSLContext:
-    """Returns what checks a server's certificate. Raises: SettingsError."""
+    """Returns the TLS context that checks a server's certificate. Raises: SettingsError."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:

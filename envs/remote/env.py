@@ -1,4 +1,4 @@
-"""`AgentPEFT/Remote-v0`: plays on a server what an environment of its own would play here."""
+"""`AgentPEFT/Remote-v0`: an environment that runs on a server."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.core.vector import TextVectorEnv
-from agentpeft.envs.registration import name_of
+from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.remote.connection import Connection, RemoteError, ServerGoneError
 from agentpeft.envs.remote.links import Links, sharing_links
 from agentpeft.envs.remote.messages import PROTOCOL, read_field, read_reward
 from agentpeft.envs.remote.servers import Servers, Urls
-from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, content_of
+from agentpeft.envs.remote.tasks import RemoteTasks, RemoteTaskset, get_content
 from agentpeft.envs.tasks.taskset import Task, TaskSource
 
 _MAX_LEVELS = 1000
@@ -48,7 +48,7 @@ class RemoteEnv(TextEnv[Task]):
     Episode End:
         As on the server. Where the server is gone, an answer takes too long or a token is wrong,
         `EnvFault` is raised: the episode is over, without an outcome, and is never gone on with.
-        The next reset connects anew, to another server if there are several.
+        The next reset reconnects, to another server if there are several.
 
     Arguments:
         url: `http://host:8000` or `https://…`; or a list of such; or a mapping to weights.
@@ -83,7 +83,7 @@ class RemoteEnv(TextEnv[Task]):
         for name, value in (("env_id", env_id), ("token", token)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"{name} must be a text or None, got {shown(value)}")
-        self._servers = Servers(url, f"{name_of(env_id)}/ws" if env_id else "ws")
+        self._servers = Servers(url, f"{get_env_name(env_id)}/ws" if env_id else "ws")
         self._token, self._ca_file = token, ca_file
         self._connect_s, self._timeout_s = connect_s, timeout_s
         self._links = Links.shared()
@@ -109,8 +109,8 @@ class RemoteEnv(TextEnv[Task]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all but the session. Raises: ClosedEnvironmentError."""
-        own = {"_connection": None, "_playing": None, "_links": None}
-        return {**super().__getstate__(), **own}
+        left_out = {"_connection": None, "_playing": None, "_links": None}
+        return {**super().__getstate__(), **left_out}
 
     @property
     def levels(self) -> Sequence[TaskSource[Task]]:
@@ -119,18 +119,18 @@ class RemoteEnv(TextEnv[Task]):
 
     def oracle_actions(self, task: Task) -> Sequence[str]:
         """Returns how a perfect agent acts. Raises: SettingsError where the server does not say."""
-        answer = self._ask("oracle", task_id=task.task_id, content=content_of(task))
+        answer = self._ask("oracle", task_id=task.task_id, content=get_content(task))
         return [str(action) for action in read_field(answer, "actions", list)]
 
     def _begin(self, task: Task) -> str:
-        wanted = {"task_id": task.task_id, "content": content_of(task), "info": True}
+        wanted = {"task_id": task.task_id, "content": get_content(task), "info": True}
         self._playing = None
         data = self._asking(lambda connection: connection.ask("reset", wanted))
         self._playing = self._connection
         return _read_text(data)
 
     def _checked_act(self, action: str) -> Turn:
-        """Sends an action as it is; one character too many is as wrong as a thousand."""
+        """Sends an action unchecked, cut one character above the limit: the server refuses it."""
         return self._act(action[: self.config.max_action_chars + 1])
 
     def _act(self, action: str) -> Turn:
@@ -148,7 +148,7 @@ class RemoteEnv(TextEnv[Task]):
             self._connection.close()
 
     def _episode_options(self, render_mode: str | None) -> EpisodeOptions:
-        """Returns settings with which the loop here adds nothing to what the server has done."""
+        """Returns settings by which the local loop adds nothing to the server's."""
         limits = ("max_turns", "max_action_chars", "max_observation_chars")
         max_turns, max_action_chars, max_observation_chars = map(self._description.get, limits)
         return EpisodeOptions(
@@ -160,7 +160,7 @@ class RemoteEnv(TextEnv[Task]):
         )
 
     def _final_reward(self, episode: Episode) -> float:
-        """Returns 0, as the server's step has it all, unless the caller ends the episode itself."""
+        """Returns 0, as the server's step has the reward, unless the caller ends the episode."""
         if self.outcome is not Outcome.ONGOING:
             return 0.0
         with self._lock:
@@ -176,7 +176,7 @@ class RemoteEnv(TextEnv[Task]):
         return playing
 
     def _ask(self, question: str, **arguments: Any) -> dict[str, Any]:
-        """Returns an answer of the server's, also after `close`: a task source is used longer."""
+        """Returns a server's answer, also after `close`, which the task source may outlive."""
         with self._lock:
             if not self._is_closed:
                 return self._asking(lambda connection: connection.question(question, arguments))
@@ -187,7 +187,7 @@ class RemoteEnv(TextEnv[Task]):
     def _asking(self, ask: Callable[[Connection], dict[str, Any]]) -> dict[str, Any]:
         """Returns `ask(connection)`: in the present session, or a new one if that is over.
 
-        Nothing is asked here that could not be asked again. Raises: as `Connection.ask`.
+        Only for questions that may be repeated. Raises: as `Connection.ask`.
         """
         if self._connection is not None and self._connection.is_open:
             try:
@@ -241,7 +241,7 @@ def _check_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(connection: Connection, url: str, env_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a server says of its environment. Raises: SettingsError, EnvFault."""
+    """Returns a server's description of its environment. Raises: SettingsError, EnvFault."""
     try:
         description = connection.question("describe", {"env_kwargs": env_kwargs})
     except RemoteError as error:

@@ -34,7 +34,7 @@ def split_frame(frame: str | bytes) -> tuple[int, str, str]:
 
 @contextmanager
 def sharing_links() -> Iterator[None]:
-    """Has the remote environments that are made meanwhile share a connection to each server."""
+    """Lets remote environments made in the block share a connection to each server."""
     token = _shared.set(Links())
     try:
         yield
@@ -52,13 +52,13 @@ class Links:
 
     @staticmethod
     def shared() -> "Links | None":
-        """Returns those that an environment made now shares with others, if it does."""
+        """Returns the links that an environment made now shares with others, if any."""
         return _shared.get()
 
     def open(self, url: str, connect: Connect) -> "SharedSession":
         """Returns a new session, over a new connection where none is open.
 
-        One thread connects; others wait for it, and hear of its failure. Raises: as `connect`.
+        One thread connects; others wait for it, and share its failure. Raises: as `connect`.
         """
         while True:
             with self._lock:
@@ -68,9 +68,9 @@ class Links:
                     return session
                 others = self._connecting.get(url)
                 if others is None:
-                    own = self._connecting[url] = Future()
+                    connecting = self._connecting[url] = Future()
             if others is None:
-                return self._connect(url, connect, own)
+                return self._connect(url, connect, connecting)
             others.result()
 
     def _connect(self, url: str, connect: Connect, done: Future[None]) -> "SharedSession":
@@ -92,7 +92,7 @@ class Links:
 
 
 class _Link:
-    """A connection, whose reader hands each session what is its own."""
+    """A connection, whose reader gives each session its messages."""
 
     def __init__(self, socket: "ClientConnection", closing: ExitStack) -> None:
         """`closing` closes the socket."""
@@ -155,7 +155,7 @@ class _Link:
 
 
 class SharedSession:
-    """One session's part of a connection, with what its user needs of a WebSocket."""
+    """One session of a connection, with the WebSocket methods that its user calls."""
 
     def __init__(self, link: _Link, number: int, inbox: SimpleQueue[tuple[str, str]]) -> None:
         self._link, self._number, self._inbox = link, number, inbox
@@ -163,7 +163,7 @@ class SharedSession:
 
     @property
     def close_code(self) -> int | None:
-        """None as long as the session goes on."""
+        """None while the session lasts."""
         if self._end is None and not self._inbox.empty():  # nobody has asked: it is an end
             self._end = self._inbox.get()[1]
         return None if self._end is None else _ABNORMAL

@@ -1,4 +1,4 @@
-"""What client and server of a remote environment agree on beside OpenEnv's protocol."""
+"""Messages of remote environments beside OpenEnv's protocol, read and written by both sides."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -6,18 +6,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError, is_number, shown
-from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.envs.tasks.taskset import Task
 
 T = TypeVar("T")
 
 PROTOCOL = 1
 """Grows where an older client or server would misunderstand the other."""
-
-
-def hash_of(task: Task) -> str:
-    """Returns the hash by which both sides know a task's content."""
-    return f"{content_hash(task):016x}"
 
 
 def read_field(answer: Mapping[str, Any], name: str, kind: type[T]) -> T:
@@ -37,7 +30,7 @@ def read_reward(answer: Mapping[str, Any]) -> float:
 
 
 def write_random_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Returns where a generator stands, as JSON. Raises: SettingsError unless it is a PCG64's.
+    """Returns a generator's state as JSON. Raises: SettingsError unless it is a PCG64's.
 
     A draw on the server from this state is the draw that would have been made here.
     """
@@ -49,7 +42,7 @@ def write_random_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def read_random_state(state: Mapping[str, Any]) -> np.random.Generator:
-    """Returns a generator that stands where another stood. Raises: SettingsError."""
+    """Returns a generator with a saved state. Raises: SettingsError."""
     bits = np.random.PCG64(0)
     try:
         bits.state = state  # type: ignore[assignment]  # numpy checks it

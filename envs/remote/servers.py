@@ -1,4 +1,4 @@
-"""The servers behind one remote environment: which one a new session goes to."""
+"""The servers of one remote environment, and the choice of one for a new session."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Servers:
-    """Addresses with weights. Sessions are dealt by chance, in proportion to the weights.
+    """Addresses with weights. A session's server is random, in proportion to the weights.
 
-    What is played does not depend on where, so neither does a result on this chance.
+    Results do not depend on the server, so this chance needs no seed.
     """
 
     def __init__(self, urls: Urls, path: str) -> None:

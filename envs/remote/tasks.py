@@ -1,4 +1,4 @@
-"""A remote environment's tasks: what a client may know of them, and where they come from."""
+"""A remote environment's tasks, as far as a client knows them, and their sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ import numpy as np
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError, shown
 from agentpeft.envs.remote.messages import (
-    hash_of,
     read_field,
     read_random_state,
     write_random_state,
 )
+from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.envs.tasks.taskset import Task, Taskset
 
 Ask = Callable[..., dict[str, Any]]
@@ -22,12 +22,12 @@ Ask = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteTask(Task):
-    """A task of a server. `content` is the hash of the task there, without which none is played."""
+    """A task of a server. `content` is its hash on the server, which refuses another."""
 
     content: str
 
     @classmethod
-    def of(cls, answer: object) -> "RemoteTask":
+    def read(cls, answer: object) -> "RemoteTask":
         """Returns the task of a server's answer. Raises: EnvFault if that is none."""
         if not isinstance(answer, dict):
             raise EnvFault(f"the server told of no task: {shown(answer)}")
@@ -40,7 +40,7 @@ class RemoteTask(Task):
 
 
 class RemoteTasks:
-    """The endless tasks of a server's generator: the same state draws the task it draws there."""
+    """The endless tasks of a server's generator: a state draws the same task as there."""
 
     def __init__(self, ask: Ask, level: int | None = None) -> None:
         """`level` is one of an environment whose difficulty adapts; None is the present one."""
@@ -54,11 +54,11 @@ class RemoteTasks:
         except SettingsError as error:
             raise EnvFault(f"the server answered with {error}") from error
         rng.bit_generator.state = state.bit_generator.state
-        return RemoteTask.of(answer.get("task"))
+        return RemoteTask.read(answer.get("task"))
 
     def get(self, task_id: str) -> RemoteTask:
         """Returns the task of that id. Raises: UnknownTaskError, EnvFault."""
-        return RemoteTask.of(self._ask("task", task_id=task_id).get("task"))
+        return RemoteTask.read(self._ask("task", task_id=task_id).get("task"))
 
 
 class RemoteTaskset(Taskset[RemoteTask]):
@@ -70,13 +70,13 @@ class RemoteTaskset(Taskset[RemoteTask]):
 
     @cached_property
     def _tasks(self) -> tuple[RemoteTask, ...]:  # type: ignore[override]
-        return tuple(map(RemoteTask.of, read_field(self._ask("tasks"), "tasks", list)))
+        return tuple(map(RemoteTask.read, read_field(self._ask("tasks"), "tasks", list)))
 
     @cached_property
     def _by_id(self) -> dict[str, RemoteTask]:  # type: ignore[override]
         return {task.task_id: task for task in self._tasks}
 
 
-def content_of(task: Task) -> str:
-    """Returns the hash by which a server knows a task, be it remote or the environment's own."""
-    return task.content if isinstance(task, RemoteTask) else hash_of(task)
+def get_content(task: Task) -> str:
+    """Returns the hash by which a server knows a task, remote or local."""
+    return task.content if isinstance(task, RemoteTask) else f"{content_hash(task):016x}"

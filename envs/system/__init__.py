@@ -1,1 +1,1 @@
-"""What the suite needs of the machine: other programs, docker, files and temporary folders."""
+"""Access to the machine: other programs, docker, files and temporary folders."""

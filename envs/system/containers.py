@@ -1,4 +1,4 @@
-"""The suite's one door to docker: its daemon, images, and the containers of the dead."""
+"""The only module that imports docker: daemon, images, and containers left by ended processes."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +14,7 @@ from agentpeft.envs.system.processes import is_alive
 __all__ = ["Container"]
 
 DOCKER_ERRORS = (DockerException, RequestException)
-"""What a daemon answers, and what comes of one that ends or says nothing for a minute."""
+"""Errors of a docker daemon: its answers, a lost connection, silence for a minute."""
 
 
 def connect() -> docker.DockerClient:
@@ -84,7 +84,7 @@ def remove_leftovers(client: docker.DockerClient, label: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Returns an error's message on one line, and not all of it."""
+    """Returns the beginning of an error's message on one line."""
     return " ".join(str(error).split())[:300]
 
 

@@ -1,4 +1,4 @@
-"""Python's garbage collection, and the objects that it need not go through."""
+"""Objects that Python's garbage collection need not visit."""
 
 import gc
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 
 def set_present_objects_apart() -> None:
-    """From now on, no collection goes through what is there now.
+    """Excludes the present objects from all later collections.
 
-    That is hundreds of thousands of the libraries' objects, which would take 0.2 s each time.
+    They are hundreds of thousands of the libraries' objects, which would take 0.2 s each time.
     """
     gc.collect()
     gc.freeze()
@@ -16,7 +16,7 @@ def set_present_objects_apart() -> None:
 
 @contextmanager
 def present_objects_set_apart() -> Iterator[None]:
-    """As `set_present_objects_apart`, within it."""
+    """Excludes the present objects within the block; see `set_present_objects_apart`."""
     set_present_objects_apart()
     try:
         yield

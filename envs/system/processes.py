@@ -1,4 +1,4 @@
-"""The suite's one door to other programs, and a name for each process of this machine."""
+"""The only user of subprocesses, and a name for each process of this machine."""
 
 import os
 import socket
@@ -60,7 +60,7 @@ def identify_process(pid: int) -> str:
 
 
 def is_alive(identity: str) -> bool:
-    """Returns whether a process still runs; True if it may, being another machine's."""
+    """Returns whether a process still runs; True for one of another machine, which may."""
     host, pid, _ = identity.split("/")
     here = identify_process(os.getpid()).split("/")[0]
     return host != here or identify_process(int(pid)) == identity

@@ -1,4 +1,4 @@
-"""Temporary folders that are deleted even if their maker is killed: by the next maker."""
+"""Temporary folders; those whose maker was killed are deleted by the next maker."""
 
 import glob
 import os

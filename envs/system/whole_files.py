@@ -25,7 +25,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file in one stroke, over an older one. Raises: OSError that names `path`."""
+    """Writes a file atomically, over an older one. Raises: OSError that names `path`."""
     with naming_file(path), making(path) as new:
         new.write_bytes(content)
 
@@ -43,15 +43,15 @@ def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None
         new = folder / path.name
         yield new
         if new.exists():
-            for part in (new, *new.rglob("*")):
-                bring_to_disk(part)
+            for made in (new, *new.rglob("*")):
+                bring_to_disk(made)
             _rename(new, path, replaces_folder)
             bring_to_disk(path.parent)
 
 
 @contextmanager
 def making_parents(path: Path) -> Iterator[None]:
-    """Makes the folders above `path`; where the block leaves no `path`, they go again.
+    """Makes the folders above `path`; removes them if the block leaves no `path`.
 
     Raises: OSError.
     """

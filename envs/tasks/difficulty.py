@@ -8,7 +8,7 @@ from agentpeft.envs.core.errors import SettingsError, check_count, check_share
 
 
 class AdaptiveDifficulty:
-    """A level between two bounds; it depends on nothing but the recorded successes.
+    """A level between two bounds, which depends only on the recorded successes.
 
     Where the success rate of its last `window` episodes is `raise_at` or above, the level goes up
     by one; at `lower_at` or below, down by one (None: never). Each change starts a new window.
@@ -54,7 +54,7 @@ class AdaptiveDifficulty:
         return {"level": self.level, "successes": list(self._successes)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state_dict`."""
+        """Restores what `state_dict` returned."""
         self.level = state["level"]
         self._successes.clear()
         self._successes.extend(state["successes"])

@@ -15,7 +15,7 @@ def read_toml(module_file: str, name: str) -> dict[str, Any]:
 
 
 class Speaker:
-    """Says things in English, each in one of several ways that `rng` picks."""
+    """Phrases in English, each in one of several ways that `rng` picks."""
 
     def __init__(
         self, phrases: Mapping[str, Sequence[str]], rng: Random, max_phrasings: int | None
@@ -45,6 +45,6 @@ def enumerate_words(words: Sequence[str]) -> str:
 
 
 def invent_word(rng: Random, min_letters: int) -> str:
-    """Returns a word of `min_letters` to 9 letters that can be said, such as "tekolar"."""
+    """Returns a pronounceable word of `min_letters` to 9 letters, such as "tekolar"."""
     num_letters = rng.randint(min_letters, 9)
     return "".join([rng.choice(_CONSONANTS_AND_VOWELS[i % 2]) for i in range(num_letters)])

@@ -1,4 +1,4 @@
-"""Tasks by skills: generators of unlimited ones, each remade from its id, and those of files."""
+"""Tasks by skill: unlimited generated ones, each remade from its id, and those of files."""
 
 import re
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ _MAX_DRAWS = 10
 
 
 class NoTaskHereError(Exception):
-    """These choices give no proper task; the generator tries others."""
+    """These choices give no valid task; the generator tries others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GeneratorOptions:
     split: Split | None = None
     invent: bool = False
     _limits: ClassVar[dict[str, tuple[str, int]]] = {"max_phrasings": ("", 1)}
-    """Of each limit: its mark in an id, and its least value."""
+    """Per limit: its letter in task ids, and its minimum."""
 
     def __post_init__(self) -> None:
         """Raises: SettingsError."""
@@ -51,14 +51,14 @@ class GeneratorOptions:
         check_flag("invent", self.invent)
 
     @classmethod
-    def of_id(cls, text: str) -> Self | None:
-        """Returns the options of an id's middle part; None if it is none's."""
+    def parse_id(cls, text: str) -> Self | None:
+        """Returns the options written in a task id's middle part; None if they are not valid."""
         marks = [f"(?:;{mark}([1-9]\\d*))?" for mark, _ in cls._limits.values() if mark]
         match = re.fullmatch(rf"(all|[1-9]\d*)(?:;(train|test))?{''.join(marks)}(;i)?", text)
         if match is None:
             return None
-        first, part, *others, invent = match.groups()
-        split: Split | None = "test" if part == "test" else "train" if part else None
+        first, split_name, *others, invent = match.groups()
+        split: Split | None = "test" if split_name == "test" else "train" if split_name else None
         numbers = [None if number in (None, "all") else int(number) for number in (first, *others)]
         limits = dict(zip(cls._limits, numbers, strict=True))
         try:
@@ -88,7 +88,7 @@ def sort_skills(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
 def _read_skills(
     skills: Sequence[str] | str | None, skill_mode: str, known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the skills that settings name; None is all. Raises: SettingsError."""
+    """Returns the skills named in settings; None is all. Raises: SettingsError."""
     if skill_mode not in get_args(SkillMode):
         raise SettingsError(f"skill_mode must be 'single' or 'all', got {shown(skill_mode)}")
     names = [skills] if isinstance(skills, str) else known if skills is None else skills
@@ -100,7 +100,7 @@ def _read_skills(
 
 
 class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
-    """Draws skills and a number; these with the options are a task's id, which remakes it.
+    """Draws skills and a number. With the options they are a task's id, from which it is remade.
 
     A subclass names its skills and the type of its options, and makes tasks. Thread-safe.
     """
@@ -124,7 +124,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         Args:
             skills: names of skills; None is all.
             skill_mode: "single": each task is for one of them; "all": has all of them.
-            num_skills: with "all", each task has this many of them, drawn anew; None is all.
+            num_skills: with "all", each task has this many, drawn for each task; None is all.
             max_phrasings: how many ways to say each thing, plainest first; None is every way.
             split: tasks of "train" and "test" have no words in common; None is all tasks.
             invent: words are made up.
@@ -166,7 +166,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
 
     @abstractmethod
     def make(self, task_id: str, skills: tuple[str, ...], options: OptionsT) -> TaskT | None:
-        """Returns the task of an id; None where no attempt gave a proper one."""
+        """Returns the task of an id; None if no attempt gave a valid one."""
 
     def draw(self, rng: np.random.Generator) -> TaskT:
         """Returns a new task; the same `rng` state gives the same task.
@@ -185,7 +185,7 @@ class SkillGenerator(ABC, Generic[TaskT, OptionsT]):
         """Returns the task of an id, also another generator's. Raises: UnknownTaskError."""
         names, _, rest = task_id.partition("/")
         text, _, number = rest.partition("/")
-        options = type(self.options).of_id(text)
+        options = type(self.options).parse_id(text)
         skills = tuple(names.split("+"))
         is_known = self._fit(skills) and number.isdecimal() and str(int(number)) == number
         task = self.make(task_id, skills, options) if is_known and options else None
@@ -213,7 +213,7 @@ def choose_tasks(
     num_skills: int | None,
     options: OptionsT,
 ) -> TaskSource[TaskT]:
-    """Returns a generator, or where there is a file to `load` its tasks that have the skills.
+    """Returns a generator, or the tasks that have the skills of a file to `load`.
 
     With `skill_mode` "single" a skill is drawn for each of the file's tasks. Raises: SettingsError,
     also if a file comes with a setting that only generated tasks have.

@@ -1,4 +1,4 @@
-"""Held-out halves of endless generators: what is for training and what is for testing."""
+"""Held-out parts of endless generators: for training and for testing."""
 
 from typing import Literal, TypeAlias, get_args
 from zlib import crc32
@@ -9,10 +9,10 @@ Split: TypeAlias = Literal["train", "test"]
 _TEST_PERCENT = 25
 
 
-def split_of(text: str) -> Split:
-    """Returns where a text belongs, always the same: about one in four in "test".
+def compute_split(text: str) -> Split:
+    """Returns the split of a text, by its hash: about one in four is in "test".
 
-    >>> split_of("1+2"), split_of("3+4")
+    >>> compute_split("1+2"), compute_split("3+4")
     ('train', 'test')
     """
     return "test" if crc32(text.encode()) % 100 < _TEST_PERCENT else "train"

@@ -12,7 +12,7 @@ from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
 
 @dataclass(frozen=True)
 class Stage(Generic[TaskT]):
-    """`num_tasks` tasks of one source. A `Taskset` is gone through in shuffled rounds."""
+    """`num_tasks` tasks of one source. A `Taskset` is visited in shuffled rounds."""
 
     name: str
     source: TaskSource[TaskT]
@@ -22,7 +22,7 @@ class Stage(Generic[TaskT]):
 class TaskStream(Generic[TaskT]):
     """Iterates over the stages' tasks; its position is saved as a small mapping.
 
-    A task depends on (seed, stage, index) alone, so a restored stream goes on with the same tasks.
+    A task depends on (seed, stage, index) alone, so a restored stream has the same tasks.
     """
 
     def __init__(self, stages: Sequence[Stage[TaskT]], seed: int = 0) -> None:
@@ -67,11 +67,12 @@ class TaskStream(Generic[TaskT]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Moves to a saved position. Raises: SettingsError if it is another stream's."""
-        own = self.state_dict()
+        expected = self.state_dict()
         for key in ("seed", "num_tasks"):
-            if state.get(key) != own[key]:
+            if state.get(key) != expected[key]:
                 raise SettingsError(
-                    f"saved position is of a stream with {key}={state.get(key)}, not {own[key]}"
+                    f"saved position is of a stream with {key}={state.get(key)}, "
+                    f"not {expected[key]}"
                 )
         if not 0 <= state.get("position", -1) <= len(self):
             raise SettingsError(f"saved position {state.get('position')} is outside this stream")

@@ -1,4 +1,4 @@
-"""What a `data` setting may name: a task file, or one with an index of some of its tasks."""
+"""Task files named by a `data` setting: a file, or a file and an index of some of its tasks."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _BESIDE = "entry_dict.json"
 
 
 def check_data(data: TaskData | None) -> None:
-    """Raises: SettingsError if a `data` setting is no path, has no index, and is not None."""
+    """Raises: SettingsError unless a `data` setting is None, a path, or a mapping with an index."""
     if not isinstance(data, Mapping):
         check_path("data", data)
         return
@@ -67,8 +67,8 @@ def _read_index(path: Path) -> set[str]:
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None
     lists = list(index.values()) if isinstance(index, dict) else []
-    ids = [task_id for each in lists if isinstance(each, list) for task_id in each]
-    are_lists = all(isinstance(each, list) for each in lists)
-    if not (ids and are_lists and all(isinstance(task_id, str | int) for task_id in ids)):
+    are_lists = all(isinstance(ids, list) for ids in lists)
+    ids = [task_id for ids in lists for task_id in ids] if are_lists else []
+    if not (ids and all(isinstance(task_id, str | int) for task_id in ids)):
         raise DataError(f"{path}: no index, which is an object with a list of task ids by skill")
     return {str(task_id) for task_id in ids}

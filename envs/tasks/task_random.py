@@ -27,6 +27,7 @@ class TaskRandom(Random):
     def many_below(self, end: int, count: int) -> list[int]:
         """Returns what `count` calls of `below` return."""
         getrandbits, num_bits = self.getrandbits, end.bit_length()
+        # Takes the same bits from the generator as single calls would, in the same order.
         values: list[int] = []
         while missing := count - len(values):
             drawn = map(getrandbits, repeat(num_bits, missing))

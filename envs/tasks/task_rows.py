@@ -1,8 +1,8 @@
 """Tasks as rows of a table, and back: for `datasets`, pandas, parquet and JSONL.
 
 All columns are text, so that the rows of any tasks make one table: `task_kind`, `task_id`,
-`instruction`, and `fields`, the other fields as JSON. There, a list is a tuple, and what JSON does
-not have is an object with one key: `{"$decimal": "1.50"}`, `{"$Table": {"name": "pets", …}}`.
+`instruction`, and `fields`, the other fields as JSON. Lists decode to tuples; other values
+are objects with one key: `{"$decimal": "1.50"}`, `{"$Table": {"name": "pets", …}}`.
 """
 
 import json
@@ -58,7 +58,7 @@ def to_rows(tasks: Iterable[Task]) -> list[TaskRow]:
 
 
 def from_rows(rows: Iterable[Mapping[str, object]]) -> list[Task]:
-    """Returns the tasks that `to_rows` made rows of; other columns are not looked at.
+    """Returns the tasks of rows that `to_rows` made; other columns are ignored.
 
     A kind of task from outside this package must have been imported. Raises: DataError.
     """
@@ -71,7 +71,7 @@ def is_task_row(row: Mapping[str, object]) -> bool:
 
 
 def content_hash(task: Task) -> int:
-    """Returns 64 bits that tasks of equal content have in common, whatever their ids and skills.
+    """Returns a 64-bit hash of a task's content, without its id and skills.
 
     A task that cannot be a row is known by its id.
     """
@@ -80,7 +80,7 @@ def content_hash(task: Task) -> int:
     except TypeError:
         others = {"task_id": task.task_id}
     others.pop("skills", None)
-    content = json.dumps([_name_of(type(task)), task.instruction, others])
+    content = json.dumps([_get_kind_name(type(task)), task.instruction, others])
     return int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "little")
 
 
@@ -90,7 +90,7 @@ def _to_row(task: Task) -> TaskRow:
     except TypeError as error:
         raise SettingsError(f"task {task.task_id} cannot be a row: {error}") from None
     return TaskRow(
-        task_kind=_name_of(type(task)),
+        task_kind=_get_kind_name(type(task)),
         task_id=task.task_id,
         instruction=task.instruction,
         fields=json.dumps(others),
@@ -98,7 +98,7 @@ def _to_row(task: Task) -> TaskRow:
 
 
 def _encode_fields(task: Task) -> dict[str, Any]:
-    """Returns all but the columns of their own as JSON. Raises: TypeError where they cannot be."""
+    """Returns the fields without columns as JSON. Raises: TypeError where they cannot be."""
     records = _records_in(cast(Hashable, type(task)))
     names = [field.name for field in fields(task) if field.name not in _TEXT_FIELDS]
     return {name: _encode(getattr(task, name), records) for name in names}
@@ -122,12 +122,12 @@ def _to_task(row: Mapping[str, object]) -> Task:
         raise DataError(f"{place}: no {kind.__name__} ({error})") from None
 
 
-def _name_of(kind: type) -> str:
+def _get_kind_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _find_kind(name: str) -> type[Task]:
-    """Returns a kind of task. Only this package's own modules are imported, as rows are data."""
+    """Returns a kind of task. Rows are data, so only modules of this package are imported."""
     module = name.partition(":")[0]
     if _OWN_MODULE.fullmatch(module):
         try:
@@ -137,7 +137,7 @@ def _find_kind(name: str) -> type[Task]:
     kinds = [Task]
     for kind in kinds:
         kinds.extend(kind.__subclasses__())
-    named = [kind for kind in kinds if _name_of(kind) == name]
+    named = [kind for kind in kinds if _get_kind_name(kind) == name]
     if not named:
         raise DataError(f"no kind of task {name!r:.80}; import its module first")
     return named[-1]

@@ -37,7 +37,7 @@ TaskT_co = TypeVar("TaskT_co", bound=Task, covariant=True)
 
 @runtime_checkable
 class TaskSource(Protocol[TaskT_co]):
-    """Where an environment's tasks come from: a `Taskset` or a generator."""
+    """The source of an environment's tasks: a `Taskset` or a generator."""
 
     def draw(self, rng: np.random.Generator) -> TaskT_co:
         """Returns one random task; the same `rng` state gives the same task."""
@@ -132,14 +132,14 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
         wanted = set(skills)
         for skill in sorted(wanted - self.skills.keys()):
             raise SettingsError(f"unknown skill {skill!r}{did_you_mean(skill, self.skills)}")
-        kept = [
+        tasks = [
             task
             for task in self._tasks
             if (set(task.skills) == wanted if exactly else wanted <= set(task.skills))
         ]
-        if not kept:
+        if not tasks:
             raise SettingsError(f"no task in {self.name!r} has skills {sorted(wanted)}")
-        return Taskset(kept, self.name)
+        return Taskset(tasks, self.name)
 
     def shuffle(self, seed: int) -> "Taskset[TaskT]":
         """Returns the same tasks in a random order."""
@@ -161,7 +161,7 @@ class Taskset(Sequence[TaskT], Generic[TaskT]):
 
 
 class SingleSkillSource(Generic[TaskT]):
-    """Draws a skill first, then a task that has it, so that rare skills come as often as others."""
+    """Draws a skill, then a task that has it, so that rare skills come as often as others."""
 
     def __init__(self, tasks: Taskset[TaskT], skills: Sequence[str]) -> None:
         """Raises: SettingsError where a skill has no task."""

@@ -1,1 +1,1 @@
-"""Environments played by tool calls: what the tools are, and an episode of such calls."""
+"""Environments played by tool calls: tools, and an episode of calls."""

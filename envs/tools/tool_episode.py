@@ -1,4 +1,4 @@
-"""`ToolEpisode`: an episode that is played by tool calls, for whoever brings them."""
+"""`ToolEpisode`: an episode that is played by tool calls."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,14 +25,14 @@ class ToolEpisode:
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         """`env` is at the start of an episode; one that is no `TextEnv` has the tool `act`."""
         self._env = env
-        self.tools = tools_of(env)
+        self.tools = get_tools(env)
         self.episode_return = 0.0
         self.outcome = Outcome.ONGOING
         self.is_over = False
         self.fault: EnvFault | None = None
 
     def call(self, call: ToolCall) -> str:
-        """Plays a call as one turn, and returns what the agent is answered. Raises: EnvFault."""
+        """Plays a call as one turn, and returns its answer. Raises: EnvFault."""
         if self.is_over:
             return OVER
         problem = self.tools.find_problem(call)
@@ -45,7 +45,7 @@ class ToolEpisode:
         self.episode_return += float(reward)
         self.is_over = terminated or truncated
         self.outcome = info.get("outcome", self.outcome)
-        return answer_of(observation, problem, is_over=self.is_over)
+        return compose_answer(observation, problem, is_over=self.is_over)
 
     def call_openai(self, tool_calls: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
         """Plays the `tool_calls` of an OpenAI message in turn, and returns the messages after it.
@@ -55,10 +55,10 @@ class ToolEpisode:
         return [
             {
                 "role": "tool",
-                "tool_call_id": str(each.get("id", "")),
-                "content": self.call(ToolCall.from_openai(each)),
+                "tool_call_id": str(call.get("id", "")),
+                "content": self.call(ToolCall.from_openai(call)),
             }
-            for each in tool_calls
+            for call in tool_calls
         ]
 
     def return_if_stopped(self) -> float:
@@ -73,14 +73,14 @@ class ToolEpisode:
         return self.episode_return + self._env.unwrapped.final_reward(Outcome.INVALID_ACTION)
 
 
-def answer_of(observation: str, problem: str | None, *, is_over: bool) -> str:
-    """Returns what an agent is answered to a call; `problem` is what was wrong with it."""
+def compose_answer(observation: str, problem: str | None, *, is_over: bool) -> str:
+    """Returns the answer to a call; `problem` is what was wrong with it."""
     if problem is not None:
         observation = f"Invalid call: {problem}."
     return observation or (OVER if is_over else "(no output)")
 
 
-def tools_of(env: gymnasium.Env[Any, Any]) -> ToolTable:
+def get_tools(env: gymnasium.Env[Any, Any]) -> ToolTable:
     """Returns an environment's tools."""
     return env.unwrapped.tools if isinstance(env.unwrapped, TextEnv) else ANY_TEXT
 
@@ -96,8 +96,8 @@ def find_tools(env_id: str) -> ToolTable:
 
 
 def tool_kwargs(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` with what makes an environment's prompt speak of its tools.
+    """Returns `kwargs` with the settings by which an environment's prompt explains its tools.
 
-    What `kwargs` say themselves stays. Raises: SettingsError on an unknown id.
+    Settings in `kwargs` win. Raises: SettingsError on an unknown id.
     """
     return {**find_tools(env_id).env_kwargs, **kwargs}

@@ -1,8 +1,8 @@
-"""`ToolTable`: what an agent can do in an environment, as tools with names and arguments.
+"""`ToolTable`: an environment's actions as tools with names and arguments.
 
-An environment has one table, from which all doors are made: OpenAI's tools, a chat template's own,
-MCP, TRL's methods. A call becomes the environment's action, which is text as ever, so that grading
-never knows through which door an action came.
+An environment has one table, from which all interfaces are made: OpenAI's tools, a chat template's
+tools, MCP, TRL's methods. A call becomes the environment's action, which is text as ever, so that
+grading does not depend on the interface.
 """
 
 import inspect
@@ -17,7 +17,7 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True)
 class ToolCall:
-    """What an agent calls. `arguments` are its own: not a mapping, or wrong ones, as may be."""
+    """An agent's call. `arguments` are as it gave them, perhaps wrong or no mapping at all."""
 
     name: object
     arguments: object
@@ -71,18 +71,20 @@ class Tool:
     write: Callable[..., str]
 
     @classmethod
-    def of(cls, function: Callable[..., str]) -> "Tool":
+    def build(cls, function: Callable[..., str]) -> "Tool":
         """Returns the tool of a function: its name, its Google-style docstring, its parameters."""
-        about, _, rest = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+        about, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
         texts: dict[str, str] = {}
-        for line in inspect.cleandoc(rest.partition("\n\n")[0]).splitlines():
+        for line in inspect.cleandoc(arguments.partition("\n\n")[0]).splitlines():
             name, colon, text = line.partition(": ")
             if colon and not line.startswith(" "):
                 texts[name] = text
             else:
                 texts[next(reversed(texts))] += f" {line.strip()}"
         signature = inspect.signature(function).parameters
-        required = tuple(n for n, each in signature.items() if each.default is each.empty)
+        required = tuple(
+            n for n, parameter in signature.items() if parameter.default is parameter.empty
+        )
         parameters = {name: texts[name] for name in signature}
         return cls(function.__name__, " ".join(about.split()), parameters, required, function)
 
@@ -101,8 +103,8 @@ class Tool:
 class ToolTable:
     """The tools of an environment, by name.
 
-    What an agent says may be anything: a malformed call is the empty action, which no environment
-    of the suite takes for a valid one, and `find_problem` says in words what was wrong.
+    An agent may send anything: a malformed call is the empty action, which is not valid in any
+    environment of the suite, and `find_problem` says in words what was wrong.
     """
 
     NO_ACTION: ClassVar[str] = ""
@@ -117,7 +119,7 @@ class ToolTable:
 
         `env_kwargs`: arguments with which an environment speaks of these tools in its prompt.
         """
-        self._tools = {tool.name: tool for tool in map(Tool.of, functions)}
+        self._tools = {tool.name: tool for tool in map(Tool.build, functions)}
         self.find_call = find_call
         self.env_kwargs = dict(env_kwargs or {})
 
@@ -127,7 +129,7 @@ class ToolTable:
 
     @property
     def advice(self) -> str:
-        """What to do instead, for an agent that called no tool.
+        """Advice for an agent that called no tool.
 
         >>> ANY_TEXT.advice
         'call a tool: act(action)'

@@ -20,7 +20,7 @@ from agentpeft.envs.os_interaction import skills as os_skills
 from agentpeft.envs.os_interaction.entries import to_entry as to_os_entry
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.tasks import OSTask
-from agentpeft.envs.registration import name_of
+from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.tasks.records import Json, Record, read_records
 
 _OS_FIELDS = ("evaluation_info", "evaluation")
@@ -40,7 +40,7 @@ class TaskFamily:
 
 def family_of(env_id: str) -> TaskFamily:
     """Returns an environment's family. Raises: SettingsError."""
-    name = name_of(env_id)
+    name = get_env_name(env_id)
     if name not in FAMILIES:
         raise SettingsError(f"{env_id!r} has no generator of files{did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]

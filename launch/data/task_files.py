@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.registration import name_of
+from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.tasks.hub import HUB_PREFIX
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import find_files
@@ -70,11 +70,11 @@ def missing_task_file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
     """Returns an environment's task file where it is missing and would be made."""
     path = _task_path(kwargs)
     is_missing = path is not None and not path.exists()
-    return path if is_missing and name_of(env_id) in _MAKERS else None
+    return path if is_missing and get_env_name(env_id) in _MAKERS else None
 
 
 def _make(path: Path, env_id: str, kwargs: Mapping[str, Any], seed: int) -> None:
-    maker = _MAKERS.get(name_of(env_id))
+    maker = _MAKERS.get(get_env_name(env_id))
     if maker is None:
         raise SettingsError(f"no task file {path}, and {env_id} has no generator of files")
     try:

@@ -12,7 +12,7 @@ TIME = Topic(
     "commands that do not end, or do not want to",
     {
         "bubblewrap": "the shell's processes are killed after the command's time",
-        "docker": "the same, by the keeper (process 1)",
+        "docker": "the same, by the container's process 1",
     },
 )
 MEMORY = Topic(

@@ -9,7 +9,7 @@ PROGRAMS = Topic(
     {
         "bubblewrap": "checks run in a fresh sandbox with the image's own programs; states are read "
         "from outside",
-        "docker": "the same in a fresh container; states are read by the keeper",
+        "docker": "the same in a fresh container; states are read by the container's process 1",
     },
 )
 READERS = Topic(

@@ -276,16 +276,16 @@ def test_what_a_selection_takes_is_what_sqlite_selects():
     rng = TaskRandom("selections")
     for _ in range(200):
         sample = make_sample(rng, ("order_by_single_column",), TableOptions())
-        kept = 1 + rng.below(sample.all_kept)
+        row_mask = 1 + rng.below(sample.full_mask)
         order = tuple(
             (field.name, rng.random() < 0.5) for field in rng.sample(sample.fields, rng.below(3))
         )
         first, count = rng.below(4), rng.below(6)
         terms = [f"{name} {'DESC' if is_descending else 'ASC'}" for name, is_descending in order]
-        ids = [str(index + 1) for index in range(len(sample.table.rows)) if kept >> index & 1]
+        ids = [str(index + 1) for index in range(len(sample.table.rows)) if row_mask >> index & 1]
         found = sample.query(
             f"SELECT rowid - 1 FROM {sample.scratch} WHERE rowid IN ({', '.join(ids)}) "
             f"ORDER BY {', '.join([*terms, 'rowid'])} LIMIT {count} OFFSET {first}"
         )
-        selected = sample.select(Selection(kept, order, slice(first, first + count)))
+        selected = sample.select(Selection(row_mask, order, slice(first, first + count)))
         assert selected == [index for (index,) in found]

@@ -199,7 +199,7 @@ def test_all_pairs_of_options_survive_an_id():
         (None, 3), (None, "train", "test"), (True, False)
     ):
         options = GeneratorOptions(limit, split, invent)
-        assert GeneratorOptions.of_id(str(options)) == options
+        assert GeneratorOptions.parse_id(str(options)) == options
 
 
 def test_a_new_user_may_be_in_a_group_that_adduser_adds():

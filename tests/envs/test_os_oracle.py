@@ -9,6 +9,7 @@ from agentpeft.envs.os_interaction.env import OSInteractionEnv
 from agentpeft.envs.os_interaction.generator import OSGenerator
 from agentpeft.envs.os_interaction.grading.grader import set_up
 from agentpeft.envs.os_interaction.loaders import load_tasks
+from agentpeft.envs.os_interaction.sandboxes import TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script, Verdict
 
 pytestmark = pytest.mark.slow
@@ -81,11 +82,11 @@ def test_an_entrys_script_judges_as_the_state_does(env):
         answer = task.verdict.answer.value if task.verdict.answer else ""
         set_up(task, env.sandbox)
         env.sandbox.freeze()
-        nothing = env.sandbox.check(script, 20.0, args=("",))
+        nothing = env.sandbox.check(TrustedScript(script, args=("",)), 20.0)
         set_up(task, env.sandbox)
         env.sandbox.run(task.gold.source, 20.0)
         env.sandbox.freeze()
-        gold = env.sandbox.check(script, 20.0, args=(answer,))
+        gold = env.sandbox.check(TrustedScript(script, args=(answer,)), 20.0)
         assert (nothing.exit_code, gold.exit_code) == (1, 0), f"{task.task_id}: {gold.output}"
 
 

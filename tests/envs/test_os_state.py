@@ -64,7 +64,7 @@ def test_of_a_user_that_comes_twice_the_first_line_counts():
     accounts = read_accounts(Tree())
     assert accounts.users["anna"].uid == 2001
     assert accounts.users["anna"].aging == (1, 90, 7, None, 22000)
-    assert accounts.groups_of("anna") == {"bakers"}
+    assert accounts.get_groups("anna") == {"bakers"}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def two_per_turn(finished):
     ],
 )
 def test_presets_are_the_published_ones(preset, expected):
-    config = RewardConfig.of(preset)
+    config = RewardConfig.build(preset)
     assert config is REWARD_PRESETS[preset]
     for outcome, reward in expected.items():
         assert config.final_reward(episode(Outcome(outcome))) == reward
@@ -47,7 +47,7 @@ def test_every_ending_has_a_reward_that_falls_back_to_failure(outcome):
     reward = RewardConfig(success=3.0, failure=-2.0).final_reward(episode(outcome))
     assert reward == (3.0 if outcome is Outcome.SUCCESS else -2.0)
     if outcome not in (Outcome.SUCCESS, Outcome.FAILURE):
-        own = RewardConfig.of({"preset": "db", outcome.value: -7.0})
+        own = RewardConfig.build({"preset": "db", outcome.value: -7.0})
         assert own.final_reward(episode(outcome)) == -7.0
         assert own.final_reward(episode(Outcome.SUCCESS)) == 1.0
 
@@ -98,9 +98,9 @@ def test_a_turns_score_that_is_no_number_is_a_fault():
 
 def test_of_takes_configs_names_and_mappings():
     config = RewardConfig(success=2.0)
-    assert RewardConfig.of(config) is config
-    assert RewardConfig.of({"success": 2.0}) == config
-    assert RewardConfig.of({"preset": "db", "turn_cost": 0.1}) == dataclasses.replace(
+    assert RewardConfig.build(config) is config
+    assert RewardConfig.build({"success": 2.0}) == config
+    assert RewardConfig.build({"preset": "db", "turn_cost": 0.1}) == dataclasses.replace(
         REWARD_PRESETS["db"], turn_cost=0.1
     )
 
@@ -110,7 +110,7 @@ def test_of_takes_configs_names_and_mappings():
     [*REWARD_PRESETS.values(), RewardConfig(reward_fn="test_rewards:two_per_turn")],
 )
 def test_a_config_is_also_the_mapping_of_its_fields(config):
-    assert RewardConfig.of(dataclasses.asdict(config)) == config
+    assert RewardConfig.build(dataclasses.asdict(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_a_config_is_also_the_mapping_of_its_fields(config):
 )
 def test_wrong_settings_are_refused_at_once(value, message):
     with pytest.raises(SettingsError, match=message):
-        RewardConfig.of(value)
+        RewardConfig.build(value)

@@ -10,7 +10,7 @@ import time
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox
+from agentpeft.envs.os_interaction.sandboxes import Sandbox, TrustedScript
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def is_usable(sandbox: Sandbox) -> bool:
 
 
 def test_fork_bomb_is_bounded_and_ended(sandbox):
-    started = int(sandbox.prepare(FORK_80, 5, "python3").output)
+    started = int(sandbox.prepare(TrustedScript(FORK_80, "python3"), 5).output)
     assert 20 <= started <= SMALL.num_processes + 5
     sandbox.reset()
     result = sandbox.run(":(){ :|:& };:; sleep 60", 1.0)

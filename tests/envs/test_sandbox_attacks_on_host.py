@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import (
+    Sandbox,
+    SandboxKind,
+    TrustedScript,
+    make_sandbox,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -102,10 +107,10 @@ def test_sockets_of_the_host_are_out_of_reach(sandbox):
         server.bind(name)
         server.listen()
         code = f"import socket; socket.socket(1).connect({name!r})"
-        assert "Error" in sandbox.prepare(code, 5, "python3").output
+        assert "Error" in sandbox.prepare(TrustedScript(code, "python3"), 5).output
     for family in OTHER_FAMILIES:
         code = f"import socket; socket.socket({family}, 1)"
-        assert "Error" in sandbox.prepare(code, 5, "python3").output
+        assert "Error" in sandbox.prepare(TrustedScript(code, "python3"), 5).output
 
 
 @pytest.mark.parametrize(

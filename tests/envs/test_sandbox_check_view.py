@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from agentpeft.envs.os_interaction.sandboxes import TrustedScript
 from agentpeft.envs.os_interaction.sandboxes.inside.served_files import leads_to_reader
 
 HARMLESS = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
@@ -248,7 +249,7 @@ def test_a_program_of_the_image_is_not_shadowed_in_another_folder(sandbox, inter
     asked = "! grep -q WORD /etc/passwd && ! useradd root 2>/dev/null && z && exit 3"
     script = {"bash": asked, "python3": f"import os; os.execlp('sh', 'sh', '-c', {asked!r})"}
     check = sandbox.check_live if is_live else sandbox.check
-    assert check(script[interpreter], 20, interpreter).exit_code == 3
+    assert check(TrustedScript(script[interpreter], interpreter), 20).exit_code == 3
 
 
 @pytest.mark.slow
@@ -274,7 +275,7 @@ def test_python_takes_its_library_from_nowhere_else(sandbox, place, interpreter)
     sandbox.run(library + place, 20)
     assert sandbox.run("python3 -I -c 'raise SystemExit(1)'", 10).exit_code == 0
     script = {"bash": "python3 -c 'raise SystemExit(1)'", "python3": "raise SystemExit(1)"}
-    assert sandbox.check(script[interpreter], 20, interpreter).exit_code == 1
+    assert sandbox.check(TrustedScript(script[interpreter], interpreter), 20).exit_code == 1
 
 
 @pytest.mark.slow
@@ -300,7 +301,7 @@ for column in (0, 1):
 head = struct.pack("7I", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
 open(folder + "/coreutils.mo", "wb").write(head + table[0] + table[1] + texts)
 """
-    sandbox.prepare(catalogue, 10, "python3")
+    sandbox.prepare(TrustedScript(catalogue, "python3"), 10)
     assert sandbox.run("stat -c %F /etc/passwd", 10).output == "directory\n"
     assert sandbox.check("stat -c %F /etc/passwd", 10).output == "regular file\n"
 

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from agentpeft.envs.os_interaction.sandboxes import TrustedScript
+
 pytestmark = pytest.mark.slow
 
 LIES = """
@@ -156,11 +158,11 @@ def test_what_has_ended_while_the_check_sleeps_is_gone(sandbox):
 def test_neither_script_nor_answer_is_in_the_list_of_processes(sandbox):
     sandbox.run("true", 5)
     script = "pgrep -af 'monitor|sleep|import|dev/null'; [ \"$1\" = monitor.sh ]"
-    result = sandbox.check_live(script, 20, "bash", ["monitor.sh"])
+    result = sandbox.check_live(TrustedScript(script, args=("monitor.sh",)), 20)
     assert (result.output, result.exit_code) == ("", 0)
     script = f"import sys, subprocess\nassert sys.argv[1:] == ['monitor.sh']\nprint({script!r})\n"
     script += "sys.exit(subprocess.run(['pgrep', '-af', 'monitor|sleep|import']).returncode)"
-    result = sandbox.check_live(script, 20, "python3", ["monitor.sh"])
+    result = sandbox.check_live(TrustedScript(script, "python3", ("monitor.sh",)), 20)
     assert result.exit_code == 1
     assert "python3" not in result.output
 

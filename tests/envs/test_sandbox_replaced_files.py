@@ -11,7 +11,13 @@ import pytest
 from process_parts import children_of
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import FrozenFiles, Sandbox, SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import (
+    FrozenFiles,
+    Sandbox,
+    SandboxKind,
+    TrustedScript,
+    make_sandbox,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +149,7 @@ class TestMemoryOfOneSandbox:
         first = sandbox._helper
         for _ in range(12):
             sandbox.reset()
-            assert sandbox.prepare(HOLD, 10, "python3", [how]).exit_code == 0
+            assert sandbox.prepare(TrustedScript(HOLD, "python3", (how,)), 10).exit_code == 0
             sandbox.freeze()
         sandbox.reset()
         assert sandbox.run("python3 -c 'bytearray(100 << 20)'", 10).exit_code == 0

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from small_sandbox import SMALL
 
-from agentpeft.envs.os_interaction.sandboxes import Sandbox, SandboxKind, make_sandbox
+from agentpeft.envs.os_interaction.sandboxes import (
+    Sandbox,
+    SandboxKind,
+    TrustedScript,
+    make_sandbox,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +59,7 @@ SOME = {"inotify instances": 8, "message queues": 1, "pending signals": 300}
 
 def take(sandbox: Sandbox, what: str, most: int, *hold: str) -> int:
     """Returns how many an episode could take."""
-    return int(sandbox.prepare(TAKE, 30, "python3", [what, str(most), *hold]).output)
+    return int(sandbox.prepare(TrustedScript(TAKE, "python3", (what, str(most), *hold)), 30).output)
 
 
 def count_pending_signals() -> int:

@@ -10,6 +10,7 @@ from agentpeft.envs.os_interaction.sandboxes import (
     Sandbox,
     SandboxKind,
     SandboxLimits,
+    TrustedScript,
     make_sandbox,
 )
 
@@ -38,7 +39,7 @@ def test_localhost_is_the_sandbox(sandbox):
     ]
     serve = "import socket; s = socket.create_server(('localhost', 0)); print(s.getsockname()[0]); "
     serve += "socket.create_connection(s.getsockname())"
-    assert sandbox.prepare(serve, 5, "python3").output == "127.0.0.1\n"
+    assert sandbox.prepare(TrustedScript(serve, "python3"), 5).output == "127.0.0.1\n"
 
 
 def test_output_is_stdout_and_stderr_in_order_with_the_exit_code(sandbox):
@@ -137,7 +138,8 @@ def test_prepare_runs_a_process_of_its_own_and_leaves_jobs(sandbox):
 
 def test_prepare_takes_python_arguments_and_long_scripts(sandbox):
     script = "import sys; print(sys.argv[1:])"
-    assert sandbox.prepare(script, 5, "python3", ["a b", "$HOME"]).output == "['a b', '$HOME']\n"
+    trusted = TrustedScript(script, "python3", ("a b", "$HOME"))
+    assert sandbox.prepare(trusted, 5).output == "['a b', '$HOME']\n"
     long = "\n".join(f"echo {i} >/dev/null" for i in range(12000)) + "\necho 'end'"
     assert sandbox.prepare(long, 20).output == "end\n"
 
@@ -190,7 +192,7 @@ def test_check_sees_the_frozen_files(sandbox):
     script = "cat /srv/l; stat -c '%a %U %h' /srv/f; test /srv/f -ef /srv/g && ls /usr/bin/new"
     assert sandbox.check(script, 10).output == "hi\n640 ann 2\n/usr/bin/new\n"
     script = "import os, sys; print(open('/srv/f').read() == sys.argv[1], os.listdir('/home'))"
-    assert sandbox.check(script, 10, "python3", ["hi\n"]).output == "True []\n"
+    assert sandbox.check(TrustedScript(script, "python3", ("hi\n",)), 10).output == "True []\n"
     assert sandbox.check("test -e /etc/issue", 10).exit_code == 1
 
 
@@ -309,5 +311,5 @@ def test_every_character_of_a_trusted_script_and_its_arguments_arrives(sandbox, 
     else:
         show = "print(hashlib.md5(text.encode()).hexdigest())"
         script = f"import hashlib, sys\nfor text in ({text!r}, sys.argv[1]): {show}"
-    result = getattr(sandbox, run)(script, 20.0, interpreter, (text,))
+    result = getattr(sandbox, run)(TrustedScript(script, interpreter, (text,)), 20.0)
     assert [line.split()[0] for line in result.output.splitlines()] == [digest] * 2

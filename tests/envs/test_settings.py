@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from typing import get_args
 
 import gymnasium
 import pytest
@@ -13,7 +14,6 @@ from agentpeft.envs import (
     ENV_IDS,
     DataError,
     EnvFault,
-    EpisodeOptions,
     RewardConfig,
     SettingsError,
     Taskset,
@@ -109,8 +109,9 @@ ACCEPTED |= {name: {"None", *NUMBERS} for name in OPTIONAL_REWARDS}
 def settings_of(env_id):
     """Yields each setting's name, and what makes it an argument."""
     entry_point = load_env_creator(gymnasium.spec(env_id).entry_point)
-    names = [p.name for p in inspect.signature(entry_point).parameters.values()]
-    for name in [*names[:-1], *EpisodeOptions.__annotations__]:
+    *arguments, options = inspect.signature(entry_point).parameters.values()
+    names = [*(p.name for p in arguments), *get_args(options.annotation)[0].__annotations__]
+    for name in names:
         yield name, lambda value, name=name: {name: value}
     for name in vars(RewardConfig()):
         if name in RewardConfig.__annotations__:

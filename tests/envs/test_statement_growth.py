@@ -91,6 +91,24 @@ def defaults(depth: int) -> str:
     )
 
 
+def cases_in_aliases(depth: int) -> str:
+    items = (
+        f"(SELECT {nest(EXPRESSIONS['case of many types'], f'x{i}', 4)}) AS x{i + 1}"
+        for i in range(depth)
+    )
+    return f"SELECT age AS x0, {', '.join(items)} FROM pets"
+
+
+def lists_in_cases(depth: int) -> str:
+    lists = nest(EXPRESSIONS["in a list without brackets"], "age", depth)
+    return f"SELECT {nest(EXPRESSIONS['case of many types'], lists, 6)} FROM pets"
+
+
+def case_of_an_alias(depth: int) -> str:
+    case = EXPRESSIONS["case of many types"]
+    return f"SELECT {nest(case, 'age', depth)} AS x FROM pets ORDER BY {nest(case, 'x', depth)}"
+
+
 def joins(depth: int) -> str:
     return f"SELECT COUNT(*) FROM {', '.join(f'pets p{i}' for i in range(depth))}"
 
@@ -114,6 +132,9 @@ FAMILIES: dict[str, Callable[[int], str]] = {
     "aliases": aliases,
     "defaults": defaults,
     "joins": joins,
+    "cases in aliases": cases_in_aliases,
+    "lists in cases": lists_in_cases,
+    "case of an alias": case_of_an_alias,
 }
 
 

@@ -1,1 +1,1 @@
-"""The databases that DB-bench is played on, behind one protocol."""
+"""DB-bench's databases, behind one protocol."""

@@ -30,7 +30,7 @@ class _Shared:
     num_users: int = 0
 
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # also held while a backend starts, so that it starts once
 _shared: dict[_Key, _Shared] = {}
 
 

@@ -1,4 +1,4 @@
-"""What every database backend of DB-bench offers: one session per episode, MySQL to look at."""
+"""The protocol of DB-bench's database backends: one session per episode, MySQL on the outside."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class DatabaseLimits:
-    """What one episode may use.
+    """Limits of one episode.
 
     `max_rows`: rows of a result that are fetched. `max_database_mib`: size of all its tables.
     """
@@ -49,7 +49,7 @@ class DatabaseLimits:
 
 @dataclass(frozen=True)
 class StatementResult:
-    """What the agent's SQL gave: rows (none for a write) or MySQL's error text.
+    """The result of the agent's SQL: rows (none for a write) or MySQL's error text.
 
     `error` looks like `1146 (42S02): Table 'db.x' doesn't exist`. `is_timeout`: the statement was
     stopped at its time limit. `is_cut`: there were more than `max_rows` rows.
@@ -80,7 +80,7 @@ class TableContents:
 
 @dataclass(frozen=True)
 class UnreadableTable:
-    """A table that is there but cannot be read, within a statement's time, as it was left."""
+    """A table that the agent left unreadable within a statement's time."""
 
     reason: str
 
@@ -108,7 +108,7 @@ class DatabaseSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Throws the episode's database away; idempotent."""
+        """Deletes the episode's database; idempotent."""
         ...
 
 

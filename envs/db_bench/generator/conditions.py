@@ -1,4 +1,4 @@
-"""WHERE clauses of generated DB-bench tasks, with subqueries, and what each part of them adds."""
+"""WHERE clauses of generated DB-bench tasks, with subqueries, and the effect of each part."""
 # ruff: noqa: S608 (names and values of the generator's own)
 
 import operator as operators
@@ -54,10 +54,10 @@ class Clause(NamedTuple):
     """A piece of SQL and its English (no dataclass: thousands of them are made in a second).
 
     `weaker` are replacements that leave out a part each; the answer must differ with every one.
-    `keys` are the expressions of an ORDER BY. `kept` are the numbers of the rows (of groups, in a
-    HAVING) that a condition keeps, as bits, and `weaker_kept` those of its replacements: where they
-    are the same, `is_idle`, there is no need to ask the database. `order` and `cut` say what an
-    ORDER BY and a LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
+    `keys` are the expressions of an ORDER BY. `row_mask` has a bit for each row (in a HAVING, each
+    group) that a condition keeps, and `weaker_masks` are those of its replacements: where they are
+    equal, `is_idle`, the database need not be asked. `order` and `cut` are what an ORDER BY and a
+    LIMIT do to rows, `weaker_orders` and `weaker_cuts` what their replacements do.
     """
 
     sql: str = ""
@@ -65,8 +65,8 @@ class Clause(NamedTuple):
     weaker: tuple[str, ...] = ()
     skills: frozenset[str] = frozenset()
     keys: tuple[str, ...] = ()
-    kept: int = 0
-    weaker_kept: tuple[int, ...] = ()
+    row_mask: int = 0
+    weaker_masks: tuple[int, ...] = ()
     order: OrderKeys = ()
     weaker_orders: tuple[OrderKeys, ...] = ()
     cut: slice = slice(None)
@@ -74,19 +74,19 @@ class Clause(NamedTuple):
 
     @property
     def is_idle(self) -> bool:
-        """Whether some part of a condition is known to change nothing."""
-        return self.kept in self.weaker_kept
+        """True if some part of the condition is known to change nothing."""
+        return self.row_mask in self.weaker_masks
 
 
 def select_rows(
     attempt: Attempt, where: Clause, order: Clause, limit: Clause
 ) -> tuple[Selection, list[Selection]]:
-    """Returns what three clauses take of the table's rows, and what their weaker forms take."""
-    kept = where.kept if where.sql else attempt.sample.all_kept
-    weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_kept]
-    weaker += [Selection(kept, keys, limit.cut) for keys in order.weaker_orders]
-    weaker += [Selection(kept, order.order, cut) for cut in limit.weaker_cuts]
-    return Selection(kept, order.order, limit.cut), weaker
+    """Returns the rows that three clauses select, and those that their weaker forms select."""
+    row_mask = where.row_mask if where.sql else attempt.sample.full_mask
+    weaker = [Selection(bits, order.order, limit.cut) for bits in where.weaker_masks]
+    weaker += [Selection(row_mask, keys, limit.cut) for keys in order.weaker_orders]
+    weaker += [Selection(row_mask, order.order, cut) for cut in limit.weaker_cuts]
+    return Selection(row_mask, order.order, limit.cut), weaker
 
 
 def quote(value: Value) -> str:
@@ -113,7 +113,7 @@ def make_where(attempt: Attempt) -> Clause:
 
 
 def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
-    """Returns one comparison of a column with a value of its own; `prefix` None: the attempt's."""
+    """Returns one comparison of a column with one of its values; `prefix` None: the attempt's."""
     fields: Iterable[Field] = attempt.sample.fields
     if attempt.asks_for((*GROUP_BY, *LIMIT)):
         fields = [column for column in fields if column.kind != "name"]
@@ -127,8 +127,8 @@ def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
             raise NoTaskHereError
         letter = attempt.rng.choice(letters)
         words = attempt.say("starts", c=column.words, v=f"'{letter}'")
-        kept = to_bits(str(text)[0] == letter for text in attempt.sample.values(column))
-        return Clause(f"{name} LIKE '{letter}%'", words, kept=kept)
+        row_mask = to_bits(str(text)[0] == letter for text in attempt.sample.values(column))
+        return Clause(f"{name} LIKE '{letter}%'", words, row_mask=row_mask)
     values = attempt.sample.distinct(column)
     options = attempt.sample.allowed(column)
     is_pair = operator in ("between", "in")
@@ -140,16 +140,16 @@ def make_condition(attempt: Attempt, prefix: str | None = None) -> Clause:
         words = attempt.say(operator, c=column.words, v=quote(pair[0]), w=quote(pair[1]))
         first, second = map(to_literal, pair)
         if operator == "between":
-            kept = to_bits(map(_between(*pair), attempt.sample.values(column)))
-            return Clause(f"{name} BETWEEN {first} AND {second}", words, kept=kept)
-        kept = to_bits(value in pair for value in attempt.sample.values(column))
-        return Clause(f"{name} IN ({first}, {second})", words, kept=kept)
+            row_mask = to_bits(map(_between(*pair), attempt.sample.values(column)))
+            return Clause(f"{name} BETWEEN {first} AND {second}", words, row_mask=row_mask)
+        row_mask = to_bits(value in pair for value in attempt.sample.values(column))
+        return Clause(f"{name} IN ({first}, {second})", words, row_mask=row_mask)
     value = attempt.rng.choice(options)
     said = _DATE_PHRASES.get(operator, operator) if column.kind == "date" else operator
     words = attempt.say(said, c=column.words, v=quote(value))
     compare = _COMPARE[operator]
-    kept = to_bits(compare(other, value) for other in attempt.sample.values(column))
-    return Clause(f"{name} {operator} {to_literal(value)}", words, kept=kept)
+    row_mask = to_bits(compare(other, value) for other in attempt.sample.values(column))
+    return Clause(f"{name} {operator} {to_literal(value)}", words, row_mask=row_mask)
 
 
 def _between(low: Any, high: Any) -> Callable[[Any], bool]:
@@ -161,8 +161,8 @@ def to_bits(truths: Iterable[bool]) -> int:
     return sum(bit for bit, truth in zip(_BITS, truths, strict=False) if truth)
 
 
-def join_kept(operator: str, parts: Iterable[int | None]) -> int | None:
-    """Returns what conditions keep that "AND" or "OR" joins; None is a condition left out."""
+def join_masks(operator: str, parts: Iterable[int | None]) -> int | None:
+    """Joins masks by "AND" or "OR"; None is a condition left out."""
     there = [part for part in parts if part is not None]
     return reduce(_JOIN[operator], there) if there else None
 
@@ -179,8 +179,10 @@ def _combine(attempt: Attempt, leaves: Sequence[Clause]) -> Clause:
         return _join(outer, (parts[0], f"({group})" if all(parts[1:]) else group))
 
     def keep(parts: Sequence[int | None]) -> int:
-        kept = join_kept(outer, parts if not is_nested else (parts[0], join_kept(inner, parts[1:])))
-        return attempt.sample.all_kept if kept is None else kept
+        row_mask = join_masks(
+            outer, parts if not is_nested else (parts[0], join_masks(inner, parts[1:]))
+        )
+        return attempt.sample.full_mask if row_mask is None else row_mask
 
     names = dict(zip("abc", (leaf.words for leaf in leaves), strict=False))
     if is_nested:
@@ -194,7 +196,7 @@ def _combine(attempt: Attempt, leaves: Sequence[Clause]) -> Clause:
     else:
         words, own_skill = leaves[0].words, "where_single_condition"
     weaker = list(_weaken("", [(leaf.sql, leaf.weaker) for leaf in leaves]))
-    weaker_kept = _weaken(None, [(leaf.kept, leaf.weaker_kept) for leaf in leaves])
+    weaker_masks = _weaken(None, [(leaf.row_mask, leaf.weaker_masks) for leaf in leaves])
     return Clause(
         f" WHERE {render([leaf.sql for leaf in leaves])}",
         words,
@@ -202,8 +204,8 @@ def _combine(attempt: Attempt, leaves: Sequence[Clause]) -> Clause:
         frozenset({own_skill, *(attempt.skills & {"subquery_multiple"})}).union(
             *(leaf.skills for leaf in leaves)
         ),
-        kept=keep([leaf.kept for leaf in leaves]),
-        weaker_kept=tuple(map(keep, weaker_kept)),
+        row_mask=keep([leaf.row_mask for leaf in leaves]),
+        weaker_masks=tuple(map(keep, weaker_masks)),
     )
 
 
@@ -244,11 +246,11 @@ def _plain_subquery(attempt: Attempt) -> Clause:
         words = attempt.say("occurs", c=column.words, d=inner.words)
         skills = kind | {"where_single_condition"}
         values = attempt.sample.stored(column)
-        occurring = {values[index] for index in attempt.sample.select(Selection(inner.kept))}
-        kept = to_bits(value in occurring for value in values)
-        all_kept = (attempt.sample.all_kept,)
+        occurring = {values[index] for index in attempt.sample.select(Selection(inner.row_mask))}
+        row_mask = to_bits(value in occurring for value in values)
+        full_mask = (attempt.sample.full_mask,)
         return Clause(
-            f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), kept, all_kept
+            f"{head} WHERE {inner.sql})", words, (f"{head})",), skills, (), row_mask, full_mask
         )
     column = attempt.pick(attempt.sample.numbers)
     function, phrase, operators = attempt.rng.choice(_EXTREMES)
@@ -256,8 +258,8 @@ def _plain_subquery(attempt: Attempt) -> Clause:
     words = attempt.say(operator, c=column.words, v=attempt.say(phrase, c=column.words))
     query = f"(SELECT {function}({column.name}) FROM {attempt.table})"
     values = attempt.sample.stored(column)
-    kept = _keep(values, operator, _AGGREGATE[function](values))
-    return Clause(f"{attempt.ref(column)} {operator} {query}", words, (), kind, kept=kept)
+    row_mask = _keep(values, operator, _AGGREGATE[function](values))
+    return Clause(f"{attempt.ref(column)} {operator} {query}", words, (), kind, row_mask=row_mask)
 
 
 def _keep(values: Sequence[Any], operator: str, limit: Any) -> int:
@@ -284,8 +286,8 @@ def _nested_subquery(attempt: Attempt) -> Clause:
         words,
         (f"{start})",),
         frozenset({"subquery_nested", "where_single_condition"}),
-        kept=_keep(values, operators[0], _average(averaged)) if averaged else 0,
-        weaker_kept=(_keep(values, operators[0], _average(values)),),
+        row_mask=_keep(values, operators[0], _average(averaged)) if averaged else 0,
+        weaker_masks=(_keep(values, operators[0], _average(values)),),
     )
 
 
@@ -299,6 +301,6 @@ def _neither_extreme(attempt: Attempt) -> Clause:
         attempt.say("neither", c=column.words),
         tuple(f"{attempt.ref(column)} <> {end}" for end in ends),
         frozenset({"subquery_multiple"}),
-        kept=without[0] & without[1],
-        weaker_kept=tuple(without),
+        row_mask=without[0] & without[1],
+        weaker_masks=tuple(without),
     )

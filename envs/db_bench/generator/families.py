@@ -1,4 +1,4 @@
-"""What a family of generated DB-bench tasks is: a function that drafts one kind of statement."""
+"""Families of generated DB-bench tasks: functions that each draft one kind of statement."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _MAX_TRIES = 40
 
 @dataclass
 class Attempt:
-    """What one attempt at a task works with; `prefix` is the table alias with its dot."""
+    """The state of one attempt at a task; `prefix` is the table alias with its dot."""
 
     rng: TaskRandom
     speaker: Speaker

@@ -49,7 +49,7 @@ def find_conflict(skills: Sequence[str]) -> str | None:
         both = [skill for skill in skills if skill in group]
         if len(both) > 1:
             return f"{both[0]} and {both[1]} exclude each other: {reason}"
-    family = _family_of(skills)
+    family = _find_family(skills)
     name = family.name
     for skill in sorted(set(skills).difference(family.skills)):
         return f"{name} and {skill} exclude each other: {name.upper()} has no such part"
@@ -59,7 +59,7 @@ def find_conflict(skills: Sequence[str]) -> str | None:
     return None
 
 
-def _family_of(skills: Collection[str]) -> Family:
+def _find_family(skills: Collection[str]) -> Family:
     """Returns the family of the statements that show some skills: SELECT where none is a change."""
     return next((family for family in _CHANGES if family.name in skills), select)
 
@@ -122,7 +122,7 @@ class DBBenchGenerator(SkillGenerator[DBBenchTask, TableOptions]):
 def _make_draft(
     rng: TaskRandom, speaker: Speaker, sample: SampleTable, skills: frozenset[str]
 ) -> Draft | None:
-    make = _family_of(skills).make
+    make = _find_family(skills).make
     for _ in range(_DRAFTS_PER_TABLE):
         with suppress(NoTaskHereError):
             return make(Attempt(rng, speaker, sample, skills))

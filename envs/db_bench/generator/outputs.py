@@ -1,4 +1,4 @@
-"""What generated DB-bench queries select: columns, aggregates and calculations with them."""
+"""Select lists of generated DB-bench queries: columns, aggregates and calculations."""
 
 import re
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def make_calculation(attempt: Attempt) -> Output:
 
 
 def add_alias(attempt: Attempt, outputs: list[Output]) -> tuple[list[Output], list[str]]:
-    """Returns the outputs, one of them renamed where that is asked for, and what says so."""
+    """Returns the outputs, one renamed if the skills ask for it, and the words for that."""
     words = []
     if "column_alias" in attempt.skills:
         index = attempt.rng.randrange(len(outputs))

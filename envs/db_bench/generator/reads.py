@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from agentpeft.envs.db_bench.generator.conditions import (
     Clause,
-    join_kept,
+    join_masks,
     make_where,
     select_rows,
     to_bits,
@@ -167,23 +167,28 @@ def _make_having(attempt: Attempt, rest: str) -> Clause:
     skills = frozenset({skill, *(attempt.skills & {"having_aggregate_calculation"})})
     if not is_multiple:
         sql, words, weaker = leaves[0].sql, leaves[0].words, [""]
-        kept, weaker_kept = leaves[0].kept, leaves[0].weaker_kept
+        row_mask, weaker_masks = leaves[0].row_mask, leaves[0].weaker_masks
     else:
         attempt.rng.shuffle(leaves)
         operator = attempt.rng.choice(("AND", "OR"))
         sql = f" {operator} ".join(leaf.sql for leaf in leaves)
         words = attempt.say(operator.lower(), a=leaves[0].words, b=leaves[1].words)
         weaker = ["", *(f" HAVING {leaf.sql}" for leaf in leaves)]
-        kept = join_kept(operator, [leaf.kept for leaf in leaves]) or 0
-        weaker_kept = (*leaves[0].weaker_kept, *(leaf.kept for leaf in leaves))
+        row_mask = join_masks(operator, [leaf.row_mask for leaf in leaves]) or 0
+        weaker_masks = (*leaves[0].weaker_masks, *(leaf.row_mask for leaf in leaves))
     said = attempt.say("having", c=words)
     return Clause(
-        f" HAVING {sql}", said, tuple(weaker), skills, kept=kept, weaker_kept=(0, *weaker_kept)
+        f" HAVING {sql}",
+        said,
+        tuple(weaker),
+        skills,
+        row_mask=row_mask,
+        weaker_masks=(0, *weaker_masks),
     )
 
 
 def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
-    """Returns a comparison of an aggregate with a value that some groups pass and others fail."""
+    """Returns a comparison of an aggregate with a value, true for some groups only."""
     found = attempt.sample.query(f"SELECT {measure.sql} {rest}")
     values = [float(value) for (value,) in found]
     steps = list(pairwise(sorted(set(values))))
@@ -205,12 +210,12 @@ def _compare(attempt: Attempt, measure: Output, rest: str) -> Clause:
         raise NoTaskHereError
     literal = to_literal(int(limit) if limit == int(limit) else limit)
     words = attempt.say(operator, c=measure.words, v=literal)
-    kept = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
+    row_mask = to_bits((value > limit) if operator == ">" else (value < limit) for value in values)
     return Clause(
         f"{measure.sql} {operator} {literal}",
         words,
-        kept=kept,
-        weaker_kept=((1 << len(values)) - 1,),
+        row_mask=row_mask,
+        weaker_masks=((1 << len(values)) - 1,),
     )
 
 
@@ -239,7 +244,7 @@ def _make_limit(attempt: Attempt, clauses: Sequence[Clause], is_plain: bool) -> 
         return Clause()
     where = clauses[1]
     if is_plain:
-        total = (where.kept if where.sql else attempt.sample.all_kept).bit_count()
+        total = (where.row_mask if where.sql else attempt.sample.full_mask).bit_count()
     else:
         total = len(attempt.sample.query("".join([clause.sql for clause in clauses])))
     if total < 2 + has_offset:
@@ -301,7 +306,7 @@ def _say_head(
 def _verify_rows(
     attempt: Attempt, outputs: Sequence[Output], clauses: Sequence[Clause]
 ) -> list[StoredRow]:
-    """Does what `_verify` does for a query without groups and aggregates, without a database."""
+    """As `_verify`, without a database, for a query without groups and aggregates."""
     if any(clause.is_idle for clause in clauses):
         raise NoTaskHereError
     sample = attempt.sample
@@ -311,8 +316,10 @@ def _verify_rows(
     keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
     if keys:
         key_rows = list(zip(*keys, strict=True))
-        kept = sample.select(Selection(selection.kept))
-        if len({all_rows[i] + key_rows[i] for i in kept}) > len({key_rows[i] for i in kept}):
+        row_indices = sample.select(Selection(selection.row_mask))
+        if len({all_rows[i] + key_rows[i] for i in row_indices}) > len(
+            {key_rows[i] for i in row_indices}
+        ):
             raise NoTaskHereError
     rows = [all_rows[index] for index in sample.select(selection)]
     others = ([all_rows[index] for index in sample.select(weaker)] for weaker in weaker_selections)

@@ -1,4 +1,4 @@
-"""What tasks a DB-bench generator makes of its skills: `TableOptions`."""
+"""Options of DB-bench's generator: `TableOptions`."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions
-from agentpeft.envs.tasks.splits import Split, split_of
+from agentpeft.envs.tasks.splits import Split, compute_split
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ class TableOptions(GeneratorOptions):
 @lru_cache(maxsize=2**16)
 def _split_of_value(value: Value) -> Split:
     if isinstance(value, int | float | Decimal):
-        return split_of(repr(float(value)))
-    return split_of(str(value).lower())
+        return compute_split(repr(float(value)))
+    return compute_split(str(value).lower())

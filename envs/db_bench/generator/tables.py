@@ -68,7 +68,7 @@ class Field:
 
     @cached_property
     def is_number(self) -> bool:
-        """Whether it can be summed."""
+        """True if it can be summed."""
         return self.kind in ("int", "decimal", "float")
 
     @cached_property
@@ -95,9 +95,9 @@ OrderKeys = tuple[tuple[str, bool], ...]
 
 
 class Selection(NamedTuple):
-    """Which rows a statement takes, in which order: its WHERE (as bits), ORDER BY and LIMIT."""
+    """The rows that a statement takes, in order: its WHERE (a bit a row), ORDER BY and LIMIT."""
 
-    kept: int
+    row_mask: int
     order: OrderKeys = ()
     cut: slice = slice(None)
 
@@ -105,11 +105,11 @@ class Selection(NamedTuple):
 class SampleTable:
     """A random table, and a copy of it in SQLite on which gold SQL is checked.
 
-    What statements without groups take needs no copy: `select` works it out.
+    The rows of statements without groups need no copy: `select` computes them.
 
     SQL is drafted for `scratch`, the copy's name; `own_sql` puts the table's own in. There are
     more columns in the copy, so what runs there names its columns. The copy lasts until the
-    thread's next sample: making a table anew for each task costs a fifth of the task.
+    thread's next sample: making another for each task costs a fifth of the task.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SampleTable:
         self._found: dict[str, list[StoredRow]] = {}
 
     @property
-    def all_kept(self) -> int:
+    def full_mask(self) -> int:
         """All rows as bits; see `Clause`."""
         return (1 << len(self.table.rows)) - 1
 
@@ -176,8 +176,9 @@ class SampleTable:
 
     def select(self, selection: Selection) -> list[int]:
         """Returns the indices of the rows that a selection takes, ties in the table's order."""
-        kept = selection.kept
-        indices = [index for index in range(len(self.table.rows)) if kept >> index & 1]
+        row_mask = selection.row_mask
+        indices = [index for index in range(len(self.table.rows)) if row_mask >> index & 1]
+        # Sorting is stable: by the last key first, each earlier key keeps the order within ties.
         for name, is_descending in reversed(selection.order):
             field = self.by_name[name]
             values = self.stored(field)
@@ -222,7 +223,7 @@ class SampleTable:
 
 
 def make_sample(rng: TaskRandom, skills: Sequence[str], options: TableOptions) -> SampleTable:
-    """Returns a random table of 6 to 14 rows, or for several skills 11 to 14 of more categories."""
+    """Returns a random table of 6 to 14 rows; for several skills 11 to 14, with more categories."""
     is_large = len(skills) > 1
     domain = rng.choice(_DOMAINS)
     columns = domain.leading + rng.sample(domain.others, rng.randint(3, len(domain.others)))
@@ -337,13 +338,13 @@ def _make_table_name(rng: TaskRandom, names: list[str], options: TableOptions) -
 
 
 def _fewer(fields: list[Field], skills: Sequence[str], max_columns: int) -> list[Field]:
-    """Keeps that many columns, or those that the skills need: categories first, then numbers."""
+    """Returns at most `max_columns`, and those that the skills need: categories, then numbers."""
     num_categories = 1 + ("group_by_multiple_columns" in skills)
     num_numbers = 1 + (not _NEEDS_TWO_NUMBERS.isdisjoint(skills))
     first = [field for field in fields if field.kind == "category"][:num_categories]
     first += [field for field in fields if field.is_number][:num_numbers]
-    kept = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
-    return [field for field in fields if field in kept]
+    chosen = sorted(fields, key=lambda field: field not in first)[: max(max_columns, len(first))]
+    return [field for field in fields if field in chosen]
 
 
 def _with_invented_words(rng: TaskRandom, field: Field) -> Field:
@@ -359,7 +360,7 @@ def _read_domain(number: int, domain: dict[str, Any]) -> Domain:
 
 
 def _read_column(name: str, content: dict[Kind, Any]) -> tuple[Field, ...]:
-    """Returns the fields that a column may be: `content` is `{"int": [1, 9]}`, say."""
+    """Returns the fields that a column may be; `content` is such as `{"int": [1, 9]}`."""
     [(kind, values)] = content.items()
     if kind in ("name", "category"):
         pool = values if isinstance(values, str) else tuple(values)

@@ -1,4 +1,4 @@
-"""Changes in generated DB-bench tasks: INSERT, UPDATE and DELETE that do something, as told."""
+"""Changes in generated DB-bench tasks: INSERT, UPDATE and DELETE whose every part matters."""
 # ruff: noqa: S608 (names and values of the generator's own)
 
 from collections import Counter
@@ -153,15 +153,15 @@ def _verify(attempt: Attempt, clauses: Sequence[Clause], changes: Sequence[_Chan
         raise NoTaskHereError
     if selection.order:
         keys = [sample.stored(sample.by_name[name]) for name, _ in selection.order]
-        kept = sample.select(Selection(selection.kept))
-        if len({tuple(key[index] for key in keys) for index in kept}) < len(kept):
+        row_indices = sample.select(Selection(selection.row_mask))
+        if len({tuple(key[index] for key in keys) for index in row_indices}) < len(row_indices):
             raise NoTaskHereError
 
 
 def _contents_after(
     attempt: Attempt, chosen: frozenset[int], changes: Sequence[_Change]
 ) -> Counter[StoredRow]:
-    """Returns the table's rows after the changes of the chosen ones; without changes they go."""
+    """Returns the rows after changes to the chosen ones; without changes, these are deleted."""
     rows = attempt.sample.stored_rows
     if not changes:
         return Counter(row for index, row in enumerate(rows) if index not in chosen)

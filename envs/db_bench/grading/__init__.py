@@ -1,1 +1,1 @@
-"""Whether an episode of DB-bench is a success."""
+"""Grading of DB-bench episodes."""

@@ -96,12 +96,12 @@ class _Reader:
             if not self._text[self._at :].strip():
                 return values
             values.append(self._value(0))
-            rest, *below = _LINE_END.split(self._text[self._at :], 1)
-            if not (rest := rest.strip()):
+            rest_of_line, *below = _LINE_END.split(self._text[self._at :], 1)
+            if not (rest_of_line := rest_of_line.strip()):
                 if self._text[0] == "(" and "".join(below).lstrip().startswith("("):
                     continue
                 return values
-            if rest[0] != ",":
+            if rest_of_line[0] != ",":
                 raise _UnreadableError
             self._at = self._text.index(",", self._at) + 1
 

@@ -1,4 +1,4 @@
-"""All the answers that a gold query allows: ties, missing orders, and limits that cut them."""
+"""The answers that a gold query allows: ties, missing orders, and limits that cut them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class _Plan:
 
 
 def compute_gold_rows(sql: str, tables: Sequence[Table], database: Database) -> GoldRows | None:
-    """Returns what `sql` could return on fresh tables; None if it cannot be analysed or run.
+    """Returns the possible results of `sql` on fresh tables; None if it cannot be analysed or run.
 
     Raises: EnvFault.
     """
@@ -75,7 +75,7 @@ def _run_plan(plan: _Plan, tables: Sequence[Table], database: Database) -> GoldR
 
 
 def compute_choices(task: DBBenchTask, label: tuple[Row, ...], database: Database) -> GoldRows:
-    """Returns what a read task's query could return; `label` alone where the two disagree.
+    """Returns the possible results of a read task's query; `label` alone if the two disagree.
 
     The label's order counts where the query has one, or cannot be analysed. Raises: EnvFault.
     """
@@ -111,7 +111,7 @@ def _plan_query(sql: str) -> _Plan | None:
     if not isinstance(query, exp.Query):
         return None
     limit, offset = query.args.get("limit"), query.args.get("offset")
-    counts = [_count_of(node) for node in (limit, offset)]
+    counts = [_get_count(node) for node in (limit, offset)]
     if (limit is not None and counts[0] is None) or (offset is not None and counts[1] is None):
         return None
     order = query.args.get("order")
@@ -135,7 +135,7 @@ def _plan_query(sql: str) -> _Plan | None:
     )
 
 
-def _count_of(node: exp.Expression | None) -> int | None:
+def _get_count(node: exp.Expression | None) -> int | None:
     value = node.args.get("expression") if node is not None else None
     return int(value.name) if isinstance(value, exp.Literal) and value.name.isdigit() else None
 
@@ -167,7 +167,7 @@ def _add_keys(query: exp.Query, keys: Sequence[exp.Expression]) -> list[int] | N
 
 
 def _without_aliases(key: exp.Expression, query: exp.Select) -> exp.Expression:
-    """Returns a key with the query's column aliases replaced by what they stand for."""
+    """Returns a key with the query's column aliases replaced by their expressions."""
     aliases = {
         select.alias.lower(): select.this
         for select in query.expressions

@@ -1,7 +1,7 @@
 """DB-bench's grader: rows against rows for questions, table contents for changes.
 
-It does not judge how an answer was found: a right answer that was guessed is right. A change of
-tables that the task does not have is not looked at.
+It does not judge how an answer was found: a right answer that was guessed is right. Tables that
+the task does not have are ignored.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _MAX_REMEMBERED = 256
 
 @dataclass
 class _Remembered:
-    """What was computed for a task so far."""
+    """Results computed for a task so far."""
 
     task: DBBenchTask
     label: tuple[Row, ...] | None = None
@@ -44,7 +44,7 @@ class _Remembered:
 
 
 class Grader:
-    """Grades episodes on one database; what a task's gold solution gives is remembered."""
+    """Grades episodes on one database; caches the results of gold solutions."""
 
     def __init__(self, database: Database) -> None:
         """`database` runs gold solutions on fresh tables."""

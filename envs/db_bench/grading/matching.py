@@ -103,7 +103,7 @@ def _is_same_stored_value(value: Value, gold: Value) -> bool:
 
 
 class ChangedRows:
-    """Whether stored rows are equal, where the gold solution has changed some of them.
+    """Compares stored rows, some of which the gold solution has changed.
 
     The numbers that a row had at the start are those of the rows that agree with it in all columns
     which the gold solution leaves alone, as in a key; of a row that agrees with none, those of all
@@ -129,6 +129,7 @@ class ChangedRows:
         numbers = self._numbers_at_start(gold_row)[column]
         if not numbers:
             return True
+        # Changed means: nearer to the gold number than to any number that the row had at the start.
         error = abs(value - gold)
         nearest = min(_neighbours(numbers, gold), key=lambda old: abs(gold - old))
         slack = max(_LAST_BITS * abs(gold), _CHANGE_TOLERANCE * abs(gold - nearest))
@@ -148,11 +149,11 @@ class ChangedRows:
         if start is None:
             return []
         names = [name.lower() for name in start.columns]
-        places = [
+        indices = [
             names.index(name) if name in names else None
             for name in map(str.lower, self._gold.columns)
         ]
-        return [tuple(None if at is None else row[at] for at in places) for row in start.rows]
+        return [tuple(None if at is None else row[at] for at in indices) for row in start.rows]
 
     @cached_property
     def _columns_left(self) -> list[int]:
@@ -169,15 +170,15 @@ class ChangedRows:
         rows = defaultdict(list)
         for row in self._start_rows:
             rows[tuple(row[column] for column in self._columns_left)].append(row)
-        return {key: self._numbers_of(alike) for key, alike in rows.items()}
+        return {key: self._get_numbers(alike) for key, alike in rows.items()}
 
     @cached_property
     def _replaced(self) -> list[list[float]]:
         """The numbers of the rows that the gold solution has not left."""
         replaced = Counter(self._start_rows) - Counter(self._gold.rows)
-        return self._numbers_of(list(replaced.elements()))
+        return self._get_numbers(list(replaced.elements()))
 
-    def _numbers_of(self, rows: Sequence[Row]) -> list[list[float]]:
+    def _get_numbers(self, rows: Sequence[Row]) -> list[list[float]]:
         return [
             sorted(float(v) for row in rows if isinstance(v := row[column], float | int | Decimal))
             for column in range(len(self._gold.columns))

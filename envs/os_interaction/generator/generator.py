@@ -18,7 +18,7 @@ _MAX_SCENES = 100
 class OSGenerator(SkillGenerator[OSTask, GeneratorOptions]):
     """Makes tasks whose gold commands show given skills, with no others than those need.
 
-    Several skills make several steps, which often go on with what an earlier one has made. Doing
+    Several skills make several steps, which often use what an earlier one has made. Doing
     nothing never is right. `split` holds out the words of names and contents, but not numbers, the
     top directories and the endings of names.
     """

@@ -1,4 +1,4 @@
-"""What one attempt at a generated OS task works with: names, files, people, and the two worlds."""
+"""The state of one attempt at a generated OS task: names, files, people, and the two worlds."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from agentpeft.envs.os_interaction.generator.world import (
 from agentpeft.envs.os_interaction.grading.state import Interval
 from agentpeft.envs.tasks.phrases import Speaker, invent_word, read_toml
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions, NoTaskHereError
-from agentpeft.envs.tasks.splits import split_of
+from agentpeft.envs.tasks.splits import compute_split
 
 PHRASES: dict[str, list[str]] = read_toml(__file__, "data/phrases.toml")
 _POOLS: dict[str, list[str]] = read_toml(__file__, "data/words.toml")
@@ -65,7 +65,7 @@ class Scene:
         """Returns a word of the split that the scene has not had. Raises: NoTaskHereError."""
         for _ in range(100):
             word = _invent_word(self.rng) if self.options.invent else self.rng.choice(_POOLS[pool])
-            is_ours = self.options.split is None or split_of(word) == self.options.split
+            is_ours = self.options.split is None or compute_split(word) == self.options.split
             if is_ours and word not in self._words:
                 self._words.add(word)
                 return word
@@ -147,7 +147,7 @@ class Scene:
         files = [path for path, node in self.world.files.items() if node.kind == "file"]
         return self._claimed(self._pick(files, aspect) or self.fresh_file(), aspect)
 
-    def lines_of(self, aspect: str = "") -> str:
+    def text_file(self, aspect: str = "") -> str:
         """Returns a text file of some lines (to settle an aspect of), an earlier step's if any."""
         nodes = self.world.files.items()
         long = [path for path, node in nodes if len(node.lines) >= 4 and node.match == "text"]
@@ -303,7 +303,7 @@ class Scene:
 
     def change_date(self, path: str, day: str) -> None:
         """Changes and settles when a file was modified: at noon of a day, "2001-10-15"."""
-        self.world.files[path].mtime_s = noon_of(day)
+        self.world.files[path].mtime_s = compute_noon(day)
         self.claims |= {(path, "content"), (path, "mtime")}
 
     def edit(self, path: str, lines: list[str]) -> None:
@@ -366,13 +366,13 @@ class Scene:
         self.claims.add((name, aspect))
 
     def _fill(self, directories: list[str], ending: str) -> None:
-        other = self.rng.choice([each for each in _EXTENSIONS if each != ending])
+        other = self.rng.choice([extension for extension in _EXTENSIONS if extension != ending])
         endings = [ending] * self.rng.randint(2, 4) + [other] * self.rng.randint(2, 3)
         words = self.text(3).split()
-        for index, each in enumerate(endings):
+        for index, extension in enumerate(endings):
             directory = directories[index % len(directories)]
             text = f"{' '.join(self.rng.choices(words, k=3))}\n"
-            self.add(f"{directory}/{self.word()}{each}", new_node(content=text))
+            self.add(f"{directory}/{self.word()}{extension}", new_node(content=text))
 
     def _add_team(self, name: str, *members: str) -> str:
         gid = _FIRST_ID + len(self.initial.teams)
@@ -381,7 +381,7 @@ class Scene:
         return name
 
 
-def noon_of(day: str) -> int:
+def compute_noon(day: str) -> int:
     """Returns the time of a day's noon, UTC, in seconds."""
     return int(datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC).timestamp())
 

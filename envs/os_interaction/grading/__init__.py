@@ -1,1 +1,1 @@
-"""Whether an episode of OS-interaction is a success."""
+"""Grading of OS-interaction episodes."""

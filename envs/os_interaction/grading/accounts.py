@@ -7,7 +7,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import FrozenFiles
 
 _MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[0-9]{1,10}")
-"""What the C library reads as an id or a day; Python reads other alphabets' digits too."""
+"""An id or a day as the C library reads it; Python also reads other alphabets' digits."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class User:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the password is locked."""
+        """True if the password is locked."""
         return self.password.startswith("!")
 
 
@@ -51,7 +51,7 @@ class Accounts:
     users: dict[str, User]
     groups: dict[str, Group]
 
-    def groups_of(self, user: str) -> frozenset[str]:
+    def get_groups(self, user: str) -> frozenset[str]:
         """Returns the names of the groups that list a user."""
         return frozenset(group.name for group in self.groups.values() if user in group.members)
 

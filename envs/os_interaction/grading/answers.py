@@ -101,12 +101,12 @@ def _is_same_size(answer: str, value: str) -> bool:
             abs(first.num_bytes - second.num_bytes) < max(first.step, second.step)
             and abs(first.num_bytes - second.num_bytes) <= _SIZE_TOLERANCE * second.num_bytes
         )
-        for first in _sizes_of(answer)
-        for second in _sizes_of(value)[:1]
+        for first in _compute_sizes(answer)
+        for second in _compute_sizes(value)[:1]
     )
 
 
-def _sizes_of(text: str) -> list[_Size]:
+def _compute_sizes(text: str) -> list[_Size]:
     """Returns what a size may mean: with units of 1,024, then of 1,000 where kB or k is written."""
     match = _SIZE.fullmatch(text)
     if match is None:

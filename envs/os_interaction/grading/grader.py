@@ -2,7 +2,7 @@
 
 A state is read from the frozen files, from outside; check scripts run over them with the image's
 own interpreter and tools, none of the episode's processes alive. Live checks are the exception:
-they see the processes, which stand still meanwhile, as stand-ins (`live_checks.py`). The grader
+they see placeholders of the processes, which are stopped (`live_checks.py`). The grader
 does not judge how a task was done. What a check script itself executes or trusts of the files that
 the agent has left (a script it runs, a configuration it reads) is the agent's; such checks are the
 data's risk, and so is what a process is called.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentpeft.envs.core.errors import DataError
 from agentpeft.envs.os_interaction.grading.answers import AnswerKind, ExpectedAnswer
-from agentpeft.envs.os_interaction.sandboxes import CommandResult, Interpreter, Sandbox
+from agentpeft.envs.os_interaction.sandboxes import CommandResult, Sandbox, TrustedScript
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
 
 _SETUP_TIMEOUT_S = 60.0
@@ -27,7 +27,7 @@ exec "$folder/main" "$@"
 _COMPILERS = {"c": ("gcc", "c"), "c++": ("g++", "cpp")}
 _IN_HOME = "cd\n"
 
-_Runner = Callable[[str, float, Interpreter, tuple[str, ...]], CommandResult]
+_Runner = Callable[[TrustedScript, float], CommandResult]
 
 
 def set_up(task: OSTask, sandbox: Sandbox) -> None:
@@ -139,10 +139,11 @@ def _run_script(
     run: _Runner, script: Script, timeout_s: float, args: tuple[str, ...]
 ) -> CommandResult:
     if script.language == "python":
-        return run(script.source, timeout_s, "python3", args)
+        return run(TrustedScript(script.source, "python3", args), timeout_s)
     if script.language == "bash":
-        return run(_IN_HOME + script.source, timeout_s, "bash", args)
-    return run(_COMPILE, timeout_s, "bash", (*_COMPILERS[script.language], script.source, *args))
+        return run(TrustedScript(_IN_HOME + script.source, "bash", args), timeout_s)
+    args = (*_COMPILERS[script.language], script.source, *args)
+    return run(TrustedScript(_COMPILE, "bash", args), timeout_s)
 
 
 def _reason(result: CommandResult) -> str:

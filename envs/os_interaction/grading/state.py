@@ -1,4 +1,4 @@
-"""What files, users and groups must be at an episode's end, and where a file tree differs.
+"""The state of files, users and groups that an episode must reach, and how a tree differs.
 
 Everything is read from the frozen tree, from outside: no program of the episode has a say. What is
 not named here is not looked at.
@@ -24,7 +24,7 @@ AGING = ("min_days", "max_days", "warn_days", "inactive_days", "expiry_day")
 
 @dataclass(frozen=True)
 class FileState:
-    """What a path must be; None is not looked at.
+    """The required state of a path; None is not checked.
 
     `match` of the content: "text" is exact but for newlines at the end, "lines" is in any order,
     "script" leaves out comments, blank lines, indentation, quotes around words and `;` at a line's
@@ -46,7 +46,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class UserState:
-    """What a user must be; None is not looked at, -1 of the five aging fields is "unset".
+    """The required state of a user; None is not checked, -1 of the five aging fields is "unset".
 
     `group` is the primary one's name, `groups` are all that list the user.
     """
@@ -68,7 +68,7 @@ class UserState:
 
 @dataclass(frozen=True)
 class GroupState:
-    """What a group must be; None is not looked at."""
+    """The required state of a group; None is not checked."""
 
     name: str
     gid: int | None = None
@@ -127,7 +127,7 @@ def _user_differences(wanted: UserState, accounts: Accounts) -> Iterator[str]:
     yield from _differ(f"{name} uid", wanted.uid, user.uid)
     yield from _differ(f"{name} group", wanted.group, primary[0] if primary else None)
     if wanted.groups is not None:
-        yield from _differ(f"{name} groups", set(wanted.groups), accounts.groups_of(user.name))
+        yield from _differ(f"{name} groups", set(wanted.groups), accounts.get_groups(user.name))
     secrets = (wanted.is_locked, *(vars(wanted)[field] for field in AGING))
     if not user.is_in_shadow and secrets.count(None) < len(secrets):
         yield f"{name} line in /etc/shadow is missing"

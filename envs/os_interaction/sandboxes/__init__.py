@@ -14,6 +14,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
     Interpreter,
     Sandbox,
     SandboxLimits,
+    TrustedScript,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Sandbox",
     "SandboxKind",
     "SandboxLimits",
+    "TrustedScript",
     "make_sandbox",
 ]
 

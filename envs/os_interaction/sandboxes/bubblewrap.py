@@ -46,7 +46,7 @@ class BubblewrapSandbox(ServedSandbox):
 
         Raises: EnvFault with what to install.
         """
-        self._limits = limits or SandboxLimits()
+        self.limits = limits or SandboxLimits()
         self._image = image
         self._bwrap = _find_bubblewrap()
         self._identity = find_identity()
@@ -54,11 +54,6 @@ class BubblewrapSandbox(ServedSandbox):
         self._helper: HelperProcess | None = None
         self._cgroups: Cgroups | None = None
         self._first_held_bytes: int | None = None
-
-    @property
-    def limits(self) -> SandboxLimits:
-        """What an episode may use."""
-        return self._limits
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
@@ -76,7 +71,7 @@ class BubblewrapSandbox(ServedSandbox):
         return read_result(self.ask("check", command, script, timeout_s, timeout_s=timeout_s))
 
     def _make_checker(self) -> "BubblewrapSandbox":
-        return BubblewrapSandbox(self._limits, self._image)
+        return BubblewrapSandbox(self.limits, self._image)
 
     def close(self) -> None:
         """See `Sandbox.close`. In a forked child it does nothing."""
@@ -102,12 +97,12 @@ class BubblewrapSandbox(ServedSandbox):
             raise
 
     def _holds_memory(self) -> bool:
-        """Returns whether more is charged than an empty episode takes, and stays so."""
+        """Returns whether memory is still charged beyond that of an empty episode."""
         assert self._cgroups  # noqa: S101 (`_start` has made them)
         held_bytes = self._cgroups.measure_held_bytes()
         if self._first_held_bytes is None:
             self._first_held_bytes = held_bytes
-        deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it by and by
+        deadline_s = time.monotonic() + _RELEASE_S  # the kernel frees some of it later
         while held_bytes > self._first_held_bytes + _MAX_HELD_BYTES:
             if time.monotonic() > deadline_s:
                 return True
@@ -118,11 +113,11 @@ class BubblewrapSandbox(ServedSandbox):
     def _start(self) -> None:
         self._first_held_bytes = None
         folder = prepare_root(self._image, self._identity)
-        self._cgroups = Cgroups(self._limits)
+        self._cgroups = Cgroups(self.limits)
         atexit.register(self.close)
         descriptors = self._cgroups.descriptors
         config: dict[str, object] = {
-            **vars(self._limits),
+            **vars(self.limits),
             "folder": str(folder),
             "bwrap": self._bwrap,
             "cgroups": descriptors,

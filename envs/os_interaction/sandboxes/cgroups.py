@@ -21,7 +21,7 @@ _MEMORY_FILES = {
     "memory.current": ("inactive_file", "active_file", "slab_reclaimable"),
     "memory.usage_in_bytes": ("total_inactive_file", "total_active_file"),
 }
-"""What says how much memory is charged in version 2 and 1, and what of it is only cached."""
+"""The files with the memory charged, in version 2 and 1, and the fields that are only cached."""
 _counter = itertools.count()
 
 
@@ -82,25 +82,25 @@ def _measure_held_bytes(path: Path) -> int:
 
 
 def _find_parents() -> list[tuple[Path, set[str]]]:
-    """Returns where groups can be made, and for which controllers."""
-    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    """Returns the folders in which groups can be made, each with its controllers."""
+    own_groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     parents = []
     for _, mount, kind, options, *_ in mounts:
-        found = set(options.split(",")) & set(_CONTROLLERS)
-        if kind == "cgroup" and found and os.access(mount, os.W_OK):
-            parents.append((Path(mount), found))
+        controllers = set(options.split(",")) & set(_CONTROLLERS)
+        if kind == "cgroup" and controllers and os.access(mount, os.W_OK):
+            parents.append((Path(mount), controllers))
         elif kind == "cgroup2":
-            path = next((path for number, _, path in own if number == "0"), "/")
+            path = next((path for number, _, path in own_groups if number == "0"), "/")
             parents += _find_v2_parent(Path(mount), path.strip("/"))
     return parents
 
 
-def _find_v2_parent(mount: Path, own: str) -> list[tuple[Path, set[str]]]:
+def _find_v2_parent(mount: Path, own_path: str) -> list[tuple[Path, set[str]]]:
     """Returns the outermost group, from the root to the own one, that lets us make others."""
-    parts = own.split("/") if own else []
-    for depth in range(len(parts) + 1):
-        path = mount.joinpath(*parts[:depth])
+    names = own_path.split("/") if own_path else []
+    for depth in range(len(names) + 1):
+        path = mount.joinpath(*names[:depth])
         with suppress(OSError):
             available = set((path / "cgroup.controllers").read_text().split())
             wanted = available & set(_CONTROLLERS)

@@ -28,11 +28,11 @@ module.main()
 
 
 class ChannelClosedError(EnvFault):
-    """The process at the other end is gone, or says nothing."""
+    """The process at the other end is gone, or does not answer."""
 
 
 class Refusal(EnvFault):
-    """What was asked for could not be done."""
+    """The request could not be carried out."""
 
 
 class Channel:

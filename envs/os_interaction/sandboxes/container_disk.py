@@ -1,4 +1,4 @@
-"""What a container takes of its host's disk, as the host's root sees it: `ContainerDisk`.
+"""Disk usage of a container, as the host's root sees it: `ContainerDisk`.
 
 Counted are the container's own layer, its volumes, the files that docker mounts into it
 (`/etc/hostname` and such), and files that are unlinked but still open or mapped. Nothing is asked
@@ -30,9 +30,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _PassOver:
-    """Passes over whatever the container makes of a file or process while it is looked at.
+    """Ignores errors by which the container hides a file or process while it is looked at.
 
-    What this process lacks itself is raised: a look that has missed something tells nothing.
+    Errors that this process is short of descriptors or memory are raised: it may miss files.
     """
 
     def __enter__(self) -> None:
@@ -85,11 +85,11 @@ class ContainerDisk:
 
     def _find_devices(self) -> set[int]:
         """Returns the devices whose files are on the disk, and not in memory."""
-        found = set()
+        devices = set()
         for path in (*self._places, f"/proc/{self._first_process}/root"):
             with _PASS_OVER:
-                found.add(Path(path).stat().st_dev)
-        return found
+                devices.add(Path(path).stat().st_dev)
+        return devices
 
 
 class _Usage:
@@ -103,7 +103,7 @@ class _Usage:
         self.num_inodes = 0
         self.num_in_flight = 0
         self.is_too_much = False
-        """There is more than can be looked at."""
+        """True if there is more than can be looked at."""
 
     @property
     def is_over(self) -> bool:
@@ -128,6 +128,8 @@ def _count_tree(top: str, usage: _Usage) -> None:
 
     `opened` has the directories that paths are relative to, each with those left to be visited.
     """
+    # A deep tree is walked in stages: a path is kept below `_MAX_PATH_BYTES` from a directory that
+    # is open, and from where it would be longer, the next directory is opened.
     opened: list[tuple[int, list[str]]] = []
     try:
         with _PASS_OVER:

@@ -1,4 +1,4 @@
-"""Containers that are ready ahead of use: `ContainerPool`, and `KeptContainer`, one of them."""
+"""Containers that are ready ahead of use: `ContainerPool`, and `EpisodeContainer`, one of them."""
 
 import atexit
 import json
@@ -35,18 +35,18 @@ from agentpeft.envs.system.processes import identify_process
 LABEL = "agentpeft.os_interaction"
 _MODULES = (
     *("kernel", "served_files", "children", "left_pipes", "live_processes", "shell"),
-    "keeper",
+    "container_init",
 )
 _PROGRAM = compose_program(*_MODULES)
 _LOADER = "import json, sys; exec(json.loads(sys.stdin.readline()))"
-"""What takes the program from the channel, so that it is not in the list of processes."""
+"""Reads the program from the channel, which keeps it out of the list of processes."""
 _MAX_AHEAD = 4
 _OWN_PROCESSES = 4
 _START_TIMEOUT_S = 60.0
 _WATCH_S = 0.2
 
 
-class KeptContainer:
+class EpisodeContainer:
     """A running container whose process 1 answers on a channel that nobody else has."""
 
     def __init__(self, client: Any, settings: dict[str, Any], limits: SandboxLimits) -> None:
@@ -77,7 +77,7 @@ class KeptContainer:
             raise OSError(result["output"] if result else "no memory for a shell")
 
     def kill(self) -> None:
-        """Ends every process, whereupon the channel closes. Any thread may do so."""
+        """Ends every process, which closes the channel. Thread-safe."""
         with suppress(*DOCKER_ERRORS):
             self._container.kill()
 
@@ -139,7 +139,7 @@ class ContainerPool:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nobody watches the disk any more: episodes would have no limit of it."""
+        """True if the disk is no longer watched, so that episodes would have no limit of it."""
         return self._is_open and not self._watcher.is_alive()
 
     def need_watch(self) -> None:
@@ -147,11 +147,12 @@ class ContainerPool:
         if self.is_broken:
             raise EnvFault("the thread that watches the disk of docker sandboxes has died")
 
-    def take(self) -> KeptContainer:
+    def take(self) -> EpisodeContainer:
         """Returns a new container for one episode, and has others made. Raises: EnvFault."""
         with self._lock:
             if not self._is_open:
                 self._open()
+            # One for the caller, and one ahead for each user's next episode.
             num_ahead = min(self._num_users, _MAX_AHEAD) + 1
             while len(self._ready) < num_ahead:
                 self._ready.append(self._executor.submit(self._make))
@@ -161,15 +162,15 @@ class ContainerPool:
             self._used.add(container)
         return container
 
-    def discard(self, container: KeptContainer) -> None:
-        """Has a container removed, by and by."""
+    def discard(self, container: EpisodeContainer) -> None:
+        """Removes a container in the background."""
         with self._lock:
             self._used.discard(container)
             if self._is_open:
                 self._executor.submit(self._remove, container)
 
     def release(self) -> None:
-        """Takes a user away; the last one's removes every container."""
+        """Ends one use; the last one removes every container."""
         with self._lock:
             self._num_users -= 1
             if self._num_users:
@@ -186,9 +187,9 @@ class ContainerPool:
             need_default_image(self._client, DEFAULT_IMAGE, str(IMAGE_FOLDER))
         else:
             need_image(self._client, self._image)
-        self._ready: deque[Future[KeptContainer]] = deque()
-        self._used: set[KeptContainer] = set()
-        self._alive: set[KeptContainer] = set()
+        self._ready: deque[Future[EpisodeContainer]] = deque()
+        self._used: set[EpisodeContainer] = set()
+        self._alive: set[EpisodeContainer] = set()
         self._executor = ThreadPoolExecutor(_MAX_AHEAD, "containers")
         atexit.register(self._close)
         self._watcher = threading.Thread(target=self._watch, name="disk watch", daemon=True)
@@ -196,7 +197,7 @@ class ContainerPool:
         self._watcher.start()
 
     def _close(self) -> None:
-        """Removes whatever is there. In a forked child it does nothing."""
+        """Removes every container. In a forked child it does nothing."""
         atexit.unregister(self._close)
         self._is_open = False
         if os.getpid() == self._owner_pid:
@@ -204,12 +205,12 @@ class ContainerPool:
                 self._remove(container)
             self._client.close()
 
-    def _make(self) -> KeptContainer:
-        container = KeptContainer(self._client, self._settings, self._limits)
+    def _make(self) -> EpisodeContainer:
+        container = EpisodeContainer(self._client, self._settings, self._limits)
         self._alive.add(container)
         return container
 
-    def _remove(self, container: KeptContainer) -> None:
+    def _remove(self, container: EpisodeContainer) -> None:
         container.remove()
         self._alive.discard(container)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from agentpeft.envs.core.errors import EnvFault
 from agentpeft.envs.os_interaction.sandboxes.channel import ChannelClosedError, Refusal
-from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, KeptContainer
+from agentpeft.envs.os_interaction.sandboxes.container_pool import ContainerPool, EpisodeContainer
 from agentpeft.envs.os_interaction.sandboxes.live_checks import (
     MAX_CHANGED_BYTES,
     VIEW,
@@ -23,7 +23,7 @@ class DockerSandbox(ServedSandbox):
     """A `Sandbox` with a new container for each episode; see docs/environments/os_sandboxes.md.
 
     Sandboxes of one process with the same settings share a pool of containers made ahead of use.
-    Who ends its container, or fills the disk, goes on in a new one without files of its own.
+    An episode that ends its container or fills the disk continues in a new one, without its files.
     """
 
     def __init__(
@@ -36,14 +36,10 @@ class DockerSandbox(ServedSandbox):
 
         Raises: EnvFault if no daemon answers.
         """
-        self._settings = (limits or SandboxLimits(), image, runtime)
+        self.limits = limits or SandboxLimits()
+        self._settings = (self.limits, image, runtime)
         self._pool: ContainerPool | None = ContainerPool.share(*self._settings)
-        self._container: KeptContainer | None = None
-
-    @property
-    def limits(self) -> SandboxLimits:
-        """What an episode may use."""
-        return self._settings[0]
+        self._container: EpisodeContainer | None = None
 
     def reset(self) -> None:
         """See `Sandbox.reset`."""
@@ -100,7 +96,7 @@ class DockerSandbox(ServedSandbox):
             container = self._replace(self._pool)
         return None if operation == "run" else container.channel.request(operation, *arguments)
 
-    def _replace(self, pool: ContainerPool) -> KeptContainer:
+    def _replace(self, pool: ContainerPool) -> EpisodeContainer:
         if self._container:
             pool.discard(self._container)
             self._container = None

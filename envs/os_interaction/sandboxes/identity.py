@@ -33,11 +33,11 @@ class Identity:
             for name, first in (("uid_map", self.first_uid), ("gid_map", self.first_gid)):
                 Path(f"/proc/{pid}/{name}").write_text(f"0 {first} {_NUM_IDS}")
             return
-        for program, first, own in (
+        for program, first, own_id in (
             ("newuidmap", self.first_uid, os.getuid()),
             ("newgidmap", self.first_gid, os.getgid()),
         ):
-            ids = (0, first, _NUM_IDS, _NUM_IDS, own, 1)  # one's own too, to give a folder away
+            ids = (0, first, _NUM_IDS, _NUM_IDS, own_id, 1)  # one's own too, to give a folder away
             code, output = processes.run([program, str(pid), *map(str, ids)])
             if code:
                 raise EnvFault(

@@ -16,11 +16,11 @@ from agentpeft.envs.system.whole_files import making, write_file
 
 IMAGE_FOLDER = Path(__file__).parents[1] / "image"
 DEFAULT_IMAGE = "agentpeft/os-interaction"
-"""What docker knows the default image by; `image/Dockerfile` makes it."""
+"""The default image's name in docker; `image/Dockerfile` makes it."""
 _LAYOUT = "4"
 _CHUNK_BYTES = 1 << 20
 _SETTLE_S = 0.3
-"""How much older than an episode its image is: what has a later time is the episode's."""
+"""Least age of an image at an episode's start: later times of change are the episode's."""
 
 
 def prepare_root(image: str | None, identity: Identity) -> Path:
@@ -117,13 +117,13 @@ def _unpack(tar: Path, folder: Path, identity: Identity) -> None:
 
     Not by `making`: the sandboxes' ids, which own the files, could not enter its folder.
     """
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(mode=0o755, exist_ok=True)
+    unfinished = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o755, exist_ok=True)
     if os.geteuid() == 0:
-        os.chown(part, identity.first_uid, identity.first_gid)
+        os.chown(unfinished, identity.first_uid, identity.first_gid)
     with tar.open("rb") as file:
-        config: dict[str, object] = {"folder": str(part), "tar": file.fileno()}
+        config: dict[str, object] = {"folder": str(unfinished), "tar": file.fileno()}
         HelperProcess(config, identity, [file.fileno()]).close()
-    part.rename(folder)
+    unfinished.rename(folder)
     time.sleep(_SETTLE_S)

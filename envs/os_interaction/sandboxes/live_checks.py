@@ -2,9 +2,9 @@
 
 Two machines take part. The episode's is stopped: its files and its list of processes are read from
 outside. The checker's is a new machine that no process of the episode ever reaches; it gets the
-files, and a stand-in for each process (`live_processes.py`). Whenever the check sleeps, the episode
-goes on for as long, is stopped again, and the checker is brought up to date. So the check sees one
-moment at a time, and nothing of the episode ever runs while it looks.
+files, and a placeholder for each process (`live_processes.py`). Whenever the check sleeps, the
+episode runs as long, is stopped again, and the checker is updated. So the check sees one moment at
+a time, and nothing of the episode ever runs while it looks.
 
 Sleeping is what the program `sleep` and Python's `time.sleep` do; there is no other time.
 """
@@ -14,7 +14,6 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentpeft.envs.os_interaction.sandboxes.channel import Refusal
@@ -24,18 +23,18 @@ from agentpeft.envs.os_interaction.sandboxes.inside.root_files import (
     NAMED,
     START_FILES,
 )
-from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, Interpreter
+from agentpeft.envs.os_interaction.sandboxes.protocol import CommandResult, TrustedScript
 
 VIEW = (
     [f"/{path}" for path in (*FULL, *FILES)],
     [f"/{path}" for path in NAMED],
     START_FILES,
 )
-"""What `apply_changes` is told of a check's view of the files."""
+"""A check's view of the files, for `apply_changes`."""
 MAX_CHANGED_BYTES = 32 << 20
 _START_TIMEOUT_S = 30.0
 _SETTLE_S = 0.3
-"""For what the last command has put in the background to become the program that it is."""
+"""Time for a background process of the last command to execute its program."""
 _DURATION = re.compile(r"(\d{0,9}(?:\.\d{0,9})?)([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -62,7 +61,7 @@ exec(compile(open(9).read(), "/dev/fd/9", "exec"), {{"__name__": "__main__"}})
 
 
 class CheckTarget(Protocol):
-    """What is needed of a sandbox."""
+    """The part of a sandbox that a live check uses."""
 
     def ask(self, operation: str, *arguments: object, timeout_s: float = 0.0) -> Any:
         """Returns the answer of the process that serves it; None if it was killed."""
@@ -82,7 +81,7 @@ class _CheckEndedError(Exception):
 def run_live_check(
     episode: CheckTarget,
     checker: CheckTarget,
-    script: tuple[str, Interpreter, Sequence[str]],
+    script: TrustedScript,
     environment: str,
     max_processes: int,
     timeout_s: float,
@@ -92,9 +91,9 @@ def run_live_check(
     Args:
         episode: Where the agent has worked; its processes are left stopped.
         checker: A machine that has just been reset, with the image's programs.
-        script: The script, its interpreter and its arguments.
+        script: The check.
         environment: Variables of the script, as one sets them in bash.
-        max_processes: How many stand-ins the checker has room for.
+        max_processes: How many placeholders the checker has room for.
         timeout_s: For all, sleeping included.
 
     Raises: EnvFault.
@@ -117,10 +116,8 @@ class _LiveCheck:
         self._files: dict[str, Any] | None = None
         self._source = ""
 
-    def run(
-        self, script: tuple[str, Interpreter, Sequence[str]], environment: str
-    ) -> CommandResult:
-        self._source = script[0]
+    def run(self, script: TrustedScript, environment: str) -> CommandResult:
+        self._source = script.source
         # In /dev, into which no link of the episode leads.
         folder = f"/dev/shm/check-{secrets.token_hex(12)}"  # noqa: S108 (a name that is not known)
         time.sleep(_SETTLE_S)
@@ -128,7 +125,7 @@ class _LiveCheck:
         self._run(f"export {environment}", _START_TIMEOUT_S)
         self._bring_up_to_date()
         self._run(_PREPARE.format(folder=folder), _START_TIMEOUT_S)
-        start = _START.format(folder=folder, command=_compose(*script))
+        start = _START.format(folder=folder, command=_compose(script))
         self._run(start, _START_TIMEOUT_S)
         while True:
             event = self._run('read -r event <&210; echo "$event"', self._left_s())
@@ -142,7 +139,7 @@ class _LiveCheck:
     def _sleep(self, duration_s: float) -> None:
         if duration_s >= self._left_s():
             raise _CheckEndedError("", is_timeout=True)
-        self._ask_episode("go_on")
+        self._ask_episode("resume")
         time.sleep(duration_s)
         self._bring_up_to_date()
 
@@ -163,7 +160,7 @@ class _LiveCheck:
         why = self._checker.ask("apply_changes", files, *VIEW, self._source, gone)
         if why:
             raise _CheckEndedError(why)
-        self._checker.ask("stand_in", processes, before is None)
+        self._checker.ask("update_placeholders", processes, before is None)
 
     def _ask_episode(self, operation: str, *arguments: object) -> Any:
         try:
@@ -181,18 +178,18 @@ class _LiveCheck:
         return max(self._deadline_s - time.monotonic(), 0.01)
 
 
-def _compose(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
-    """Returns the command that runs a script, without a word of it in the list of processes."""
+def _compose(script: TrustedScript) -> str:
+    """Returns the command that runs a script, none of which is in the list of processes."""
     end = f"END{secrets.token_hex(12)}"
-    if interpreter == "bash":
-        words = " ".join(map(shlex.quote, args))
-        return f"bash /dev/fd/9 9<<'{end}'\nset -- {words}\n{script}\n{end}"
-    start = _PYTHON.format(args=list(args))
-    return f"python3 -I -B /dev/fd/8 8<<'{end}' 9<<'{end}'\n{start}\n{end}\n{script}\n{end}"
+    if script.interpreter == "bash":
+        words = " ".join(map(shlex.quote, script.args))
+        return f"bash /dev/fd/9 9<<'{end}'\nset -- {words}\n{script.source}\n{end}"
+    inputs = f"{_PYTHON.format(args=list(script.args))}\n{end}\n{script.source}\n{end}"
+    return f"python3 -I -B /dev/fd/8 8<<'{end}' 9<<'{end}'\n{inputs}"
 
 
 def _parse_duration(words: str) -> float:
-    """Returns the seconds that `sleep` would take; 0 for what it would not understand.
+    """Returns the seconds that `sleep` would take; 0 for words that it would refuse.
 
     >>> _parse_duration("1 0.5m")
     31.0

@@ -1,11 +1,11 @@
-"""What a sandbox is: `Sandbox`, its limits and results, and how a grader reads its files.
+"""The protocol of sandboxes: `Sandbox`, its limits, its results, and the files that it leaves.
 
-A life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
+Its life: `reset`, `prepare` (trusted scripts), `run` (the agent's commands), `check_live` (trusted
 scripts that look at processes), `freeze` (everything is killed; files are read from outside),
 `check` (trusted scripts over the files), then `reset` or `close`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,7 +17,7 @@ Interpreter = Literal["bash", "python3"]
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What an episode may use. Over one of them a command fails as it does on a full machine."""
+    """Limits of an episode. Beyond one, a command fails as it does on a full machine."""
 
     memory_mib: int = 512
     """Of all processes; what is written to files has `disk_mib` of its own."""
@@ -36,8 +36,22 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True)
+class TrustedScript:
+    """A program that runs as root for a task or a grader; a string stands for one of bash."""
+
+    source: str
+    interpreter: Interpreter = "bash"
+    args: tuple[str, ...] = ()
+
+    @classmethod
+    def build(cls, script: "TrustedScript | str") -> "TrustedScript":
+        """Returns the script that a string stands for, or the script itself."""
+        return cls(script) if isinstance(script, str) else script
+
+
+@dataclass(frozen=True)
 class CommandResult:
-    """What a command has printed (stdout and stderr in order) and how it ended."""
+    """A command's output (stdout and stderr in order) and how it ended."""
 
     output: str
     """Undecodable bytes are replaced; what is too long is cut in the middle, with a note."""
@@ -50,7 +64,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileStat:
-    """What `lstat` says of a file."""
+    """A file's `lstat`."""
 
     kind: FileKind
     mode: int
@@ -73,13 +87,13 @@ class FrozenFiles(Protocol):
     """
 
     def stat(self, path: str) -> FileStat | None:
-        """Returns what a path is; None if nothing is there."""
+        """Returns a path's `lstat`; None if nothing is there."""
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """Returns a file's first bytes; None if no regular file is there."""
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
-        """Yields what is at and below a path, sorted by name, each directory before its files."""
+        """Yields all paths at and below a path, sorted by name, each directory before its files."""
 
 
 class Sandbox(Protocol):
@@ -89,18 +103,12 @@ class Sandbox(Protocol):
     """
 
     has_lost_files: bool
-    """The agent has ended its machine, and has another: nothing in it was made in this episode."""
+    """True if the agent ended its machine and has a new one, with nothing of this episode in it."""
 
     def reset(self) -> None:
         """Starts an episode: the image's files, no process."""
 
-    def prepare(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def prepare(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script as root in a process of its own, before the agent's first command.
 
         Processes that it leaves in the background stay.
@@ -109,35 +117,23 @@ class Sandbox(Protocol):
     def run(self, command: str, timeout_s: float) -> CommandResult:
         """Runs a command in the episode's one shell, where directory, variables and jobs persist.
 
-        Over its time it is killed with all that it has started, and the shell comes back.
+        When its time is over, it is killed with all that it has started, and the shell continues.
         """
 
     def freeze(self) -> FrozenFiles:
         """Kills every process of the episode and returns its files. Idempotent until `reset`."""
 
-    def check(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script over the files of a frozen episode, with the image's own programs.
 
         Each check sees the files as they were frozen; what it writes is thrown away.
         """
 
-    def check_live(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check_live(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """Runs a trusted script that sees the processes of an episode which is not frozen yet.
 
-        They stand still while it looks and go on while it sleeps, and what it sees of them are
-        stand-ins: it can do nothing to them, nor they to it. What it writes is thrown away.
+        They are stopped while it looks and run while it sleeps. It sees placeholders of them: it
+        can do nothing to them, nor they to it. What it writes is thrown away.
         """
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What the sandboxes do alike: `ServedSandbox`, whose shell and files are served by a process."""
+"""The common part of the sandboxes: `ServedSandbox`, whose shell and files a process serves."""
 
 import base64
 import secrets
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from agentpeft.envs.core.errors import EnvFault
@@ -14,6 +14,7 @@ from agentpeft.envs.os_interaction.sandboxes.protocol import (
     FileStat,
     Interpreter,
     SandboxLimits,
+    TrustedScript,
 )
 
 _COMMANDS: dict[Interpreter, str] = {"bash": "bash", "python3": "python3 -I -B"}
@@ -26,18 +27,15 @@ _KILLED = CommandResult("[everything was killed, since memory ran out]", None, i
 
 
 class ServedSandbox(ABC):
-    """A `Sandbox` without its beginning and end; `reset` forgets `_files`."""
+    """A `Sandbox` without `reset` and `close`; `reset` must set `_files` to None."""
 
+    limits: SandboxLimits
+    """Limits of an episode."""
     has_lost_files = False
     """See `Sandbox.has_lost_files`."""
     _files: "ServedFiles | None" = None
     _checker: "ServedSandbox | None" = None
-    """Where live checks run, once there has been one."""
-
-    @property
-    @abstractmethod
-    def limits(self) -> SandboxLimits:
-        """What an episode may use."""
+    """The sandbox in which live checks run; None before the first."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -57,19 +55,14 @@ class ServedSandbox(ABC):
 
     @abstractmethod
     def _check(self, command: str, script: str, timeout_s: float) -> CommandResult:
-        """Runs a command, which has a script, over the frozen files with the image's programs."""
+        """Runs a command with `script` in it over the frozen files, by the image's programs."""
 
-    def prepare(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def prepare(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """See `Sandbox.prepare`."""
-        if interpreter == "bash" and not args:  # a subshell costs less than another bash
-            return self.run(f"(eval {shlex.quote(script)})", timeout_s)
-        return self.run(_compose_script(script, interpreter, args), timeout_s)
+        script = TrustedScript.build(script)
+        if script.interpreter == "bash" and not script.args:  # a subshell costs less than a bash
+            return self.run(f"(eval {shlex.quote(script.source)})", timeout_s)
+        return self.run(_compose_command(script), timeout_s)
 
     def run(self, command: str, timeout_s: float) -> CommandResult:
         """See `Sandbox.run`."""
@@ -84,25 +77,14 @@ class ServedSandbox(ABC):
             self._files = ServedFiles(self)
         return self._files
 
-    def check(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """See `Sandbox.check`; freezes first."""
         self.freeze()
-        command = f"{_CHECK_ENVIRONMENT} {_compose_script(script, interpreter, args)}"
-        return self._check(command, script, timeout_s)
+        script = TrustedScript.build(script)
+        command = f"{_CHECK_ENVIRONMENT} {_compose_command(script)}"
+        return self._check(command, script.source, timeout_s)
 
-    def check_live(
-        self,
-        script: str,
-        timeout_s: float,
-        interpreter: Interpreter = "bash",
-        args: Sequence[str] = (),
-    ) -> CommandResult:
+    def check_live(self, script: TrustedScript | str, timeout_s: float) -> CommandResult:
         """See `Sandbox.check_live`."""
         if self._files:
             raise EnvFault("a frozen sandbox has no process left to look at: reset it first")
@@ -113,7 +95,7 @@ class ServedSandbox(ABC):
             return run_live_check(
                 self,
                 self._checker,
-                (script, interpreter, args),
+                TrustedScript.build(script),
                 environment=_CHECK_ENVIRONMENT,
                 max_processes=self.limits.num_processes // 2,
                 timeout_s=timeout_s,
@@ -145,16 +127,16 @@ class ServedFiles:
 
     def walk(self, path: str) -> Iterator[tuple[str, FileStat]]:
         """See `FrozenFiles.walk`."""
-        for found, fields in self._sandbox.ask("walk", path) or []:
-            yield found, FileStat(**fields)
+        for path_below, fields in self._sandbox.ask("walk", path) or []:
+            yield path_below, FileStat(**fields)
 
 
 def read_result(fields: dict[str, Any] | None) -> CommandResult:
-    """Returns a command's result from what the shell's process says; None: it was killed."""
+    """Returns a command's result from its fields; None: the shell's process was killed."""
     return CommandResult(**fields) if fields else _KILLED
 
 
-def _compose_script(script: str, interpreter: Interpreter, args: Sequence[str]) -> str:
+def _compose_command(script: TrustedScript) -> str:
     end = f"END{secrets.token_hex(12)}"
-    words = " ".join(shlex.quote(arg) for arg in args)
-    return f"{_COMMANDS[interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script}\n{end}"
+    words = " ".join(map(shlex.quote, script.args))
+    return f"{_COMMANDS[script.interpreter]} /dev/fd/9 {words} 9<<'{end}'\n{script.source}\n{end}"

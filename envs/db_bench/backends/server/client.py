@@ -26,7 +26,7 @@ _LOST_ERRNOS = {1053, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003
 _AUTHENTICATION_ERRNOS = {-1, 2012, 2026, 2059, 2061, 3159}
 _MAX_RESULT_BYTES = 4 * 2**20
 _VALUE_BYTES = 16
-"""What a value costs besides its text: of short ones, Python makes less than a million a second."""
+"""Cost of a value besides its text: Python makes less than a million short ones a second."""
 _BUFFER_BYTES = 64 * 1024
 _HEADER_BYTES = 4
 _LARGEST_PACKET = 0xFFFFFF
@@ -51,12 +51,12 @@ class ConnectionLostError(ServerError):
 
 
 class DeadlineError(ConnectionLostError):
-    """A connection that is of no more use: its answer was not there at the deadline."""
+    """The answer did not arrive by the deadline; the connection can no longer be used."""
 
 
 @dataclass(frozen=True)
 class ResultLimits:
-    """What a result may take. `deadline_s`: of `time.monotonic`, when the connection is given up.
+    """Limits of a result. `deadline_s`: when the connection is given up, by `time.monotonic`.
 
     `max_bytes` counts the values' texts and 16 bytes for each value.
     """
@@ -68,7 +68,7 @@ class ResultLimits:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is and who logs in. `unix_socket` None is TCP."""
+    """A server's address and account; `unix_socket` None is TCP."""
 
     user: str
     password: str = field(repr=False)
@@ -109,7 +109,7 @@ _URL_SHAPE = "expected mysql://user:password@host:port or mysql://user@localhost
 
 
 class _Packets(NetworkBrokerPlain):
-    """Takes packets from a buffer, and gives up at a deadline however busily the server sends."""
+    """Reads packets through a buffer, and gives up at a deadline even if data keeps coming."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,9 +126,11 @@ class _Packets(NetworkBrokerPlain):
         return bytearray(packet)
 
     def skip_rows(self, sock: socket.socket) -> None:
-        """Throws packets away up to the one that ends the rows, without making rows of them."""
+        """Discards packets up to the one that ends the rows, without decoding them."""
         continues = False
         while True:
+            # A packet's header is 3 bytes of size and a number. Rows end with an error (0xFF) or
+            # with 0xFE in a short packet; one of the largest size is continued in the next.
             data, position, end = self._data, self._position, len(self._data) - _HEADER_BYTES
             while position < end:  # the packets in the buffer, a million a second
                 size = int.from_bytes(data[position : position + _HEADER_BYTES - 1], "little")
@@ -171,14 +173,14 @@ class _Packets(NetworkBrokerPlain):
 
 
 class _Connection(MySQLConnection):
-    """Sends no settings after the login; those that differ from the server's are the caller's."""
+    """Sends no settings after the login: the caller sends those that it needs."""
 
     def __init__(self, **settings: str | int | bool | None) -> None:
         self.packets = _Packets()
         super().__init__(**settings)
 
     def skip_rows(self) -> None:
-        """Throws away what is left of the rows, but not the packet that ends them."""
+        """Discards the remaining rows, but not the packet that ends them."""
         if self._socket and self._socket.sock:
             self.packets.skip_rows(self._socket.sock)
 
@@ -275,7 +277,7 @@ class MySQLClient:
             self._connection.close()
 
     def _give_up(self) -> None:
-        """Closes without a word: the server may not be reading either."""
+        """Closes without saying goodbye: the server may have stopped reading."""
         self._is_closed = True
         self._connection.shutdown()
 
@@ -305,7 +307,7 @@ class MySQLClient:
             num_bytes += sum(_VALUE_BYTES + len(value or b"") for value in row)
 
     def _drain(self) -> None:
-        """Reads on to where the next statement can be sent."""
+        """Discards the rest of the answer, so that the next statement can be sent."""
         try:
             self._connection.skip_rows()
             self._connection.get_rows(raw=True)
@@ -332,7 +334,7 @@ _PLAIN_TYPES = (str, int, float, type(None))
 
 
 def _to_text(value: bytes | bytearray) -> str | bytes:
-    """Returns the text of some bytes; the bytes where they are no UTF-8, as no two are alike."""
+    """Decodes UTF-8; returns the bytes themselves where they are not, so that none look equal."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -362,7 +364,7 @@ def _connect(settings: Mapping[str, str | int | bool | None], is_local: bool) ->
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Turns the connector's exceptions into ours; what leaves it out of step is a lost one."""
+    """Translates the connector's exceptions; a broken protocol state is a lost connection."""
     try:
         yield
     except Error as error:

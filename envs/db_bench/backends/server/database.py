@@ -1,6 +1,6 @@
 """DB-bench on any MySQL-protocol server (MySQL 8, MariaDB 10.11): `MySQLDatabase`.
 
-Each episode has a schema and an account of its own, neither is ever used again. The account may
+Each episode has its own schema and account, which are never used again. The account may
 SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER and INDEX in its schema and nothing else: no
 views, triggers, routines, events, temporary tables, locks, files, settings, other schemas (EXECUTE
 only makes a wrong function's error MySQL's usual one). A watchdog ends its statements from an
@@ -20,7 +20,7 @@ that a session takes within its statement time; MyISAM tables can be measured on
 statement; and MariaDB lets any account choose a table's folder. So run the server with a memory
 limit and MariaDB with `--enforce-storage-engine=InnoDB --skip-symbolic-links`, as `DockerDatabase`
 does. An XA transaction that is prepared, abandoned and in the way of dropping a schema is rolled
-back, whoever prepared it.
+back, even if another account prepared it.
 """
 
 import atexit
@@ -76,7 +76,7 @@ class MySQLDatabase:
             self._threads.submit(self._make_ahead)
 
     def open(self, tables: Sequence[Table]) -> MySQLSession:
-        """Returns a session with `tables`; a server that has been away is no hindrance.
+        """Returns a session with `tables`; reconnects to a server that was restarted.
 
         Raises: DataError, EnvFault.
         """
@@ -139,7 +139,7 @@ class MySQLDatabase:
             _LOGGER.warning("%s", error)
 
     def _recycle(self, session: MySQLSession) -> None:
-        """Removes a session's schema and makes a new one, in the background if it keeps pace."""
+        """Replaces a session's schema by a new one, in the background unless that lags behind."""
         if self._is_closed:
             return
         if self._backlog.acquire(blocking=False):
@@ -165,7 +165,7 @@ class MySQLDatabase:
             self._names.discard(name)
 
     def _forget_ready(self) -> None:
-        """Gives up the connections that were made before the server went away."""
+        """Drops the connections that were made before the server went away."""
         while self._ready:
             slot, client = self._ready.popleft()
             client.close()

@@ -11,8 +11,8 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError
@@ -36,7 +36,7 @@ _NO_SILENT_CUT = "max_recursive_iterations = 4294967295, "
 """MariaDB ends a recursive query at 1,000 iterations without a word; better a timeout."""
 _ADMIN_TIMEOUT_S = 30
 _SILENCE_S = 10
-"""How long nothing is asked of a server that has left a statement of ours without an answer."""
+"""How long a server that did not answer one of our statements is left alone."""
 _LOCK_TIMEOUT = 1205
 
 
@@ -90,21 +90,17 @@ class MySQLServer:
     def administrator(self) -> Iterator[MySQLClient]:
         """Lends a pooled administrator's connection. Raises: EnvFault where there is no server.
 
-        ServerError is the caller's affair; a connection that was lost is not lent again. A server
-        that has not answered (stopped, or waiting for room on a full disk as MariaDB does) is left
-        alone for a while: else each of many episodes and schemas would wait for it in turn.
+        The caller handles ServerError; a lost connection is not lent again. A server that did not
+        answer (stopped, or waiting for room on a full disk, as MariaDB does) is left alone for a
+        while: else each of many episodes and schemas would wait for it in turn.
         """
         if time.monotonic() < self._silent_until_s:
             raise self._silence()
         try:
-            client = self._clients.pop()
-        except IndexError:
-            client = self._connect_administrator()
-        try:
-            self._send_kills(client)
-            yield client
+            with self._lend(self._clients, self._connect_administrator) as client:
+                self._send_kills(client)
+                yield client
         except ConnectionLostError as error:
-            client.close()
             self._is_owner_lost = True
             for pool in (self._clients, self._readers):
                 while pool:
@@ -112,37 +108,38 @@ class MySQLServer:
             if isinstance(error, DeadlineError):
                 raise self._leave_alone() from None
             raise EnvFault(f"lost the database server {self.address}: {error}") from None
-        except ServerError:
-            self._give_back(client)
-            raise
-        except BaseException:  # Ctrl-C may have left an answer unread
-            client.close()
-            raise
-        self._give_back(client)
+
+    def reader(self) -> AbstractContextManager[MySQLClient]:
+        """Lends a pooled connection that may read the schemas; a closed one is dropped.
+
+        Raises: EnvFault where none can be made. The caller handles errors of its own queries.
+        """
+        return self._lend(self._readers, self._connect_reader)
 
     @contextmanager
-    def reader(self) -> Iterator[MySQLClient]:
-        """Lends a pooled connection that may read the schemas; one that was closed is not kept.
-
-        Raises: EnvFault where none can be made. What happens inside is the caller's affair.
-        """
-        try:
-            client = self._readers.pop()
+    def _lend(
+        self, pool: list[MySQLClient], connect: Callable[[], MySQLClient]
+    ) -> Iterator[MySQLClient]:
+        """Lends a connection of a pool, or a new one, and puts it back if it is still usable."""
+        try:  # pop and append of a list are atomic, so the pool needs no lock
+            client = pool.pop()
         except IndexError:
-            client = self._connect_reader()
+            client = connect()
+        is_usable = False  # Ctrl-C may leave an answer unread
         try:
             yield client
-        except ConnectionLostError:
-            client.close()
+            is_usable = True
+        except ServerError as error:
+            is_usable = not isinstance(error, ConnectionLostError)
             raise
         finally:
-            if self._is_closed or client.is_closed:
-                client.close()
+            if is_usable and not (self._is_closed or client.is_closed):
+                pool.append(client)
             else:
-                self._readers.append(client)
+                client.close()
 
     def check(self) -> None:
-        """Returns if fresh connections and a fresh schema work: the server is not to blame.
+        """Proves that the server works, by new connections and a new schema.
 
         Raises: EnvFault.
         """
@@ -156,7 +153,7 @@ class MySQLServer:
     def _check(self) -> None:
         try:
             name = self.make_slot().name
-            try:
+            try:  # what an episode needs: a login, a write (is the disk full?) and a read
                 self._connect_administrator().close()
                 with self.administrator() as client:
                     client.query(f"CREATE TABLE {name}.t (a INT); INSERT {name}.t VALUES (1)")  # noqa: S608
@@ -198,7 +195,7 @@ class MySQLServer:
         return Slot(name, password)
 
     def reset_password(self, slot: Slot) -> None:
-        """Gives the account its password again, should the agent have changed it."""
+        """Restores the account's password, which the agent may have changed."""
         with self.administrator() as client:
             client.query(f"ALTER USER `{slot.name}`@`%` {self._identified} '{slot.password}'")
 
@@ -210,9 +207,9 @@ class MySQLServer:
     def kill(self, connection_id: int, what: str = "QUERY") -> None:
         """Stops a connection's statement, or with `what="CONNECTION"` the connection.
 
-        A server that is left alone is told as soon as it answers. Raises: EnvFault.
+        A server that is left alone gets the KILL once it answers again. Raises: EnvFault.
         """
-        self._to_kill.append((connection_id, what))
+        self._to_kill.append((connection_id, what))  # whoever gets a connection next sends it
         if time.monotonic() >= self._silent_until_s:
             with self.administrator():
                 pass
@@ -245,7 +242,7 @@ class MySQLServer:
         self._readers.clear()
 
     def ask_again(self) -> None:
-        """Ends the time in which a server that did not answer is left alone."""
+        """Lets a server that did not answer be asked again at once."""
         self._silent_until_s = 0.0
 
     def _send_kills(self, client: MySQLClient) -> None:
@@ -257,7 +254,7 @@ class MySQLServer:
             _kill(client, connection_id, what)
 
     def _leave_alone(self) -> EnvFault:
-        """Asks nothing of the server for a while; returns what to raise."""
+        """Leaves the server alone for a while; returns the fault to raise."""
         self._silent_until_s = time.monotonic() + _SILENCE_S
         return self._silence()
 
@@ -297,14 +294,8 @@ class MySQLServer:
             raise EnvFault(f"cannot read at {self.address}: {error}") from None
         return client
 
-    def _give_back(self, client: MySQLClient) -> None:
-        if self._is_closed:
-            client.close()
-        else:
-            self._clients.append(client)
-
     def _hold_lock(self) -> None:
-        """Holds the lock that says "alive"; again where the server has been away since."""
+        """Holds the lock that says "alive", also after the server was restarted."""
         with self._lock:
             if not self._is_owner_lost:
                 return
@@ -340,7 +331,7 @@ def _remove(client: MySQLClient, name: str) -> None:
 
 
 def _end_other_holders(client: MySQLClient, name: str) -> None:
-    """Ends what may hold a schema's locks: the account's connections, orphaned XA transactions."""
+    """Ends holders of a schema's locks: the account's connections, orphaned XA transactions."""
     held = client.query(f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{name}'")  # noqa: S608
     for (connection_id,) in held:
         _kill(client, int(str(connection_id)), "CONNECTION")
@@ -373,7 +364,7 @@ def _find_collation(client: MySQLClient) -> str:
 
 
 def _find_identification(client: MySQLClient, is_mariadb: bool) -> str:
-    """Returns how an account is identified: the native way where it is on, it needs no TLS."""
+    """Returns the clause for passwords: the native plugin if active, since it needs no TLS."""
     native = client.query(
         "SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'mysql_native_password' "
         "AND PLUGIN_STATUS = 'ACTIVE'"

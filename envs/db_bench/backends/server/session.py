@@ -41,14 +41,14 @@ _NO_ROOM = re.compile(
 )
 """Errors of a server that has no disk, memory or descriptors left for a table."""
 _CLIENT_GRACE_S = 0.5
-"""How long after its time a statement may take to be ended by the server, before we hang up."""
+"""Time for the server to end an overdue statement, before the client hangs up."""
 _MOST_ROWS = 2**63
 _TEXT_PER_STORED = 4
 """How much longer than on the server's disk a table's text may be."""
 _SIZE_CHECK_S = 0.004
 _INSERT_CHARS = 500_000
 _TRAILING_COMMENT = re.compile(r";\s*(?:--\s|#)[^\n;'\"`]*$")
-"""To the server a statement of its own, whose empty result would hide the one before."""
+"""To the server it is another statement, whose empty result would hide the previous one."""
 
 
 class MySQLSession:
@@ -97,8 +97,8 @@ class MySQLSession:
     def execute(self, sql: str) -> StatementResult:
         """Runs the agent's SQL; see `DatabaseSession.execute`.
 
-        A statement that ran out of time or room is the agent's only where the server is well: one
-        whose disk is full lets every write wait or fail. Raises: EnvFault where it is not.
+        Running out of time or room is the agent's mistake only if the server works: on a full disk
+        every write waits or fails. Raises: EnvFault where it does not.
         """
         result = self._execute(sql)
         if result.is_timeout or (result.error and _NO_ROOM.match(result.error)):
@@ -120,10 +120,11 @@ class MySQLSession:
         started_s = time.monotonic()
         with self._watchdog.watch(client.connection_id, self.slot.name) as guard:
             result = self._run(client, sql)
-        if result.is_cut or guard.reason:
+        if result.is_cut or guard.reason:  # a KILL was sent, and may not have arrived
             self._absorb_kill()
         if guard.reason and not result.is_cut:
             return _result_of_kill(guard)
+        # A fast write cannot have written much, so only a slow one is worth asking for the size.
         is_slow_write = not result.rows and time.monotonic() - started_s > _SIZE_CHECK_S
         if is_slow_write and not result.is_timeout and self._is_over_size():
             return _FULL
@@ -174,7 +175,7 @@ class MySQLSession:
         return TableContents(client.columns, tuple(rows))
 
     def close(self) -> None:
-        """Throws the schema and the account away; idempotent."""
+        """Deletes the schema and the account; idempotent."""
         self._drop_client()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
@@ -200,7 +201,7 @@ class MySQLSession:
         return StatementResult(hide_names_in_rows(rows, self.slot.name), is_cut=is_cut)
 
     def _hang_up(self, client: MySQLClient) -> None:
-        """Ends a connection that may still be at work on the server."""
+        """Closes a connection and kills it on the server, which may still be at work for it."""
         self._drop_client()
         self._server.kill(client.connection_id, "CONNECTION")
 
@@ -224,7 +225,7 @@ class MySQLSession:
             administrator.query("DO 0")
 
     def _absorb_kill(self) -> None:
-        """Lets a KILL that came too late for its statement hit nothing of the agent's."""
+        """Runs an idle statement for a late KILL to hit, in place of the agent's next one."""
         try:
             if self._client is not None:
                 self._client.query("DO 0", _CLIENT_GRACE_S)
@@ -268,7 +269,7 @@ def quote_name(name: str) -> str:
 
 
 def _load_statements(table: Table) -> list[str]:
-    """Returns the statements that make a table, half a million characters or so in each.
+    """Returns the statements that make a table, of about half a million characters each.
 
     Values are texts: the server converts them.
     """

@@ -1,7 +1,7 @@
 """The watchdog that ends statements from an administrator's connection.
 
-An agent may lift any limit that its own connection has (`SET max_statement_time = 0`), so none of
-those is relied upon.
+An agent can lift any limit of its own connection (`SET max_statement_time = 0`), so none of these
+is relied upon.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Guard:
 
 
 class Watchdog:
-    """One thread that looks after all statements of a backend, 20 times a second."""
+    """One thread that checks all running statements of a backend, 20 times a second."""
 
     def __init__(self, server: MySQLServer) -> None:
         self._server = server
@@ -54,7 +54,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, connection_id: int, schema: str) -> Iterator[Guard]:
-        """Watches what runs inside. After it, the watchdog will not touch the connection."""
+        """Watches the statement in the block; the connection is not touched after it."""
         now = time.monotonic()
         timeout_s = self._server.limits.statement_timeout_s
         guard = Guard(connection_id, schema, now + timeout_s, now + _SIZE_POLL_S)
@@ -90,8 +90,8 @@ class Watchdog:
                 self._kill(guard, KillReason.SIZE)
 
     def _kill(self, guard: Guard, reason: KillReason) -> None:
-        """Ends the statement; where it was told before and still runs, the connection."""
-        with guard.lock:
+        """Kills the statement, or the connection if the statement survived a first KILL."""
+        with guard.lock:  # else a KILL could hit the connection's next statement
             if guard.is_active:
                 self._server.kill(guard.connection_id, "CONNECTION" if guard.reason else "QUERY")
                 guard.reason = guard.reason or reason

@@ -1,4 +1,4 @@
-"""What the agent is shown: public names instead of real ones, MySQL 8's words for MariaDB's errors.
+"""Observations: public names in place of real ones, MySQL 8's wording of MariaDB's errors.
 
 Names are hidden to make observations alike, not as a secret: `HEX(DATABASE())` tells the real one,
 and nobody gains anything by knowing it.

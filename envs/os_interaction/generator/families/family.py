@@ -1,4 +1,4 @@
-"""What a family of generated OS tasks is, and the decorators that make one of a function.
+"""Families of generated OS tasks, and the decorators that make them of functions.
 
 In the functions, a variable of one letter is the word for the blank of that name.
 """
@@ -17,7 +17,7 @@ from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 Blanks: TypeAlias = Mapping[str, str]
 """The words for the blanks in a family's phrasings and gold commands."""
 Value: TypeAlias = str | int | list[str]
-"""What a question asks for; a list has a line for each element."""
+"""The answer to a question; a list has a line for each element."""
 
 ChangeT = TypeVar("ChangeT", bound=Callable[[Scene], Blanks])
 QuestionT = TypeVar("QuestionT", bound=Callable[[Scene], tuple[Blanks, Value]])

@@ -1,7 +1,7 @@
 """Families about files and directories: making, moving, copying, linking, owners and modes."""
 
 from agentpeft.envs.os_interaction.generator.families.family import Blanks, family
-from agentpeft.envs.os_interaction.generator.scene import Scene, noon_of
+from agentpeft.envs.os_interaction.generator.scene import Scene, compute_noon
 from agentpeft.envs.os_interaction.generator.world import new_node
 
 _MODES = ("600", "640", "660", "700", "750", "755")
@@ -66,7 +66,7 @@ def _touch_date(scene: Scene) -> Blanks:
 def _touch_reference(scene: Scene) -> Blanks:
     f, g = scene.fresh_file(), scene.fresh_file()
     t = f"{scene.number(2001, 2019)}-{scene.number(10, 12)}-15"
-    scene.initial.files[g].mtime_s = noon_of(t)
+    scene.initial.files[g].mtime_s = compute_noon(t)
     scene.change_date(f, t)
     scene.change_date(g, t)
     return {"f": f, "g": g}
@@ -120,7 +120,7 @@ def _mv_pattern(scene: Scene) -> Blanks:
 
 @family("cp {f} {g}")
 def _cp(scene: Scene) -> Blanks:
-    f, g = scene.lines_of(), scene.new()
+    f, g = scene.text_file(), scene.new()
     scene.copy(f, g)
     return {"f": f, "g": g}
 

@@ -14,7 +14,7 @@ def _echo(scene: Scene) -> Blanks:
 
 @family("echo {t} >> {f}")
 def _append(scene: Scene) -> Blanks:
-    f, t = scene.lines_of("content"), scene.line()
+    f, t = scene.text_file("content"), scene.line()
     scene.append(f, t)
     return {"f": f, "t": t}
 
@@ -44,14 +44,14 @@ def _echo_executable(scene: Scene) -> Blanks:
 
 @family("cat {f} {g} > {out}")
 def _cat_join(scene: Scene) -> Blanks:
-    f, g, out = scene.lines_of(), scene.fresh_file(), scene.new()
+    f, g, out = scene.text_file(), scene.fresh_file(), scene.new()
     scene.make_lines(out, *scene.lines(f, g))
     return {"f": f, "g": g, "out": out}
 
 
 @family("cat {f} >> {g}")
 def _cat_append(scene: Scene) -> Blanks:
-    g, f = scene.lines_of("content"), scene.fresh_file()
+    g, f = scene.text_file("content"), scene.fresh_file()
     scene.append(g, *scene.lines(f))
     return {"f": f, "g": g}
 
@@ -80,7 +80,7 @@ def _tee(scene: Scene) -> Blanks:
 
 @family("tee -a {f} {g} <<< '{t}' > /dev/null")
 def _tee_append(scene: Scene) -> Blanks:
-    f, g, t = scene.lines_of("content"), scene.lines_of("content"), scene.line()
+    f, g, t = scene.text_file("content"), scene.text_file("content"), scene.line()
     scene.append(f, t)
     scene.append(g, t)
     return {"f": f, "g": g, "t": t}
@@ -88,7 +88,7 @@ def _tee_append(scene: Scene) -> Blanks:
 
 @family("cat {f} | tee {g} {h} > /dev/null")
 def _tee_copies(scene: Scene) -> Blanks:
-    f, g, h = scene.lines_of(), scene.new(), scene.new()
+    f, g, h = scene.text_file(), scene.new(), scene.new()
     scene.make_lines(g, *scene.lines(f))
     scene.make_lines(h, *scene.lines(f))
     return {"f": f, "g": g, "h": h}
@@ -96,7 +96,7 @@ def _tee_copies(scene: Scene) -> Blanks:
 
 @family("grep -w {w} {f} | tee {g} {h} > /dev/null")
 def _tee_lines_with(scene: Scene) -> Blanks:
-    f = scene.lines_of()
+    f = scene.text_file()
     w, g, h = scene.word_in(f), scene.new(), scene.new()
     scene.make_lines(g, *scene.lines_with(w, f))
     scene.make_lines(h, *scene.lines_with(w, f))
@@ -105,7 +105,7 @@ def _tee_lines_with(scene: Scene) -> Blanks:
 
 @family(r"sed -i 's/\<{a}\>/{b}/g' {f}", r"vi -es -c '%s/\<{a}\>/{b}/g' -c wq {f}")
 def _replace(scene: Scene) -> Blanks:
-    f = scene.lines_of("content")
+    f = scene.text_file("content")
     a, b = scene.word_in(f), scene.word()
     scene.replace(f, a, b)
     return {"f": f, "a": a, "b": b}
@@ -113,7 +113,7 @@ def _replace(scene: Scene) -> Blanks:
 
 @family(r"sed -i '/\<{a}\>/d' {f}", r"vi -es -c 'g/\<{a}\>/d' -c wq {f}")
 def _delete_lines(scene: Scene) -> Blanks:
-    f = scene.lines_of("content")
+    f = scene.text_file("content")
     a = scene.word_in(f)
     scene.edit(f, [line for line in scene.lines(f) if a not in line.split()])
     return {"f": f, "a": a}
@@ -121,7 +121,7 @@ def _delete_lines(scene: Scene) -> Blanks:
 
 @family("sed -i {n}d {f}", "vi -es -c {n}d -c wq {f}")
 def _delete_line(scene: Scene) -> Blanks:
-    f, n = scene.lines_of("content"), scene.number(1, 4)
+    f, n = scene.text_file("content"), scene.number(1, 4)
     lines = scene.lines(f)
     scene.edit(f, lines[: int(n) - 1] + lines[int(n) :])
     return {"f": f, "n": n}
@@ -271,7 +271,7 @@ def _sleep_between(scene: Scene) -> Blanks:
 
 @family(": > {f}\nsleep {n}\nprintf '%s\\n' {t} >> {g}")
 def _sleep_append(scene: Scene) -> Blanks:
-    f, g = scene.new(), scene.lines_of("content")
+    f, g = scene.new(), scene.text_file("content")
     n, t = scene.choice("0.1", "0.15", "0.2"), scene.word()
     scene.make_lines(f)
     scene.append(g, t)

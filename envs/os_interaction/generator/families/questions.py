@@ -9,21 +9,21 @@ from agentpeft.envs.tasks.skill_generator import NoTaskHereError
 
 @question("grep -w {w} {f} > {out}")
 def _lines_with(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     w = scene.word_in(f)
     return {"f": f, "w": w}, scene.lines_with(w, f)
 
 
 @question("grep -vw {w} {f} > {out}")
 def _lines_without(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     w = scene.word_in(f)
     return {"f": f, "w": w}, [line for line in scene.lines(f) if w not in line.split()]
 
 
 @question("grep -cw {w} {f} > {out}", "grep -w {w} {f} | wc -l > {out}", kind="number")
 def _number_with(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     w = scene.word_in(f)
     return {"f": f, "w": w}, len(scene.lines_with(w, f))
 
@@ -37,26 +37,26 @@ def _files_with(scene: Scene) -> tuple[Blanks, Value]:
 
 @question("cat {f} {g} | grep -w {w} > {out}")
 def _lines_of_two(scene: Scene) -> tuple[Blanks, Value]:
-    f, g = scene.lines_of(), scene.fresh_file()
+    f, g = scene.text_file(), scene.fresh_file()
     w = scene.word_in(f)
     return {"f": f, "g": g, "w": w}, scene.lines_with(w, f, g)
 
 
 @question("wc -l < {f} > {out}", kind="number")
 def _number_of_lines(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     return {"f": f}, len(scene.lines(f))
 
 
 @question("wc -w < {f} > {out}", kind="number")
 def _number_of_words(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     return {"f": f}, sum(map(len, scene.rows(f)))
 
 
 @question("wc -c < {f} > {out}", kind="number")
 def _number_of_bytes(scene: Scene) -> tuple[Blanks, Value]:
-    f = scene.lines_of()
+    f = scene.text_file()
     return {"f": f}, len(scene.world.files[f].content)
 
 
@@ -124,7 +124,7 @@ def _names_by_time(scene: Scene) -> tuple[Blanks, Value]:
 
 @question("awk '{{print ${n}}}' {f} > {out}")
 def _column_of(scene: Scene) -> tuple[Blanks, Value]:
-    f, n = scene.lines_of(), scene.number(1, 3)
+    f, n = scene.text_file(), scene.number(1, 3)
     rows = scene.rows(f)
     if min(map(len, rows)) < int(n):
         raise NoTaskHereError

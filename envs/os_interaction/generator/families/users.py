@@ -9,7 +9,7 @@ from agentpeft.envs.os_interaction.generator.world import Team
 _SHELLS = ("/bin/bash", "/bin/dash", "/usr/bin/bash")
 _EPOCH = date(1970, 1, 1)
 _MIN, _MAX, _WARN, _INACTIVE, _EXPIRY = range(5)
-"""Where `Person.aging` has each number."""
+"""The index of each number in `Person.aging`."""
 
 
 @family("groupadd {g}", say="groupadd")

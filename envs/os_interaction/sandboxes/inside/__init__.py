@@ -1,1 +1,1 @@
-"""What runs inside a sandbox: the standard library only."""
+"""Code that runs inside a sandbox: standard library only."""

@@ -57,8 +57,8 @@ class _Episode:
         options = f"size={disk_mib}m,nr_inodes={num_inodes},mode=755"
         os.makedirs(base, exist_ok=True)
         kernel.mount("tmpfs", base, "tmpfs", _FLAGS, options)
-        for part in ("upper", "work", "root"):
-            os.mkdir(f"{base}/{part}", 0o755)
+        for folder in ("upper", "work", "root"):
+            os.mkdir(f"{base}/{folder}", 0o755)
         layers = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work,userxattr"
         kernel.mount("overlay", f"{base}/root", "overlay", _FLAGS, layers)
         self.root = f"{base}/root"
@@ -100,7 +100,7 @@ class _Episode:
 
 @contextmanager
 def _input(name: str, content: bytes) -> Iterator[int]:
-    """Gives a descriptor from which a child may read something."""
+    """Yields a descriptor from which a child can read `content`."""
     descriptor = os.memfd_create(name)
     try:
         os.write(descriptor, content)
@@ -112,7 +112,7 @@ def _input(name: str, content: bytes) -> Iterator[int]:
 
 
 class _Server:
-    """What `bubblewrap.py` may ask for."""
+    """The operations that `bubblewrap.py` may ask for."""
 
     def __init__(self, config: dict[str, Any], image: str, guard: str) -> None:
         self._image = image
@@ -129,8 +129,8 @@ class _Server:
             lambda: live_processes.list_namespace(self._episode.init),
             lambda: live_processes.stop_namespace(self._episode.init),
         )
-        self._stand_ins = live_processes.StandIns(
-            lambda work: live_processes.call_in_namespaces_of(self._episode.init, work)
+        self._placeholders = live_processes.Placeholders(
+            lambda work: live_processes.call_in_namespaces(self._episode.init, work)
         )
 
     def serve(self) -> None:
@@ -146,9 +146,9 @@ class _Server:
                 "list_changes": _in_tree("episode/root", self._list_changes),
                 "apply_changes": self._apply_changes,
                 "stop": self._processes.stop,
-                "go_on": self._processes.go_on,
+                "resume": self._processes.resume,
                 "list_processes": self._processes.describe,
-                "stand_in": self._stand_ins.update,
+                "update_placeholders": self._placeholders.update,
             },
             afterwards={"freeze": self._start_next},
         )
@@ -163,6 +163,7 @@ class _Server:
             if not self._has_shell():
                 raise OSError("no shell can be started")
         self._is_next_started = False
+        # The next episode's tmpfs takes the place of this one's, whose memory is freed with it.
         _unmount_if_there("check/root", "check", "frozen", "episode/root", "episode")
         os.makedirs(f"{_BASE}/episode", exist_ok=True)
         kernel.mount(f"{_BASE}/next", f"{_BASE}/episode", "none", kernel.MS_MOVE)
@@ -188,6 +189,7 @@ class _Server:
 
     def _freeze(self) -> None:
         self._shell.end()
+        # The same layers again, read-only: from here on nothing changes them.
         _unmount_if_there("episode/root", "frozen")
         os.makedirs(f"{_BASE}/frozen", exist_ok=True)
         layers = f"lowerdir={_BASE}/episode/upper:{self._image},userxattr"
@@ -198,6 +200,7 @@ class _Server:
         self._is_next_started = False
         _unmount_if_there("check/root", "check")  # of a worker that was killed
         try:
+            # The guard, above the episode's files, hides programs and libraries that it replaced.
             self._episode.mount("check", f"{self._guard}:{_BASE}/episode/upper:{self._image}")
             with served_files.inside(f"{_BASE}/episode/upper"):
                 changed = served_files.walk("/")
@@ -300,6 +303,7 @@ def _make_inner_namespace(num_processes: int) -> None:
             value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(number, (value, value))
         kernel.unshare(kernel.CLONE_NEWUSER)
+        # Within the new namespace, so that it counts for the shells' and not for ours.
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         os.write(tell, b"1")
         os.read(wait, 1)
@@ -309,6 +313,7 @@ def _make_inner_namespace(num_processes: int) -> None:
         raise OSError("no second user namespace can be made")
     for name in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{name}").write_text(f"0 0 {_NUM_IDS}")
+    # The descriptor keeps the namespace alive after its only process, the child, has ended.
     namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
     os.dup2(namespace, _NAMESPACE, inheritable=True)
     for descriptor in (is_made, wait, is_mapped, namespace):
@@ -317,7 +322,7 @@ def _make_inner_namespace(num_processes: int) -> None:
 
 
 def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
-    """Keeps a worker in the sandbox's cgroups, and the mounts where it is killed for memory."""
+    """Runs a worker in the sandbox's cgroups; restarts it, with its mounts, if memory ran out."""
     while True:
         worker = os.fork()
         if not worker:
@@ -333,7 +338,7 @@ def _supervise(config: dict[str, Any], image: str, guard: str) -> None:
             os._exit(0)
         if not os.waitpid(worker, 0)[1]:
             return
-        _tell('{"id": null}')
+        _tell('{"id": null}')  # answers the request under which the worker was killed
 
 
 def _tell(line: str) -> None:

@@ -1,4 +1,4 @@
-"""This process's children: how they have ended, and how they are ended.
+"""This process's children: their exit codes, and how they are killed.
 
 Standard library only (Python 3.9), since it also runs inside of a container.
 """
@@ -14,14 +14,14 @@ from pathlib import Path
 
 
 class Children:
-    """How this process's children have ended; reaps them as they do."""
+    """The exit codes of this process's children, which it reaps."""
 
     def __init__(self) -> None:
         self.exit_codes: dict[int, int] = {}
         signal.signal(signal.SIGCHLD, lambda *_: self.reap())
 
     def reap(self) -> None:
-        """Reaps whoever has ended."""
+        """Reaps children that have ended."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 code = os.waitstatus_to_exitcode(ended[1])
@@ -29,7 +29,7 @@ class Children:
 
     @contextmanager
     def unreaped(self) -> Iterator[None]:
-        """Lets nobody be reaped meanwhile, so that a number still means a child that has ended."""
+        """Defers reaping, so that the number of a child that has ended is not given out again."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
             yield
@@ -48,7 +48,7 @@ class Children:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Sends a signal, if there is such a process (0: none)."""
+    """Sends a signal, if the process exists (0: no process)."""
     if pid:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -20,9 +20,9 @@ CAPABILITIES = (
     "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP SETPCAP SYS_CHROOT"
     " NET_BIND_SERVICE AUDIT_WRITE"
 )
-"""What root may do inside, with what belongs to the sandbox."""
+"""Capabilities of root inside, over what belongs to the sandbox."""
 USER_LIMITS = {"MSGQUEUE": 1 << 17, "SIGPENDING": 1 << 10}
-"""What all processes of a sandbox may have of what the kernel counts for each user: bytes of POSIX
+"""Limits for all processes of a sandbox of what the kernel counts for each user: bytes of POSIX
 message queues, and pending signals. For `resource.RLIMIT_…`."""
 NAMESPACE_LIMITS = {
     "max_inotify_instances": 16,
@@ -65,7 +65,7 @@ def unshare(flags: int) -> None:
 
 
 def enter_namespaces(pid: int, flags: int) -> None:
-    """Moves this process, or for process ids its children, to another one's. Raises: OSError."""
+    """Joins another process's namespaces (for process ids, by later children). Raises: OSError."""
     descriptor = os.pidfd_open(pid)
     try:
         _check(_libc().setns(descriptor, flags), "setns")
@@ -74,14 +74,14 @@ def enter_namespaces(pid: int, flags: int) -> None:
 
 
 def give_up_capabilities() -> None:
-    """What this process executes from now on has none, whoever it runs as. Raises: OSError."""
+    """Gives up all capabilities of programs executed from now on, as any user. Raises: OSError."""
     _check(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     for number in range(_MAX_CAPABILITIES):
         _libc().prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails above the kernel's last one
 
 
 def let_own_namespaces(uid: int) -> None:
-    """Has root's next user namespace belong to another uid, which then pays for what is in it.
+    """Makes another uid the owner of root's next user namespace, whose resources count for it.
 
     Files are still opened as root, and no capability is lost. Raises: OSError.
     """
@@ -107,7 +107,7 @@ def adopt_orphans() -> None:
 
 
 def set_dumpable(is_dumpable: bool) -> None:
-    """Says whether others of the same user may look into this process, itself by /proc too.
+    """Sets whether the user's other processes may read this process, and whether /proc shows it.
 
     Raises: OSError.
     """
@@ -115,7 +115,7 @@ def set_dumpable(is_dumpable: bool) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Gives this process another name and command line, of which it has no argument any more."""
+    """Gives this process another name, and a command line without arguments."""
     _check(_libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
@@ -150,16 +150,20 @@ def build_filter() -> bytes:
     machine = os.uname().machine
     if machine not in _AUDIT_ARCHITECTURES:
         return b""
+    # Each instruction is (operation, jump if true, jump if false, operand); jumps count the
+    # instructions to skip. In seccomp_data, the call's number is at byte 0, the architecture at 4
+    # and the first argument at 16.
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, 4),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _REFUSE),
         (_LOAD, 0, 0, 0),
-        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),
+        (_JUMP_AT_LEAST, 0, 1, _X32_CALLS),  # the same calls by other numbers, not listed below
         (_RETURN, 0, 0, _REFUSE),
     ]
     for call in (*_DENIED_CALLS[machine], *_IO_URING_CALLS):
         code += [(_JUMP_EQUAL, 0, 1, call), (_RETURN, 0, 0, _REFUSE)]
+    # Of socket(), only some families; a match jumps over the refusal to the last instruction.
     num_families = len(_SOCKET_FAMILIES)
     code += [(_JUMP_EQUAL, 1, 0, _SOCKET_CALL[machine]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, 16)]
     for i, family in enumerate(_SOCKET_FAMILIES):

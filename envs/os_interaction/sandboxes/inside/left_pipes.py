@@ -1,9 +1,9 @@
 """Pipes that an episode has left among its files, for checks that open them: `LeftPipes`.
 
-Whoever had the other end is gone, so a check that reads such a pipe, or writes to it, would wait
-until its time is over. Here somebody opens both ends for a moment, again and again: who waits to
-open one goes on, and once the moment is over reads the end of the file, or cannot write. What a
-check does with both ends itself, within a moment, works as ever. Standard library only.
+The processes at the other end are gone, so a check that reads such a pipe, or writes to it, would
+wait until its time is over. So both ends are opened for a moment, again and again: a check that
+waits to open one continues, and after the moment reads the end of the file, or cannot write. What
+a check does with both ends itself, within a moment, is not disturbed. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 _MOMENT_S = 0.25
 _SHORT_MOMENT_S = 0.01
 _NUM_MOMENTS = 20
-"""After which moments are short, or a check of many pipes would still wait long."""
+"""Moments are short after these, or a check of many pipes would wait long."""
 _IDLE_S = 60.0
 _MAX_OPEN = 100
-"""At a time; of more pipes others have their turn later."""
+"""At a time; further pipes have their turn later."""
 
 
 class LeftPipes:
@@ -34,9 +34,9 @@ class LeftPipes:
         self._next_s = 0.0
         self._num_moments = 0
 
-    def watch(self, root: str, found: list[tuple[str, dict[str, Any]]]) -> None:
-        """Takes what of paths below a root, with their fields, is a pipe."""
-        paths = [f"{root}{path}" for path, fields in found if fields["kind"] == "other"]
+    def watch(self, root: str, entries: list[tuple[str, dict[str, Any]]]) -> None:
+        """Adds the pipes among paths below a root, given with their fields."""
+        paths = [f"{root}{path}" for path, fields in entries if fields["kind"] == "other"]
         self._paths += [path for path in paths if path not in self._paths]
 
     def attend(self) -> float:

@@ -1,11 +1,11 @@
-"""An episode's processes for a check that looks at them: stopped, listed, and acted by stand-ins.
+"""An episode's processes for a check that looks at them: stopped, listed, and imitated.
 
 A check never runs beside the agent's processes. They are stopped where they are, and the check,
-which runs on another machine, finds a *stand-in* for each: a process with the same number, name,
+which runs on another machine, finds a *placeholder* for each: a process with the same number, name,
 command line, user, niceness and state, which does nothing. What a process is called is the agent's
 to say; nothing else of it gets across.
 
-`EpisodeProcesses` runs where the agent does, `StandIns` where the check does. Standard library
+`EpisodeProcesses` runs where the agent does, `Placeholders` where the check does. Standard library
 only (Python 3.9).
 """
 
@@ -26,7 +26,7 @@ from agentpeft.envs.os_interaction.sandboxes.inside.children import list_childre
 
 Fields = dict[str, Any]
 _STOP_S = 1.0
-"""Whoever still runs after so long is killed: a timer may send SIGCONT again and again."""
+"""A process that still runs after this is killed: a timer may keep sending SIGCONT."""
 _GIVE_UP_S = 4.0
 _ROUND_S = 0.005
 _POLL_S = 0.0005
@@ -36,15 +36,15 @@ _MAX_NAME_BYTES = 16_384
 _MAX_SKIPPED = 5_000
 """Numbers that are passed over, by starting processes that end at once, to reach a process's."""
 _OWN_NUMBER = 20_000
-"""Where the numbers of a check's own processes begin, where that can be chosen."""
+"""First number of a check's own processes, if it can be chosen."""
 _MAX_DESCRIPTORS = 256
 _Reach = Callable[[int], None]
-"""Has the next process that is started get a number, if it can."""
+"""Makes the next process that is started get a number, if possible."""
 _Work = Callable[[_Reach], "list[int]"]
 
 
 class EpisodeProcesses:
-    """Every process of an episode but those that serve it."""
+    """The processes of an episode, without those that serve it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EpisodeProcesses:
         list_pids: Callable[[], list[int]],
         stop_all: Callable[[], None],
     ) -> None:
-        """`stop_all` sends SIGSTOP to all at once, so that none is born meanwhile."""
+        """`stop_all` sends SIGSTOP to all at once, so that none is started in between."""
         self._find_init = find_init
         self._list_pids = list_pids
         self._stop_all = stop_all
@@ -62,13 +62,13 @@ class EpisodeProcesses:
     def stop(self) -> None:
         """Stops every process, or kills it if it cannot be stopped. Raises: OSError."""
         if not self._are_stopped:
-            self._asleep = {pid for pid in self._list_pids() if _state_of(pid) == "T"}
+            self._asleep = {pid for pid in self._list_pids() if _read_state(pid) == "T"}
         self._are_stopped = True
         started_s = time.monotonic()
         while True:
             with suppress(OSError):  # no process may be left to do it with
                 self._stop_all()
-            running = [pid for pid in self._list_pids() if _state_of(pid) not in _STOPPED]
+            running = [pid for pid in self._list_pids() if _read_state(pid) not in _STOPPED]
             if not running:
                 return
             passed_s = time.monotonic() - started_s
@@ -79,18 +79,18 @@ class EpisodeProcesses:
             time.sleep(_ROUND_S)
 
     def forget(self) -> None:
-        """Begins another episode."""
+        """Resets the state for another episode."""
         self._are_stopped = False
 
-    def go_on(self) -> None:
-        """Lets all go on but those that the episode itself had stopped."""
+    def resume(self) -> None:
+        """Resumes all but those that the episode itself had stopped."""
         self._are_stopped = False
         for pid in self._list_pids():
             if pid not in self._asleep:
                 send_signal(pid, signal.SIGCONT)
 
     def describe(self) -> list[Fields]:
-        """Returns what `StandIns.update` takes: all that have not ended, by number.
+        """Returns the running processes by number, for `Placeholders.update`.
 
         The shell is left out, since the check has its like.
         """
@@ -101,17 +101,17 @@ class EpisodeProcesses:
 
 
 def list_namespace(init: int) -> list[int]:
-    """Returns the processes of another one's process namespace, without that one."""
+    """Returns the processes in another process's namespace, without that process."""
     try:
         namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     except OSError:
         return []
-    found = []
+    pids = []
     for pid in _list_all():
         with suppress(OSError):  # of other users, or just gone
             if pid != init and os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def list_container() -> list[int]:
@@ -123,14 +123,14 @@ def _list_all() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def _state_of(pid: int) -> str:
+def _read_state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return "X"
 
 
-def _name_of(pid: int) -> bytes:
+def _read_name(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_bytes()[:-1]
     return b""
@@ -140,7 +140,7 @@ def _describe(pid: int, is_stopped: bool) -> Fields | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        name = _name_of(pid)
+        name = _read_name(pid)
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = file.read(_MAX_NAME_BYTES)
         nice = os.getpriority(os.PRIO_PROCESS, pid)
@@ -159,7 +159,7 @@ def _describe(pid: int, is_stopped: bool) -> Fields | None:
     }
 
 
-class StandIns:
+class Placeholders:
     """Processes that look like an episode's, and do nothing."""
 
     def __init__(self, call_inside: Callable[[_Work], list[int]]) -> None:
@@ -168,7 +168,7 @@ class StandIns:
         self._made: list[tuple[Fields, int]] = []
 
     def update(self, processes: list[Fields], is_first: bool) -> None:
-        """Ends the stand-ins of who has gone or changed, and starts those that are missing.
+        """Ends placeholders of processes that ended or changed, and starts missing ones.
 
         `is_first`: it is the check's first call, and none is there. A number that is taken or out
         of reach cannot be had: its process gets another one.
@@ -184,24 +184,24 @@ class StandIns:
         def change(reach: _Reach) -> list[int]:
             for pid in gone:
                 send_signal(pid, signal.SIGKILL)
-            _await(lambda: all(_state_of(pid) == "X" for pid in gone))
+            _await(lambda: all(_read_state(pid) == "X" for pid in gone))
             return [_start(fields, reach) for fields in new]
 
         self._made = [*staying, *zip(new, self._call_inside(change))]  # noqa: B905 (Python 3.9)
 
 
 def call_here(work: _Work) -> list[int]:
-    """Calls a function that starts processes in this namespace, where no number can be asked for.
+    """Calls a function that starts processes in this namespace, where numbers cannot be chosen.
 
-    To reach one, processes that end at once are started before.
+    To reach a number, processes that end at once are started before.
     """
     return work(skip_to)
 
 
-def call_in_namespaces_of(init: int, work: _Work) -> list[int]:
-    """Returns what a function gives that runs in a child with the namespaces of another process.
+def call_in_namespaces(init: int, work: _Work) -> list[int]:
+    """Runs a function in a child with the namespaces of another process; returns its result.
 
-    The child has neither our files nor our network, and comes with a number that no episode has.
+    The child has neither our files nor our network, and a number that no episode has.
     Raises: OSError.
     """
     return _call_as_child(init, kernel.CLONE_ALL, work)
@@ -252,7 +252,7 @@ def _run_as_child(init: int, flags: int, work: _Work, last_pid: int, send: int) 
 
     os.setsid()
     kernel.enter_namespaces(init, flags)
-    if os.fork():
+    if os.fork():  # entering a process namespace takes effect for children alone
         return
     if flags != kernel.CLONE_ALL:
         os.write(send, json.dumps(work(reach)).encode())
@@ -269,7 +269,7 @@ def _run_as_child(init: int, flags: int, work: _Work, last_pid: int, send: int) 
 
 
 def skip_to(number: int) -> None:
-    """Has the next process that is started here get a number, if it is not far and not past."""
+    """Makes the next process started here get a number, if it is near and not passed yet."""
     skipped = 0
     while skipped < _MAX_SKIPPED and _read_last_pid() < number - 1:
         pid = os.fork()
@@ -285,8 +285,8 @@ def _read_last_pid() -> int:
 
 
 def _start(fields: Fields, reach: _Reach) -> int:
-    """Starts a stand-in and returns its number, once it looks like what it stands for."""
-    program = os.memfd_create("stand-in")
+    """Starts a placeholder and returns its number, once it looks like its process."""
+    program = os.memfd_create("placeholder")
     is_ready, tell = os.pipe()
     try:
         os.write(program, _build_program())
@@ -303,7 +303,7 @@ def _start(fields: Fields, reach: _Reach) -> int:
         os.close(is_ready)
         os.close(program)
     name = fields["name"].encode("latin-1")
-    _await(lambda: _name_of(pid) == name)
+    _await(lambda: _read_name(pid) == name)
     if fields["is_stopped"]:
         send_signal(pid, signal.SIGSTOP)
     return pid
@@ -341,7 +341,7 @@ def _build_program() -> bytes:
     """Returns an ELF program that takes its name from its environment, and waits for ever."""
     machine = os.uname().machine
     if machine not in _PROGRAMS:
-        raise OSError(f"no stand-ins for processes on {machine}")
+        raise OSError(f"no placeholders for processes on {machine}")
     number, code = _PROGRAMS[machine]
     base, header_bytes = 0x40_0000, 64 + 56
     size = header_bytes + len(code)

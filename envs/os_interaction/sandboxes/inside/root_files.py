@@ -1,4 +1,4 @@
-"""How the image's files are laid out for bubblewrap: `unpack`, which runs in its helper.
+"""The layout of the image's files for bubblewrap: `unpack`, which runs in its helper.
 
 `root` holds the image. `guard` lies over an episode's files while a check runs: what the loader,
 the shell and the interpreters are and take their orders from, as hard links into `root`.
@@ -82,7 +82,7 @@ def _exists(path: str) -> bool:
 
 
 def _add_devices() -> None:
-    """Makes what devices are bound to, so that /dev is under the limits of the other files."""
+    """Makes the files that devices are bound to, so that /dev has the limits of other files."""
     os.makedirs("root/dev/shm", exist_ok=True)
     os.chmod("root/dev/shm", 0o1777)  # noqa: S103 (for all users)
     os.makedirs("root/proc", exist_ok=True)
@@ -115,7 +115,7 @@ def _make_guard() -> None:
 def _link_tree(path: str) -> None:
     """Repeats a file or folder of `root` in `guard`, without a byte of content.
 
-    What `root` does not have, though it has the folder around it, hides an episode's.
+    A path missing in `root`, whose folder is there, hides the episode's.
     """
     source, target = f"root/{path}", f"guard/{path}"
     if not _exists(os.path.dirname(source)):

@@ -1,4 +1,4 @@
-"""Files as plain data, for whoever cannot see them: what a grader reads, and what a check gets.
+"""Files as plain data: for a grader, which reads them from outside, and for a check.
 
 Runs in bubblewrap's helper and in a container's first process, when nothing of the agent is alive.
 Paths are taken as the kernel takes them, below this process's root. Standard library only.
@@ -17,12 +17,12 @@ from typing import Any
 
 Fields = dict[str, Any]
 _MAX_LINKS = 40
-"""Which a path may lead through: the kernel's own limit."""
+"""Symlinks that a path may lead through: the kernel's own limit."""
 _MAX_STEPS = 200
 """Or many links to long paths would keep a check waiting for minutes."""
 _BETWEEN_NAMES = re.compile(r"[^\w.~+-]+")
 _SAME_FOR_ALL = ("/dev/null", "/proc/mounts", "/proc/self/mounts")
-"""Where links may lead: nothing of the reader is there, and common programs make such links."""
+"""Allowed targets of links: common programs make them, and they show nothing of the reader."""
 _NO_FILES = frozenset({"/proc", "/sys", "/dev"})
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,7 +30,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextmanager
 def inside(root: str) -> Iterator[None]:
-    """Makes paths mean what they mean in a tree, with the kernel's own rules for symlinks."""
+    """Resolves paths inside a tree, with the kernel's own rules for symlinks."""
     outside = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.chroot(root)
@@ -79,16 +79,16 @@ def read_file(path: str, max_bytes: int) -> str | None:
 
 
 def walk(path: str) -> list[tuple[str, Fields]]:
-    """Returns what is at and below a path, by name, each directory before its files."""
-    found, pending = [], [path]
+    """Returns all paths at and below a path, by name, each directory before its files."""
+    entries, pending = [], [path]
     while pending:
         current = pending.pop()
         if fields := stat_path(current):
-            found.append((current, fields))
+            entries.append((current, fields))
             if fields["kind"] == "directory":
                 names = reversed(_list_names(current))
                 pending += [f"{current.rstrip('/')}/{name}" for name in names]
-    return found
+    return entries
 
 
 def list_changes(since: float, max_bytes: int) -> Fields:
@@ -126,7 +126,7 @@ def apply_changes(
     script: str,
     gone: list[str] | None = None,
 ) -> str:
-    """Makes the files here what `list_changes` has told of another machine, for a check.
+    """Makes the files here equal to another machine's, from its `list_changes`, for a check.
 
     What lies at and below `guarded` stays; directly in `named`, so does what is there, and no other
     gets a name that one of them has. `gone`: the paths to remove; None are all that the other
@@ -157,7 +157,7 @@ def apply_changes(
 
 
 def remove_traps(links: list[str], changed: list[str], start_files: list[str], script: str) -> str:
-    """Removes what would let a check read itself, or have its tools obey the episode.
+    """Removes files by which a check could read itself, or its tools obey the episode.
 
     These are symlinks that lead into /proc or /dev, and changed paths at and below `start_files`
     that the script does not name. Returns why the check cannot succeed, if it cannot: its script
@@ -200,8 +200,8 @@ def leads_to_reader(path: str) -> bool:
             continue
         place = f"{place}/{name}"
         if place in ("/proc", "/dev"):
-            rest = [name for name in pending[::-1] if name not in ("", ".")]
-            return "/".join((place, *rest)) not in _SAME_FOR_ALL
+            names_below = [name for name in pending[::-1] if name not in ("", ".")]
+            return "/".join((place, *names_below)) not in _SAME_FOR_ALL
         with suppress(OSError):
             target = os.readlink(place)
             num_links += 1
@@ -214,7 +214,7 @@ def leads_to_reader(path: str) -> bool:
 
 def _walk_all() -> list[tuple[str, Fields]]:
     tops = [f"/{name}" for name in _list_names("/")]
-    return [found for top in tops if top not in _NO_FILES for found in walk(top)]
+    return [entry for top in tops if top not in _NO_FILES for entry in walk(top)]
 
 
 def _list_names(folder: str) -> list[str]:

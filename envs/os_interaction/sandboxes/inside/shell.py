@@ -45,18 +45,18 @@ _CHUNK_BYTES = 1 << 16
 _FREE_BYTES = 1 << 20
 _MARKER_BYTES = 64
 _EDITED = re.compile(rb"[^\n -~]|[!'\\]")
-"""What bash would edit, expand as history, or take for the end of a quotation."""
+"""Bytes that bash would edit, expand as history, or take for the end of a quotation."""
 _HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates that stand for no byte."""
 _TERMINAL_NOTE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: .*\n", re.MULTILINE)
-"""What an interactive bash without a terminal says when a child of it dies of a signal."""
+"""The note of an interactive bash without a terminal when a child dies of a signal."""
 _GRACE_S = 1.5
 _ROUND_S = 0.05
 _MAX_WAIT_S = 60.0
 
 
 class Host(Protocol):
-    """Where shells live: how one is started, and how all that it has started is ended."""
+    """Starts shells, and ends all that they have started."""
 
     def start(self, stdin: int, output: int) -> int:
         """Starts a shell on two descriptors and returns a child that lives as long as it."""
@@ -69,7 +69,7 @@ class Host(Protocol):
 
 
 class PersistentShell:
-    """Runs commands in one bash, which comes back after a command that hung or ended it."""
+    """Runs commands in one bash, which is restored after a command that hung or ended it."""
 
     def __init__(
         self, host: Host, children: Children, attend: Callable[[], float] = lambda: _MAX_WAIT_S
@@ -149,6 +149,7 @@ class PersistentShell:
                 if not lines:
                     poll.unregister(self._stdin)
             chunk = self._take_chunk() if self._output in ready else b""
+            # A mark may be split between chunks, so as many bytes as it has are held back.
             self._buffer += chunk
             if match := pattern.search(self._buffer):
                 output.add(self._buffer[: match.start()])
@@ -211,7 +212,7 @@ class PersistentShell:
 
 
 class _TwoEnds:
-    """The beginning and the end of a stream; what is between is counted and forgotten."""
+    """The beginning and the end of a stream; the middle is only counted."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -243,7 +244,7 @@ class _TwoEnds:
 
 
 def _quote_command(command: str) -> bytes:
-    """Returns the lines that run a command, whatever it has done to the shell's descriptors.
+    """Returns the lines that run a command, even if the shell's descriptors were changed.
 
     An interactive bash edits the lines that it reads: a tab completes words, other control
     characters and bytes delete, search or quote. So only printable ASCII is sent as it is.
@@ -259,7 +260,7 @@ def _mark_end(nonce: str) -> bytes:
 
 
 def spawn(command: tuple[str, ...], stdin: int, output: int) -> int:
-    """Starts a command, the first to go where memory runs out; its stderr is lost."""
+    """Starts a command, to be killed first if memory runs out, without its stderr."""
     score = "/proc/self/oom_score_adj"
     _write_text(score, "1000")
     try:

@@ -22,7 +22,7 @@ from agentpeft.envs.os_interaction.sandboxes.inside.children import Children
 
 _CLOCK_STEP_S = 0.05
 _SHELL_NUMBER = 24
-"""The same in every container, whatever runc has started, so that all later ones can be too."""
+"""The shell's process id: equal in all containers, so that later ids can be equal too."""
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 
 
@@ -52,20 +52,20 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits = [resource.getrlimit(number) for number in _LIMITS]
     children = Children()
-    stand_ins = live_processes.StandIns(live_processes.call_here)
+    placeholders = live_processes.Placeholders(live_processes.call_here)
     processes = live_processes.EpisodeProcesses(
         os.getpid, live_processes.list_container, lambda: os.kill(-1, signal.SIGSTOP)
     )
     pipes = left_pipes.LeftPipes()
-    kept = shell.PersistentShell(_Container(children), children, pipes.attend)
+    session = shell.PersistentShell(_Container(children), children, pipes.attend)
     started_s = time.time() - _CLOCK_STEP_S
     max_chars = int(sys.argv[1])
 
     def run(command: str, timeout_s: float) -> dict[str, object]:
         try:
-            return kept.run(command, timeout_s, max_chars)
+            return session.run(command, timeout_s, max_chars)
         except OSError as error:  # what a shell needs in here is the agent's to break
-            kept.end()
+            session.end()
             return {"output": f"[no shell can be started: {error.strerror}]", "exit_code": None}
 
     def need_limits() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
             raise OSError("the limits of process 1 were changed from inside")
 
     def freeze() -> None:
-        kept.end()
+        session.end()
         need_limits()
 
     def list_changes(max_bytes: int) -> dict[str, object]:
@@ -94,8 +94,8 @@ def main() -> None:
             "list_changes": list_changes,
             "apply_changes": apply_changes,
             "stop": processes.stop,
-            "go_on": processes.go_on,
+            "resume": processes.resume,
             "list_processes": processes.describe,
-            "stand_in": stand_ins.update,
+            "update_placeholders": placeholders.update,
         }
     )
