@@ -20,8 +20,8 @@ import ray
 from agentpeft.envs import Outcome
 from agentpeft.policies.messages import EpisodeGroup, Ref, Trajectory
 from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.workers.actors import resolve
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.ray_actors import resolve
 
 
 def make_settings(args: argparse.Namespace, num_learners: int) -> Settings:

@@ -1,10 +1,11 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
 What they do is in `runner_actor` and `learner_group`, how they run in `ray_actors` and
-`inline_actors`.
+`inline_actors`, of which `start_actors` takes one.
 """
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,30 +25,34 @@ class Actor(ABC):
     """An object with named methods: a Ray actor in its own process, or an object in the driver's.
 
     Pass the results of other actors as a list of references, which the method resolves itself
-    (`ray_actors.resolve`). Ray fetches a bare reference before it starts the method, and while it
+    (`resolve`). Ray fetches a bare reference before it starts the method, and while it
     waits the actor cannot answer `ping`.
     """
 
     places: Mapping[str, str] = {}
     """Where files of the driver's machine are on this one, by the driver's paths."""
-
-    @classmethod
-    def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
-        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
-        return start_actors(spec, settings)
+    rank = 0
+    store: tuple[str, int] | None = None
+    """Its number among the actors of its class, and the host and port where they meet."""
 
     def find_lacking(self, luggage: Luggage) -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
         return luggage.find_lacking()
 
-    def start_process(self, settings: Settings, num_threads: int, luggage: Luggage | None) -> None:
+    def start_process(
+        self,
+        settings: Settings,
+        num_threads: int,
+        luggage: Luggage | None,
+        rank: int,
+        store: tuple[str, int] | None,
+    ) -> None:
         """Starts as the only actor of this process, which ends with its node's raylet.
 
         Ray itself would end it only after someone has reaped the dead raylet.
         """
-        from agentpeft.policies.workers.ray_actors import resolve
-
         end_with(os.getppid())
+        self.rank, self.store = rank, store
         if luggage is not None:
             settings, self.places = luggage.unpack(resolve(luggage.contents), settings)
         self.start(settings, num_threads)
@@ -76,7 +81,7 @@ class ActorSpec:
     """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
     `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
-    `strategy` is how Ray spreads them over machines.
+    `strategy` is how Ray spreads them over machines. `store`: where they meet, if they do.
     """
 
     name: str
@@ -87,6 +92,7 @@ class ActorSpec:
     num_threads: int
     is_closed: bool = False
     strategy: str = "PACK"
+    store: tuple[str, int] | None = None
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -160,17 +166,13 @@ def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:
     return [ref for place, ref in enumerate(refs) if place not in ready]
 
 
-def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
-    """Returns running actors; with `num_env_runners` 0 a single one, an object in this process.
+def resolve(refs: Sequence[Ref]) -> list[Any]:
+    """Returns the objects that references refer to; an actor's method calls it.
 
-    Its calls are over when they return, so nothing overlaps (a lag, or several learners, needs
-    Ray); a runner whose engine fails is begun anew in place. Raises: PlacementError, and what
-    making an actor raises.
+    In one process they are the objects, and `ray.get` must not be called: it would start Ray. Where
+    Ray was not imported, nothing can be a reference of its.
     """
-    if settings.env_runners.num_env_runners == 0:
-        from agentpeft.policies.workers.inline_actors import InlineActors
-
-        return InlineActors(spec, settings)
-    from agentpeft.policies.workers.ray_actors import RayActors
-
-    return RayActors(spec, settings)
+    ray = sys.modules.get("ray")
+    if ray is None or not any(isinstance(ref, ray.ObjectRef) for ref in refs):
+        return list(refs)
+    return list(ray.get(list(refs)))

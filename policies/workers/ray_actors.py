@@ -57,15 +57,6 @@ _SILENT = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 """Without it every actor shows progress bars of its own as it loads and saves models."""
 
 
-def resolve(refs: Sequence[Ref]) -> list[Any]:
-    """Returns the objects that references refer to; an actor's method calls it.
-
-    Inline they are the objects, and `ray.get` must not be called: it would start Ray.
-    """
-    is_remote = any(isinstance(ref, ray.ObjectRef) for ref in refs)
-    return list(ray.get(list(refs)) if is_remote else refs)
-
-
 class RayActors:
     """Ray actors in a placement group of their own, or in the current one (a trial's of Ray Tune).
 
@@ -81,8 +72,7 @@ class RayActors:
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
         self._group: PlacementGroup | None = None
-        if not ray.is_initialized():
-            within(RAY_START_S, "starting Ray", ray.init, stays=True)
+        _connect()
         self._check_node()
         try:
             if spec.bundle and get_current_placement_group() is None:
@@ -92,7 +82,7 @@ class RayActors:
                 )
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
-            self._await_start(self._actors, settings)
+            self._await_start(range(spec.num_actors), settings)
         except BaseException:
             self.close()
             raise
@@ -163,7 +153,7 @@ class RayActors:
         self._end(self._actors[index : index + 1])
         self._await_placement()
         self._actors[index] = self._start_actor(index)
-        self._await_start(self._actors[index : index + 1], settings)
+        self._await_start([index], settings)
 
     def find_places(self) -> Sequence[Place]:
         """See `Actors`.
@@ -208,13 +198,14 @@ class RayActors:
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
-    def _await_start(self, actors: Sequence[Any], settings: Settings) -> None:
+    def _await_start(self, indices: Sequence[int], settings: Settings) -> None:
+        actors = [self._actors[index] for index in indices]
         deadline_s = time.monotonic() + self._limits.env_runner_restore_timeout_s
         luggage = self._pack(actors, settings, deadline_s)
-        num_threads = self._spec.num_threads
+        num_threads, store = self._spec.num_threads, self._spec.store
         started = [
-            partial(actor.start_process.remote, settings, num_threads, own)
-            for actor, own in zip(actors, luggage, strict=True)
+            partial(actor.start_process.remote, settings, num_threads, files, index, store)
+            for actor, files, index in zip(actors, luggage, indices, strict=True)
         ]
         self._await(started, deadline_s)
 
@@ -343,6 +334,12 @@ def process_variables(num_threads: int) -> dict[str, str]:
     return dict.fromkeys(_THREAD_VARIABLES, str(num_threads)) | _SILENT
 
 
-def node_address() -> str:
-    """Returns this machine's address in the Ray cluster."""
+def _connect() -> None:
+    if not ray.is_initialized():
+        within(RAY_START_S, "starting Ray", ray.init, stays=True)
+
+
+def find_node_address() -> str:
+    """Returns this machine's address in the Ray cluster, which it joins or starts first."""
+    _connect()
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

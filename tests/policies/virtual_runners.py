@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.delivery.publish import DeliveryAnswer
+from agentpeft.policies.delivery.deliver import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
