@@ -30,9 +30,9 @@ from agentpeft.policies.rollout.environments.env_pool import oracle_actions
 from agentpeft.policies.rollout.environments.stages import StagePools
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
-    Collected,
     GroupRequest,
     OpenGroup,
+    PlayedGroup,
     SampleReport,
     Seat,
 )
@@ -113,19 +113,20 @@ class EnvRunner:
         """Has the `collect` under way return at once, with what there is."""
         self._taken.wake()
 
-    def collect(self, max_groups: int, until_room: bool) -> Collected:
+    def collect(self, max_groups: int, until_room: bool) -> tuple[int, list[PlayedGroup]]:
         """Waits for groups that are finished; with `until_room` for room for an episode, too.
 
-        Raises: EngineError, or what a broken environment raises.
+        Returns how many episodes are over since the runner started, and these groups. Raises:
+        EngineError, or what a broken environment raises.
         """
         finished, num_ended = self._taken.collect(max_groups, until_room)
-        groups, reports = [], []
+        played = []
         for group in finished:
             if not group.episodes and not group.is_stale:
                 group.is_dropped = True
-            groups.append(None if group.is_given_up else group.to_group(self._version_of(group)))
-            reports.append(self._report(group))
-        return Collected(num_ended, tuple(each.request for each in finished), groups, reports)
+            whole = None if group.is_given_up else group.to_group(self._version_of(group))
+            played.append(PlayedGroup(group.request, whole, self._report(group)))
+        return num_ended, played
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, in order, once all are finished.
@@ -134,15 +135,14 @@ class EnvRunner:
         """
         start_s = time.perf_counter()
         self.take(requests)
-        played: dict[GroupRequest, tuple[EpisodeGroup | None, SampleReport]] = {}
-        while len(played) < len(requests):
-            got = self.collect(len(requests), until_room=False)
-            pairs = zip(got.groups, got.reports, strict=True)
-            played.update(zip(got.requests, pairs, strict=True))
-        ordered = [played[request] for request in requests]
-        report = SampleReport.merge((each for _, each in ordered), is_in_turn=True)
+        by_request: dict[GroupRequest, PlayedGroup] = {}
+        while len(by_request) < len(requests):
+            _, finished = self.collect(len(requests), until_room=False)
+            by_request |= {played.request: played for played in finished}
+        ordered = [by_request[request] for request in requests]
+        report = SampleReport.merge((played.report for played in ordered), is_in_turn=True)
         report = replace(report, total_s=time.perf_counter() - start_s)
-        return [group for group, _ in ordered if group is not None], report
+        return [played.group for played in ordered if played.group is not None], report
 
     def sleep(self) -> None:
         """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""

@@ -120,27 +120,17 @@ class SampleReport:
         }
 
 
-@dataclass(frozen=True)
-class Collected:
-    """Groups that are finished, None where one was given up, and the reports of each.
-
-    `num_ended`: how many episodes are over since the runner began.
-    """
-
-    num_ended: int
-    requests: tuple[GroupRequest, ...]
-    groups: list[EpisodeGroup | None]
-    reports: list[SampleReport]
-
-
 @dataclass(frozen=True, eq=False)
 class PlayedGroup:
-    """A finished group: who played it, and a reference to it; None where it was given up."""
+    """A finished group of runner number `runner`, and its report.
+
+    `group`: the episodes, or in the driver a reference to them; None where it was given up.
+    """
 
     request: GroupRequest
-    runner: int
-    group: Ref | None
+    group: EpisodeGroup | Ref | None
     report: SampleReport
+    runner: int = 0
 
     @property
     def version(self) -> int:

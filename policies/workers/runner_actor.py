@@ -48,13 +48,15 @@ class EnvRunnerActor(Actor):
     def collect(self, max_groups: int, until_room: bool) -> list[Any]:
         """Waits for groups that are finished; see `EnvRunner.collect`.
 
-        Returns the reports without the groups, then these: `max_groups`, the last ones None where
-        fewer are finished. So each is an object of its own for Ray, and the driver fetches the
-        reports alone. Raises: EngineError, and what a broken environment raises.
+        Returns the count of ended episodes and the groups without episodes, then the episodes of
+        each: `max_groups`, the last ones None where fewer are finished. So each is an object of its
+        own for Ray, and the driver fetches the reports alone. Raises: EngineError, and what a
+        broken environment raises.
         """
-        collected = self._runner.collect(max_groups, until_room)
-        rest = [None] * (max_groups - len(collected.groups))
-        return [replace(collected, groups=[]), *collected.groups, *rest]
+        num_ended, played = self._runner.collect(max_groups, until_room)
+        alone = [replace(group, group=None) for group in played]
+        rest = [None] * (max_groups - len(played))
+        return [(num_ended, alone), *(group.group for group in played), *rest]
 
     def sleep(self) -> None:
         """Puts the engine to sleep, freeing GPU memory, until it is needed. Raises: EngineError."""

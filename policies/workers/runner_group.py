@@ -10,6 +10,7 @@ A group's episodes stay where Ray keeps objects. The driver passes references on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from agentpeft.policies.delivery.deliver import Shipment, check
@@ -251,17 +252,16 @@ class EnvRunnerGroup:
         jobs = self._jobs[runner]
         (first, *groups), jobs.results = jobs.results, ()
         try:
-            (collected,) = self._actors.fetch([first])
+            ((jobs.num_ended, played),) = self._actors.fetch([first])
         except (EngineError, WorkerLostError) as error:
             self._lose(runner, error)
             return
-        finished = zip(collected.requests, collected.reports, groups, strict=False)
-        for request, report, group in finished:
-            del jobs.requests[request.key]
-            self._num_engine_failures.pop(request.key, None)
-            whole = group if report.adapter_versions else None  # else stale, or dropped
-            self._receivers.pop(request.key)(PlayedGroup(request, runner, whole, report))
-        jobs.num_ended = collected.num_ended
+        for group, episodes in zip(played, groups, strict=False):
+            key, is_whole = group.request.key, bool(group.report.adapter_versions)
+            del jobs.requests[key]
+            self._num_engine_failures.pop(key, None)
+            whole = episodes if is_whole else None  # else stale, or dropped
+            self._receivers.pop(key)(replace(group, runner=runner, group=whole))
 
     def _lose(self, runner: int, reason: Exception) -> None:
         """Replaces a runner that has failed, and has its groups played again.

@@ -24,11 +24,11 @@ def compute_logits(
         return (states[-1][None] if has_logits else states[-1][None, :0],)
 
     extra: dict[str, Any] = {}
-    if batch.rows.packing is not None:
-        extra = {"position_ids": batch.rows.position_ids, "packing": batch.rows.packing}
+    if batch.packing is not None:
+        extra = {"position_ids": batch.position_ids, "packing": batch.packing}
     handle = head.register_forward_pre_hook(keep)
     try:
-        logits = model(input_ids=batch.rows.token_ids, use_cache=False, **extra).logits[0]
+        logits = model(input_ids=batch.token_ids, use_cache=False, **extra).logits[0]
     finally:
         handle.remove()
     return logits.float(), states[0]
