@@ -252,7 +252,7 @@ class OpenGroup:
 
 
 @dataclass(frozen=True)
-class Seat:
+class EpisodeRequest:
     """One episode of a group that is to be played."""
 
     group: OpenGroup

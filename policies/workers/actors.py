@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVarTuple
 from agentpeft.envs.system.garbage import set_present_objects_apart
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.brought_files import Luggage
+from agentpeft.policies.workers.brought_files import FilesToSend
 from agentpeft.policies.workers.owned_process import end_with
 
 Ts = TypeVarTuple("Ts")
@@ -35,15 +35,15 @@ class Actor(ABC):
     store: tuple[str, int] | None = None
     """Its number among the actors of its class, and the host and port where they meet."""
 
-    def find_lacking(self, luggage: Luggage) -> list[str]:
+    def find_lacking(self, files: FilesToSend) -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
-        return luggage.find_lacking()
+        return files.find_lacking()
 
     def start_process(
         self,
         settings: Settings,
         num_threads: int,
-        luggage: Luggage | None,
+        files: FilesToSend | None,
         rank: int,
         store: tuple[str, int] | None,
     ) -> None:
@@ -53,8 +53,8 @@ class Actor(ABC):
         """
         end_with(os.getppid())
         self.rank, self.store = rank, store
-        if luggage is not None:
-            settings, self.places = luggage.unpack(resolve(luggage.contents), settings)
+        if files is not None:
+            settings, self.places = files.unpack(resolve(files.contents), settings)
         self.start(settings, num_threads)
         set_present_objects_apart()
 
