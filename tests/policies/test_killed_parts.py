@@ -19,9 +19,10 @@ from agentpeft.policies.errors import TrainingError, WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.actors import Actor, ActorSpec
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.start_actors import start_actors
 
 pytestmark = [
     pytest.mark.slow,
