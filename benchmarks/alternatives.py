@@ -1,7 +1,7 @@
 """Would a library do what we wrote ourselves, and how fast?
 
     python benchmarks/alternatives.py batching   # transformers' continuous batching, our engine
-    python benchmarks/alternatives.py threads    # ThreadPoolExecutor against our lanes
+    python benchmarks/alternatives.py threads    # ThreadPoolExecutor against our threads
 
 Each prints one JSON line for each repeat, both sides measured in turn, and a last one with the
 median, smallest and largest ratio of theirs to ours. All sides do the same work; what the library
@@ -107,16 +107,16 @@ def threads():
     Each call takes 20 microseconds of Python, as an arithmetic step does. The executor has no limit
     of time, so this is the most that it could come to.
     """
-    from agentpeft.policies.rollout.scheduling.lanes import Lanes
+    from agentpeft.policies.rollout.scheduling.env_threads import EnvThreads
 
     def call() -> int:
         return sum(range(1_000))
 
-    async def use_lanes() -> None:
-        lanes = Lanes(64, 60.0)
+    async def use_threads() -> None:
+        threads = EnvThreads(64, 60.0)
         for _ in range(_NUM_ROUNDS):
-            await asyncio.gather(*(lanes.call(call) for _ in range(_NUM_CALLS)))
-        lanes.close()
+            await asyncio.gather(*(threads.call(call) for _ in range(_NUM_CALLS)))
+        threads.close()
 
     async def use_executor() -> None:
         loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ def threads():
         asyncio.run(use())  # type: ignore[arg-type]
         return _NUM_ROUNDS * _NUM_CALLS / (time.perf_counter() - start_s)
 
-    yield {"ours": lambda: rate(use_lanes), "executor": lambda: rate(use_executor)}
+    yield {"ours": lambda: rate(use_threads), "executor": lambda: rate(use_executor)}
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "policies"))

@@ -26,7 +26,7 @@ import gymnasium
 import numpy as np
 
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.models.tiny_cache import make_tiny
 from agentpeft.policies.rollout.chat import ChatFormat

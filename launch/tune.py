@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ray import tune
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings
 
 

@@ -36,7 +36,7 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.run_data import Row, parse_row, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.metric_writers import METRICS_FILE
-from agentpeft.policies.session_files import list_parts
+from agentpeft.policies.checkpointing.session_files import list_parts
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0

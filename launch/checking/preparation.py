@@ -8,7 +8,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.run_folder import output_base
-from agentpeft.policies.callbacks import find_class
+from agentpeft.policies.loop.callbacks import find_class
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
 

@@ -11,7 +11,7 @@ from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import METRICS_FILE
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
-from agentpeft.policies.session_files import SESSIONS, list_parts, whole_name
+from agentpeft.policies.checkpointing.session_files import SESSIONS, list_parts, whole_name
 
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""

@@ -17,8 +17,8 @@ from agentpeft.launch.run.ray_session import RayGauges, ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
 from agentpeft.launch.run.summary import summarize
-from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.errors import WorkerLostError
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 logger = logging.getLogger(__name__)

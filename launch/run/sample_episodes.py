@@ -5,7 +5,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from agentpeft.policies.session_files import SESSIONS, number_parts
+from agentpeft.policies.checkpointing.session_files import SESSIONS, number_parts
 
 COLUMNS = ["set", "iteration", "task_id", "skills", "outcome", "episode_return", "conversation"]
 _NUM_SHOWN = 8

@@ -18,8 +18,8 @@ from typing import Any
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
 from agentpeft.policies.checkpointing.best_checkpoint import mend_best, read_best
+from agentpeft.policies.checkpointing.session_files import SESSIONS, find_then, undo_parts
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.session_files import SESSIONS, find_then, undo_parts
 from agentpeft.policies.settings.config import Settings, merge_settings
 
 CONFIG_FILE = "config.toml"

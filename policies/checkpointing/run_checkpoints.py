@@ -27,9 +27,9 @@ from agentpeft.policies.checkpointing.checkpoints import (
     write_checkpoint,
 )
 from agentpeft.policies.checkpointing.run_history import STATS_FILE, RunHistory
+from agentpeft.policies.checkpointing.session_files import SESSIONS
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.held_out import SEEN_FILE, SeenTasks
-from agentpeft.policies.session_files import SESSIONS
+from agentpeft.policies.loop.held_out import SEEN_FILE, SeenTasks
 from agentpeft.policies.settings.config import Settings
 
 _FIXED = ("model", "tiny", "lora")

@@ -2,7 +2,7 @@
 
 The stages of an update, each in a module of its own:
 
-    EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh ──▶ WeightedSample
+    EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh
       ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
 
 The learner scores trajectories for the first stage, cuts samples into minibatches, and takes one
@@ -303,7 +303,7 @@ class Learner:
         weighted = self._objective.weigh(minibatch)
         if not weighted:
             return []
-        numbers = self.peers.shares([each.sample.member for each in weighted])[self.peers.rank]
+        numbers = self.peers.shares([each.member for each in weighted])[self.peers.rank]
         share = [weighted[number] for number in numbers]
         share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)

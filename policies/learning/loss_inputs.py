@@ -12,15 +12,6 @@ from agentpeft.policies.messages import Floats
 
 
 @dataclass(frozen=True)
-class WeightedSample:
-    """A sample of a minibatch, and what each of its tokens and turns weighs in the losses."""
-
-    sample: Sample
-    token_weight: float
-    turn_weight: float
-
-
-@dataclass(frozen=True)
 class CriticInputs:
     """`CriticTargets` of a micro-batch, with each token's weight in the value loss; (N,) each."""
 
@@ -47,9 +38,8 @@ class LossInputs:
     critic: CriticInputs | None
 
 
-def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -> LossInputs:
+def make_loss_inputs(samples: Sequence[Sample], device: torch.device) -> LossInputs:
     """Returns the samples' numbers, one sample after the other."""
-    samples = [each.sample for each in weighted]
     trajectories = [sample.member.trajectory for sample in samples]
     lengths = [sample.member.num_sampled_tokens for sample in samples]
 
@@ -69,12 +59,12 @@ def make_loss_inputs(weighted: Sequence[WeightedSample], device: torch.device) -
             old_values=join(t.old_values for t in targets),
             targets=join(t.targets for t in targets),
             turn_starts=turn_starts,
-            weights=turn_starts * spread(each.turn_weight for each in weighted),
+            weights=turn_starts * spread(s.turn_weight for s in samples),
         )
     return LossInputs(
         sampling_logprobs=join(t.sampling_logprobs[t.loss_mask] for t in trajectories),
         advantages=join(s.advantages for s in samples),
-        weights=spread(each.token_weight for each in weighted),
+        weights=spread(s.token_weight for s in samples),
         sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
         old_logprobs=join(old) if old else None,
         reference_logprobs=join(reference) if reference else None,

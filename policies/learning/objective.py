@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from agentpeft.policies.learning import losses
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.loss_inputs import CriticInputs, LossInputs, WeightedSample
+from agentpeft.policies.learning.loss_inputs import CriticInputs, LossInputs
 from agentpeft.policies.learning.losses import is_trusted, spread_ratio
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.settings.config import Settings
@@ -47,21 +47,14 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class PolicyOutputs:
-    """Log-probability and entropy (in nats) of the policy at each sampled token, (N,) each."""
-
-    logprobs: Tensor
-    entropy: Tensor
-
-
-@dataclass(frozen=True)
 class Outputs:
-    """What a pass says of a micro-batch's sampled tokens; `values`: the critic's, (N,).
+    """A pass's numbers for a micro-batch's sampled tokens, (N,) each; None: not computed.
 
-    None: the pass does not compute it.
+    Log-probability and entropy (in nats) are the policy's, `values` the critic's.
     """
 
-    policy: PolicyOutputs | None
+    logprobs: Tensor | None
+    entropy: Tensor | None
     values: Tensor | None
 
 
@@ -79,13 +72,13 @@ class Objective:
         asked = settings.training.importance_cap
         self._importance_cap = default if asked is None else asked
 
-    def weigh(self, minibatch: Sequence[Sample]) -> list[WeightedSample]:
+    def weigh(self, minibatch: Sequence[Sample]) -> list[Sample]:
         """Settles the weights over the minibatch; drops samples that cannot have a gradient."""
         lengths = [sample.member.num_sampled_tokens for sample in minibatch]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
         num_turns = sum(int(s.critic.turn_starts.sum()) for s in minibatch if s.critic is not None)
         return [
-            WeightedSample(sample, weight, 1 / max(num_turns, 1))
+            replace(sample, token_weight=weight, turn_weight=1 / max(num_turns, 1))
             for sample, weight in zip(minibatch, weights, strict=True)
             if self.can_learn(sample) or num_turns > 0
         ]
@@ -97,8 +90,8 @@ class Objective:
     def compute(self, outputs: Outputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
         """Returns the loss of all that a pass computed, and the totals."""
         parts = []
-        if outputs.policy is not None:
-            parts.append(self._policy_loss(outputs.policy, inputs))
+        if outputs.logprobs is not None and outputs.entropy is not None:
+            parts.append(self._policy_loss(outputs.logprobs, outputs.entropy, inputs))
         if outputs.values is not None and inputs.critic is not None:
             parts.append(self._value_loss(outputs.values, inputs.critic))
         totals = Totals()
@@ -106,8 +99,10 @@ class Objective:
             totals.add(part)
         return torch.stack([loss for loss, _ in parts]).sum(), totals
 
-    def _policy_loss(self, policy: PolicyOutputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
-        spec, terms, logprobs = self._spec, {}, policy.logprobs
+    def _policy_loss(
+        self, logprobs: Tensor, entropy: Tensor, inputs: LossInputs
+    ) -> tuple[Tensor, Totals]:
+        spec, terms = self._spec, {}
         old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
         is_spread = spec.ratio == "sequence"
         compared = spread_ratio(logprobs, old, inputs.sequences) if is_spread else old
@@ -128,9 +123,9 @@ class Objective:
                 logprobs, inputs.reference_logprobs, self._training.kl_estimator
             )
             per_token = per_token + self._kl_coeff * terms["kl"]
-        terms["entropy"] = policy.entropy
+        terms["entropy"] = entropy
         if spec.entropy_coeff > 0:
-            per_token = per_token - spec.entropy_coeff * policy.entropy
+            per_token = per_token - spec.entropy_coeff * entropy
         is_clipped = losses.is_clipped(logprobs, compared, inputs.advantages, spec.clip)
         terms["clip_fraction"] = is_clipped.float()
         loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0

@@ -24,14 +24,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from agentpeft.policies.errors import TrainingError, WorkerLostError
 from agentpeft.policies.learning.samples import GroupMember
 
-_MEETING_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(minutes=30)
-"""For learners that hang or cannot be reached; the others notice a dead one at once."""
+_TIMEOUT = timedelta(minutes=30)
+"""For learners that hang, start late or cannot be reached; a dead one is noticed at once."""
 _T = TypeVar("_T")
 
 
 def open_store(host: str) -> TCPStore:
     """Returns the store where learners meet, on a free port of this machine (address `host`)."""
-    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING_TIMEOUT)
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
 
 
 def cut_into_shares(members: Sequence[GroupMember], num_shares: int) -> list[list[int]]:
@@ -77,7 +77,7 @@ class Peers:
         with peers.together():
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
-                store=TCPStore(*place, is_master=False, timeout=_MEETING_TIMEOUT),
+                store=TCPStore(*place, is_master=False, timeout=_TIMEOUT),
                 rank=rank,
                 world_size=num_learners,
                 timeout=_TIMEOUT,

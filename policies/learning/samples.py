@@ -58,6 +58,8 @@ class Sample:
     the old ones, and those of `old` are None (unless KL in the rewards or a teacher asks for them),
     as are those of a sample that the loss leaves out. `reference`: scores by the reference policy;
     empty without a KL term. `critic`: None without one. `teacher`: its scores; empty without one.
+    The weights are those of each token and turn in the losses, over the whole minibatch
+    (`Objective.weigh`); 0 before.
     """
 
     member: GroupMember
@@ -66,6 +68,8 @@ class Sample:
     reference: Scores
     critic: "CriticTargets | None"
     teacher: Scores = Scores()
+    token_weight: float = 0.0
+    turn_weight: float = 0.0
 
 
 def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:

@@ -1,11 +1,11 @@
 """`EnvRunner`: plays groups of episodes of one task, many at once; tokens in, tokens out.
 
-    take ─▶ GroupRequest ─▶ OpenGroup, a Seat for each episode ─▶ an EpisodeBuilder in each seat
+    take ─▶ GroupRequest ─▶ OpenGroup, with an EpisodeRequest and an EpisodeBuilder for each episode
                  turn after turn: engine.generate ─▶ action ─▶ env.step ─▶ observation
     collect ◀─ EpisodeGroup and SampleReport, as soon as all of a group's episodes are over
 
 Episodes are coroutines of one event loop, in a thread of its own (`TakenGroups`). Environments run
-in other threads (`Lanes`), so that a slow step holds up its own episode only.
+in other threads (`EnvThreads`), so that a slow step holds up its own episode only.
 
 What keeps a group from the learner: it is *stale* (a new adapter made it too old while it was
 played) or *dropped* (its environment failed again and again). Of a group that is neither, a *slow*
@@ -30,21 +30,21 @@ from agentpeft.policies.rollout.environments.env_pool import oracle_actions
 from agentpeft.policies.rollout.environments.stages import StagePools
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
-    Collected,
+    EpisodeRequest,
     GroupRequest,
     OpenGroup,
+    PlayedGroup,
     SampleReport,
-    Seat,
 )
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
-from agentpeft.policies.rollout.scheduling.lanes import LaneHang, Lanes
+from agentpeft.policies.rollout.scheduling.env_threads import EnvHangError, EnvThreads
 from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
 from agentpeft.policies.rollout.turn_sampler import SlowEpisodeError, StaleGroupError, TurnSampler
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
-_MAX_LANES = 64
+_MAX_ENV_THREADS = 64
 _FAULTS = (EnvFault, DataError, UnknownTaskError)
 """What an environment's reset or step may raise during a run: the episode is played again."""
 
@@ -73,8 +73,8 @@ class EnvRunner:
         self._pools = StagePools(settings)
         player = player or make_player(settings, base, make_engine)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
-        num_lanes = min(self._own.max_concurrent_episodes, _MAX_LANES)
-        self._lanes = Lanes(num_lanes, self._own.step_timeout_s)
+        num_threads = min(self._own.max_concurrent_episodes, _MAX_ENV_THREADS)
+        self._threads = EnvThreads(num_threads, self._own.step_timeout_s)
         most = self._own.max_concurrent_episodes
         self._taken = TakenGroups(most, self._open, self._play)
         self._turns = TurnSampler(settings, self._engine)
@@ -113,19 +113,20 @@ class EnvRunner:
         """Has the `collect` under way return at once, with what there is."""
         self._taken.wake()
 
-    def collect(self, max_groups: int, until_room: bool) -> Collected:
+    def collect(self, max_groups: int, until_room: bool) -> tuple[int, list[PlayedGroup]]:
         """Waits for groups that are finished; with `until_room` for room for an episode, too.
 
-        Raises: EngineError, or what a broken environment raises.
+        Returns how many episodes are over since the runner started, and these groups. Raises:
+        EngineError, or what a broken environment raises.
         """
         finished, num_ended = self._taken.collect(max_groups, until_room)
-        groups, reports = [], []
+        played = []
         for group in finished:
             if not group.episodes and not group.is_stale:
                 group.is_dropped = True
-            groups.append(None if group.is_given_up else group.to_group(self._version_of(group)))
-            reports.append(self._report(group))
-        return Collected(num_ended, tuple(each.request for each in finished), groups, reports)
+            whole = None if group.is_given_up else group.to_group(self._version_of(group))
+            played.append(PlayedGroup(group.request, whole, self._report(group)))
+        return num_ended, played
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
         """Plays groups, and returns those that are whole, in order, once all are finished.
@@ -134,15 +135,14 @@ class EnvRunner:
         """
         start_s = time.perf_counter()
         self.take(requests)
-        played: dict[GroupRequest, tuple[EpisodeGroup | None, SampleReport]] = {}
-        while len(played) < len(requests):
-            got = self.collect(len(requests), until_room=False)
-            pairs = zip(got.groups, got.reports, strict=True)
-            played.update(zip(got.requests, pairs, strict=True))
-        ordered = [played[request] for request in requests]
-        report = SampleReport.merge((each for _, each in ordered), is_in_turn=True)
+        by_request: dict[GroupRequest, PlayedGroup] = {}
+        while len(by_request) < len(requests):
+            _, finished = self.collect(len(requests), until_room=False)
+            by_request |= {played.request: played for played in finished}
+        ordered = [by_request[request] for request in requests]
+        report = SampleReport.merge((played.report for played in ordered), is_in_turn=True)
         report = replace(report, total_s=time.perf_counter() - start_s)
-        return [group for group, _ in ordered if group is not None], report
+        return [played.group for played in ordered if played.group is not None], report
 
     def sleep(self) -> None:
         """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
@@ -155,7 +155,7 @@ class EnvRunner:
         """Closes engine, environments and threads; idempotent."""
         self._taken.close()
         self._engine.close()
-        self._lanes.close()
+        self._threads.close()
         self._proving_loop.close()
         self._pools.close()
 
@@ -180,8 +180,10 @@ class EnvRunner:
             is_training, began = group.request.mode == "train", group.version
             if is_training and began is not None and began < oldest and not group.is_stale:
                 group.is_stale = True
-                seats = [Seat(group, sample) for sample in range(group.request.num_episodes)]
-                self._engine.update_sessions(closed=[seat.session for seat in seats])
+                episodes = [
+                    EpisodeRequest(group, sample) for sample in range(group.request.num_episodes)
+                ]
+                self._engine.update_sessions(closed=[wanted.session for wanted in episodes])
 
     def _version_of(self, group: OpenGroup) -> int:
         return self._turns.version if group.version is None else group.version
@@ -192,7 +194,7 @@ class EnvRunner:
         self._pools.close_unused([each.request for each in (*self._taken.under_way, *groups)])
         return groups
 
-    async def _play(self, seats: Iterator[Seat]) -> None:
+    async def _play(self, episodes: Iterator[EpisodeRequest]) -> None:
         """Plays one episode after another.
 
         Closing a session and opening the next is one step, so that a deterministic engine never
@@ -200,16 +202,16 @@ class EnvRunner:
         """
         closed: list[str] = []
         try:
-            for seat in seats:
-                if not seat.group.is_given_up:
-                    self._engine.update_sessions(opened=[seat.session], closed=closed)
-                    closed = [seat.session]
-                    await self._play_or_drop(seat)
-                self._taken.end(seat)
+            for wanted in episodes:
+                if not wanted.group.is_given_up:
+                    self._engine.update_sessions(opened=[wanted.session], closed=closed)
+                    closed = [wanted.session]
+                    await self._play_or_drop(wanted)
+                self._taken.end(wanted)
         finally:
             self._engine.update_sessions(closed=closed)
 
-    async def _play_or_drop(self, seat: Seat) -> None:
+    async def _play_or_drop(self, wanted: EpisodeRequest) -> None:
         """Plays an episode, again in a fresh environment after each fault.
 
         A task whose data turn out to be bad in play is one too: other tasks are whole. After too
@@ -218,61 +220,61 @@ class EnvRunner:
         """
         for attempt in range(self._settings.fault_tolerance.max_episode_retries + 1):
             if attempt:
-                seat.group.counts["retries"] += 1
-                self._engine.update_sessions(opened=[seat.session], closed=[seat.session])
+                wanted.group.counts["retries"] += 1
+                self._engine.update_sessions(opened=[wanted.session], closed=[wanted.session])
             try:
-                episode = await self._play_episode(seat, attempt)
+                episode = await self._play_episode(wanted, attempt)
             except EnvironmentBugError as bug:
-                raise EnvironmentBugError(self._describe(seat, bug)) from bug
+                raise EnvironmentBugError(self._describe(wanted, bug)) from bug
             except _FAULTS as fault:
-                seat.group.counts["faults"] += 1
-                seat.group.last_fault = self._describe(seat, fault)
-                logger.warning("attempt %d: %s", attempt + 1, seat.group.last_fault)
+                wanted.group.counts["faults"] += 1
+                wanted.group.last_fault = self._describe(wanted, fault)
+                logger.warning("attempt %d: %s", attempt + 1, wanted.group.last_fault)
             else:
                 if episode is not None:
-                    seat.group.episodes[seat.sample] = episode
+                    wanted.group.episodes[wanted.sample] = episode
                 return
             finally:
-                self._oracle.pop(seat.session, None)
-            if seat.group.is_stale:
+                self._oracle.pop(wanted.session, None)
+            if wanted.group.is_stale:
                 return
-        seat.group.is_dropped = True
-        logger.warning("the group of %s is dropped: its environment keeps failing", seat.session)
+        wanted.group.is_dropped = True
+        logger.warning("the group of %s is dropped: its environment keeps failing", wanted.session)
 
-    def _describe(self, seat: Seat, fault: Exception) -> str:
-        place = f"environment {self._settings.environment.id}, task {seat.group.task.task_id!r}"
-        return f"{place}, episode {seat.session}: {fault}"
+    def _describe(self, wanted: EpisodeRequest, fault: Exception) -> str:
+        place = f"environment {self._settings.environment.id}, task {wanted.group.task.task_id!r}"
+        return f"{place}, episode {wanted.session}: {fault}"
 
-    async def _play_episode(self, seat: Seat, attempt: int) -> EpisodeBuilder | None:
+    async def _play_episode(self, wanted: EpisodeRequest, attempt: int) -> EpisodeBuilder | None:
         """Plays one episode; None if it is slow, or its group is stale.
 
         Another attempt samples other actions: the same ones might make the environment fail again.
         Raises: EnvFault, and then the environment is gone; a step over its time limit is one;
         DataError where the task cannot be set up.
         """
-        request, task = seat.group.request, seat.group.task
+        request, task = wanted.group.request, wanted.group.task
         pool = self._pools.of(request)
-        env, prompt = await self._lanes.call(partial(pool.begin, request.group_id, task))
-        episode = seat.group.begin(prompt, self._chat)
+        env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
+        episode = wanted.group.begin(prompt, self._chat)
         deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
-        complete = partial(self._turns.sample, seat, attempt, deadline_s)
+        complete = partial(self._turns.sample, wanted, attempt, deadline_s)
         try:
             if self._own.engine == "scripted":
-                self._oracle[seat.session] = oracle_actions(env, task)
+                self._oracle[wanted.session] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)
-            episode.end(env, await play_episode(env, agent, self._lanes.call))
+            episode.end(env, await play_episode(env, agent, self._threads.call))
         except SlowEpisodeError:
             pool.give_back(env)
-            seat.group.counts["slow"] += 1
+            wanted.group.counts["slow"] += 1
             limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
-            seat.group.last_fault = f"episode {seat.session} was not over after {limit}"
+            wanted.group.last_fault = f"episode {wanted.session} was not over after {limit}"
             return None
         except StaleGroupError:
             pool.give_back(env)
             return None
         except _FAULTS as fault:
-            if not isinstance(fault, LaneHang):  # a hanging one is its thread's
-                await self._lanes.call(partial(pool.discard, env))
+            if not isinstance(fault, EnvHangError):  # a hanging one is its thread's
+                await self._threads.call(partial(pool.discard, env))
             raise EnvFault(f"turn {episode.num_turns}: {fault}") from fault
         except EnvironmentBugError as bug:
             raise EnvironmentBugError(f"turn {episode.num_turns}: {bug}") from bug
@@ -281,7 +283,7 @@ class EnvRunner:
 
     def _report(self, group: OpenGroup) -> SampleReport:
         """Returns the report of a finished group; seconds are those since the last report."""
-        spent_s = (self._turns.clock.busy_s, self._lanes.clock.busy_s)
+        spent_s = (self._turns.clock.busy_s, self._threads.clock.busy_s)
         engine_s, env_s = (now - told for now, told in zip(spent_s, self._told_s, strict=True))
         self._told_s = spent_s
         has_messages = self._settings.output.episodes

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -10,15 +10,12 @@ import numpy as np
 
 from agentpeft.envs import Task
 from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.policies.messages import (
-    EpisodeGroup,
-    EpisodeRecord,
-    Ids,
-)
+from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids, Ref
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
 
 Mode: TypeAlias = Literal["train", "eval"]
+GroupKey: TypeAlias = tuple[Mode, int]
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,11 @@ class GroupRequest:
     num_episodes: int
     mode: Mode = "train"
     stage: int = 0
+
+    @property
+    def key(self) -> GroupKey:
+        """Identifies the group among all that are under way."""
+        return self.mode, self.group_id
 
     @property
     def is_greedy(self) -> bool:
@@ -118,17 +120,38 @@ class SampleReport:
         }
 
 
-@dataclass(frozen=True)
-class Collected:
-    """Groups that are finished, None where one was given up, and the reports of each.
+@dataclass(frozen=True, eq=False)
+class PlayedGroup:
+    """A finished group of runner number `runner`, and its report.
 
-    `num_ended`: how many episodes are over since the runner began.
+    `group`: the episodes, or in the driver a reference to them; None where it was given up.
     """
 
-    num_ended: int
-    requests: tuple[GroupRequest, ...]
-    groups: list[EpisodeGroup | None]
-    reports: list[SampleReport]
+    request: GroupRequest
+    group: EpisodeGroup | Ref | None
+    report: SampleReport
+    runner: int = 0
+
+    @property
+    def version(self) -> int:
+        """The adapter version that it counts as of, of a whole group."""
+        return self.report.adapter_versions[0]
+
+
+def merge_played(played: Iterable[PlayedGroup]) -> tuple[list[Ref], SampleReport]:
+    """Returns the whole groups by position, and one report; its seconds are the slowest runner's.
+
+    `adapter_versions` of the report are in the groups' order.
+    """
+    ordered = sorted(played, key=lambda group: group.request.group_id)
+    by_runner: dict[int, list[SampleReport]] = {}
+    for group in ordered:
+        by_runner.setdefault(group.runner, []).append(group.report)
+    merged = [SampleReport.merge(reports, is_in_turn=True) for reports in by_runner.values()]
+    whole = [group for group in ordered if group.group is not None]
+    versions = tuple(group.version for group in whole)
+    report = replace(SampleReport.merge(merged), adapter_versions=versions)
+    return [group.group for group in whole], report
 
 
 @dataclass(eq=False)
@@ -229,7 +252,7 @@ class OpenGroup:
 
 
 @dataclass(frozen=True)
-class Seat:
+class EpisodeRequest:
     """One episode of a group that is to be played."""
 
     group: OpenGroup

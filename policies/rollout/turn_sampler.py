@@ -17,8 +17,8 @@ from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
 from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.groups import Seat
-from agentpeft.policies.rollout.scheduling.lanes import BusyClock
+from agentpeft.policies.rollout.groups import EpisodeRequest
+from agentpeft.policies.rollout.scheduling.env_threads import BusyClock
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
@@ -93,7 +93,7 @@ class TurnSampler:
         await self._gate.open()
 
     async def sample(
-        self, seat: Seat, attempt: int, deadline_s: float, episode: EpisodeBuilder
+        self, wanted: EpisodeRequest, attempt: int, deadline_s: float, episode: EpisodeBuilder
     ) -> Completion:
         """Samples an episode's next turn.
 
@@ -105,26 +105,30 @@ class TurnSampler:
             async with asyncio.timeout_at(deadline_s):
                 while not parts or parts[-1].stop_reason is StopReason.INTERRUPTED:
                     async with self._gate.turn():
-                        parts.append(await self._generate(seat, attempt, episode, parts))
+                        parts.append(await self._generate(wanted, attempt, episode, parts))
         except TimeoutError:
             raise SlowEpisodeError from None
-        counts = seat.group.counts
+        counts = wanted.group.counts
         counts["interruptions"] += len(parts) - 1
         counts["cut"] += parts[-1].stop_reason is StopReason.MAX_NEW_TOKENS
         return join_parts(parts)
 
     def _make_request(
-        self, episode: EpisodeBuilder, seat: Seat, attempt: int, parts: Sequence[Completion]
+        self,
+        episode: EpisodeBuilder,
+        wanted: EpisodeRequest,
+        attempt: int,
+        parts: Sequence[Completion],
     ) -> GenerationRequest:
-        group, request = seat.group, seat.group.request
+        group, request = wanted.group, wanted.group.request
         is_shared = request.num_episodes > 1 and episode.context is group.prompt_ids
-        seed = self._settings.seed, _STREAMS[request.mode], request.group_id, seat.sample
+        seed = self._settings.seed, _STREAMS[request.mode], request.group_id, wanted.sample
         if group.version is None or self._settings.in_flight_updates:
             group.version = self.version
         sampled = [part.token_ids for part in parts if len(part.token_ids)]
         later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
         return GenerationRequest(
-            session=seat.session,
+            session=wanted.session,
             prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
             seed=(*seed, episode.num_turns, *later),
             temperature=0.0 if request.is_greedy else self._own.temperature,
@@ -134,17 +138,21 @@ class TurnSampler:
         )
 
     async def _generate(
-        self, seat: Seat, attempt: int, episode: EpisodeBuilder, parts: Sequence[Completion]
+        self,
+        wanted: EpisodeRequest,
+        attempt: int,
+        episode: EpisodeBuilder,
+        parts: Sequence[Completion],
     ) -> Completion:
         """Samples a turn, or what is left of one after `parts`, up to its end or interruption."""
-        if seat.group.is_stale:
+        if wanted.group.is_stale:
             raise StaleGroupError
-        request = self._make_request(episode, seat, attempt, parts)
+        request = self._make_request(episode, wanted, attempt, parts)
         self.clock.begin()
         try:
             completion = await self._engine.generate(request)
         except EngineError:
-            if seat.group.is_stale:  # its session was closed
+            if wanted.group.is_stale:  # its session was closed
                 raise StaleGroupError from None
             raise
         finally:

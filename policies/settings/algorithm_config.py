@@ -10,8 +10,8 @@ from agentpeft.policies.settings.config import Settings, read_toml, setting_name
 from agentpeft.policies.settings.config import with_overrides as apply_overrides
 
 if TYPE_CHECKING:
-    from agentpeft.policies.algorithm import Algorithm
-    from agentpeft.policies.callbacks import Callbacks
+    from agentpeft.policies.loop.algorithm import Algorithm
+    from agentpeft.policies.loop.callbacks import Callbacks
 
 
 class AlgorithmConfig:
@@ -119,8 +119,8 @@ class AlgorithmConfig:
 
         The settings are written there, for the commands that take a run's folder.
         """
-        from agentpeft.policies.algorithm import Algorithm
-        from agentpeft.policies.callbacks import make_callbacks
+        from agentpeft.policies.loop.algorithm import Algorithm
+        from agentpeft.policies.loop.callbacks import make_callbacks
 
         settings = self.to_settings()
         callbacks = None if self._callbacks is None else make_callbacks(self._callbacks)

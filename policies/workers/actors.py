@@ -1,7 +1,7 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
 What they do is in `runner_actor` and `learner_group`, how they run in `ray_actors` and
-`inline_actors`.
+`inline_actors`, of which `start_actors` takes one.
 """
 
 import os
@@ -16,7 +16,7 @@ from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
 
 if TYPE_CHECKING:  # an actor in this process needs none of it
-    from agentpeft.policies.workers.brought_files import Luggage
+    from agentpeft.policies.workers.brought_files import FilesToSend
 
 Ts = TypeVarTuple("Ts")
 Place = Literal["stays", "drained", "none"]
@@ -32,18 +32,21 @@ class Actor(ABC):
 
     places: Mapping[str, str] = {}
     """Where files of the driver's machine are on this one, by the driver's paths."""
+    rank = 0
+    store: tuple[str, int] | None = None
+    """Its number among the actors of its class, and the host and port where they meet."""
 
-    @classmethod
-    def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
-        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
-        return start_actors(spec, settings)
-
-    def find_lacking(self, luggage: "Luggage") -> list[str]:
+    def find_lacking(self, files: "FilesToSend") -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
-        return luggage.find_lacking()
+        return files.find_lacking()
 
     def start_process(
-        self, settings: Settings, num_threads: int, luggage: "Luggage | None"
+        self,
+        settings: Settings,
+        num_threads: int,
+        files: "FilesToSend | None",
+        rank: int,
+        store: tuple[str, int] | None,
     ) -> None:
         """Starts as the only actor of this process, which ends with its node's raylet.
 
@@ -52,8 +55,9 @@ class Actor(ABC):
         from agentpeft.policies.workers.owned_process import end_with
 
         end_with(os.getppid())
-        if luggage is not None:
-            settings, self.places = luggage.unpack(resolve(luggage.contents), settings)
+        self.rank, self.store = rank, store
+        if files is not None:
+            settings, self.places = files.unpack(resolve(files.contents), settings)
         self.start(settings, num_threads)
         set_present_objects_apart()
 
@@ -80,7 +84,7 @@ class ActorSpec:
     """Actors of one class: how many, the CPUs and GPUs that Ray reserves for each, torch's threads.
 
     `name` is for messages. `is_closed`: `close` is called before an actor's process is ended.
-    `strategy` is how Ray spreads them over machines.
+    `strategy` is how Ray spreads them over machines. `store`: where they meet, if they do.
     """
 
     name: str
@@ -91,6 +95,7 @@ class ActorSpec:
     num_threads: int
     is_closed: bool = False
     strategy: str = "PACK"
+    store: tuple[str, int] | None = None
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -173,19 +178,3 @@ def missing(actors: Actors, refs: Sequence[Ref]) -> list[Ref]:
         return []
     ready = set(actors.wait(refs, timeout_s=0.0))
     return [ref for place, ref in enumerate(refs) if place not in ready]
-
-
-def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
-    """Returns running actors; with `num_env_runners` 0 a single one, an object in this process.
-
-    Its calls are over when they return, so nothing overlaps (a lag, or several learners, needs
-    Ray); a runner whose engine fails is begun anew in place. Raises: PlacementError, and what
-    making an actor raises.
-    """
-    if settings.env_runners.num_env_runners == 0:
-        from agentpeft.policies.workers.inline_actors import InlineActors
-
-        return InlineActors(spec, settings)
-    from agentpeft.policies.workers.ray_actors import RayActors
-
-    return RayActors(spec, settings)

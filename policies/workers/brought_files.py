@@ -26,7 +26,7 @@ _BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True)
-class Luggage:
+class FilesToSend:
     """What settings name on the driver's machine.
 
     `paths` are by the settings' names, `hashes` by path, `bases` are those of adapters, by path.
@@ -41,7 +41,7 @@ class Luggage:
     contents: Sequence[Ref] = ()
 
     @classmethod
-    def of(cls, settings: Settings) -> "Luggage":
+    def of(cls, settings: Settings) -> "FilesToSend":
         """Returns what is named on this machine, where the built-in model is made if need be.
 
         So all machines have the same one. Raises: SettingsError for what cannot be read.

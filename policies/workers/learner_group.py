@@ -1,28 +1,32 @@
 """The learners: what one does in its process, and the group that the driver talks to."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
-from agentpeft.policies.delivery.publish import Shipment, pack
 from agentpeft.policies.errors import PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora.attach_lora import Policy, attach_lora
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers import learner_files
-from agentpeft.policies.workers.actors import Actor, ActorSpec, missing, resolve
+from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
+from agentpeft.policies.workers.start_actors import start_actors
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Wait: TypeAlias = Callable[[Actors, Sequence[Ref]], None]
 
 
 class LearnerActor(Actor):
@@ -30,15 +34,18 @@ class LearnerActor(Actor):
 
     learner: Learner
     _received: Sequence[EpisodeGroup] = ()
-    _unsharded: tuple[Settings, Policy] | None = None
-    """What a learner is made of once all can shard the base."""
+
+    @classmethod
+    def start_all(cls, spec: ActorSpec, settings: Settings) -> Actors:
+        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
+        return start_actors(spec, settings)
 
     def make(self, settings: Settings) -> None:
-        """Loads the model and attaches a new adapter, or the one to start from.
-
-        Over a base to be sharded there is no learner yet: `join` makes it.
-        """
-        own, loaded = settings.learners, settings
+        """Meets the other learners, loads the model and attaches its adapter."""
+        own, loaded, peers = settings.learners, settings, Peers()
+        if self.store is not None:
+            is_gpu = own.num_gpus_per_learner > 0
+            peers = Peers.join(self.store, self.rank, own.num_learners, is_gpu)
         if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
         base = load_base(
@@ -53,25 +60,23 @@ class LearnerActor(Actor):
             seed=settings.seed,
             gradient_checkpointing=own.gradient_checkpointing,
         )
-        if own.shard_base:
-            self._unsharded = settings, policy
-        else:
-            self.learner = Learner(settings, policy)
-
-    def join(self, place: tuple[str, int], rank: int) -> None:
-        """Meets the other learners at a store's host and port."""
-        settings = self.learner.settings if self._unsharded is None else self._unsharded[0]
-        own = settings.learners
-        peers = Peers.join(place, rank, own.num_learners, own.num_gpus_per_learner > 0)
-        if self._unsharded is None:
-            self.learner.peers = peers
-        else:
-            self.learner = Learner(*self._unsharded, peers)
-            self._unsharded = None
+        self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
         """Fetches the groups that the next update learns from."""
         self._received = resolve(groups)
+
+    def receive_oracle(self, first: int, num_groups: int) -> tuple[int, ...]:
+        """Plays the oracle's episodes, or reads chats, from position `first` on, for the update.
+
+        Returns the hashes of the tasks; chats have none.
+        """
+        settings, peers = self.learner.settings, self.learner.peers
+        chat = make_chat(self.learner.policy.base, settings)
+        chats = settings.training.chats
+        played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
+        self._received = peers.of_first(lambda: list(islice(played, num_groups)))
+        return tuple(g.task_hash for g in self._received if g.task_hash is not None)
 
     def update(self) -> dict[str, float]:
         """Learns from the groups received and returns the metrics."""
@@ -79,21 +84,6 @@ class LearnerActor(Actor):
         metrics = self.learner.update(groups)
         self._give_memory_back()
         return metrics
-
-    def imitate(self, first: int, num_groups: int) -> tuple[dict[str, float], tuple[int, ...]]:
-        """Learns from the oracle's episodes, or chats, from position `first` on.
-
-        Returns the update's metrics, and the hashes of the tasks; chats have none.
-        """
-        settings, peers = self.learner.settings, self.learner.peers
-        chat = make_chat(self.learner.policy.base, settings)
-        chats = settings.training.chats
-        played = imitated_groups(settings.environment, chats, chat, settings.seed, first)
-        groups = peers.of_first(lambda: list(islice(played, num_groups)))
-        hashes = tuple(group.task_hash for group in groups if group.task_hash is not None)
-        metrics = self.learner.update(groups)
-        self._give_memory_back()
-        return metrics, hashes
 
     def warm_start(self) -> None:
         """Takes all steps of the adapter's warm start."""
@@ -116,8 +106,8 @@ class LearnerActor(Actor):
         self._give_memory_back()
         return packed
 
-    def attend_pack(self) -> None:
-        """Runs what the first learner's `pack` runs, for which a sharded base needs all of them."""
+    def join_pack(self) -> None:
+        """Computes what the first learner's `pack` does, which a sharded base needs all for."""
         pack(self.learner)
         self._give_memory_back()
 
@@ -152,15 +142,23 @@ class LearnerActor(Actor):
 class LearnerGroup:
     """The learners. They hold the same weights, so what one can answer the first is asked."""
 
-    meanwhile: Callable[[Sequence[Ref]], None] | None = None
-    """How sampling overlaps learning: while this group waits for a result, it calls this again and
-    again. `EnvRunnerGroup.play` hands groups out to runners, and returns once the result is there.
-    """
+    def __init__(
+        self,
+        settings: Settings,
+        kind: type[LearnerActor] = LearnerActor,
+        wait: Wait | None = None,
+    ) -> None:
+        """`wait` is called before a result is fetched; None: nothing else happens meanwhile.
 
-    def __init__(self, settings: Settings, kind: type[LearnerActor] = LearnerActor) -> None:
-        """Raises: PlacementError, and what loading the model raises."""
+        Raises: PlacementError, and what loading the model raises.
+        """
         own = settings.learners
-        self._is_sharded = own.shard_base
+        self._is_sharded, self._wait = own.shard_base, wait
+        self._store: TCPStore | None = None  # nccl asks it at the first update
+        if own.num_learners > 1:
+            from agentpeft.policies.workers.ray_actors import find_node_address
+
+            self._store = open_store(find_node_address())
         spec = ActorSpec(
             name="the learner" if own.num_learners == 1 else "the learners",
             kind=kind,
@@ -168,47 +166,42 @@ class LearnerGroup:
             num_cpus=own.num_cpus_per_learner,
             num_gpus=own.num_gpus_per_learner,
             num_threads=own.num_threads,
+            store=None if self._store is None else (self._store.host, self._store.port),
         )
         self._actors = kind.start_all(spec, settings)
-        if own.num_learners > 1:
-            try:
-                self._join()
-            except BaseException:
-                self.close()
-                raise
 
-    def _join(self) -> None:
-        from agentpeft.policies.workers.ray_actors import node_address
+    def receive(self, groups: Sequence[Ref]) -> list[Ref]:
+        """Brings groups to the learners, without passing the driver, for the next update.
 
-        self._store = open_store(node_address())  # kept: nccl asks it at the first update
-        place, ranks = (self._store.host, self._store.port), range(self._actors.num_actors)
-        joined = [self._actors.call(rank, LearnerActor.join, place, rank) for rank in ranks]
-        self._actors.fetch(joined)
-
-    def update(self, groups: Sequence[Ref]) -> dict[str, float]:
-        """Learns from groups, which reach the learners without passing the driver.
-
-        All learners have them before one begins. Raises: PayloadLostError if one went with the
-        node that held it; then nothing was learnt.
+        Returns those that went with the node that held them; the others must be received again.
         """
-        self.call_all(LearnerActor.receive, groups)
-        return self.call_all(LearnerActor.update)
+        try:
+            self.call_all(LearnerActor.receive, groups)
+        except PayloadLostError:
+            lost = [group for group in groups if self._is_lost(group)]
+            if not lost:
+                raise
+            return lost
+        return []
 
-    def find_lost(self, groups: Sequence[Ref]) -> list[Ref]:
-        """Returns the groups that can no longer reach the learners."""
-        lost = []
-        for group in groups:
-            try:
-                self.call_all(LearnerActor.receive, [group])
-            except PayloadLostError:
-                lost.append(group)
-        return lost
+    def _is_lost(self, group: Ref) -> bool:
+        try:
+            self.call_all(LearnerActor.receive, [group])
+        except PayloadLostError:
+            return True
+        return False
 
-    def adapter(self) -> Shipment:
+    def update(self) -> dict[str, float]:
+        """Learns from the groups that were received, which all learners have by now."""
+        start_s = time.perf_counter()
+        metrics = self.call_all(LearnerActor.update)
+        return {**metrics, "time/learn_s": time.perf_counter() - start_s}
+
+    def pack_adapter(self) -> Shipment:
         """Returns the present adapter, to be delivered."""
         adapter, receipt, probe = self._actors.call(0, LearnerActor.pack, num_returns=3)
         others = range(1, self._actors.num_actors) if self._is_sharded else ()
-        beside = [self._actors.call(rank, LearnerActor.attend_pack) for rank in others]
+        beside = [self._actors.call(rank, LearnerActor.join_pack) for rank in others]
         receipt, probe = self._fetch([receipt, probe, *beside])[:2]
         return Shipment(adapter, receipt, probe)
 
@@ -224,8 +217,8 @@ class LearnerGroup:
         return result
 
     def _fetch(self, refs: Sequence[Ref]) -> list[Any]:
-        while self.meanwhile is not None and (waiting := missing(self._actors, refs)):
-            self.meanwhile(waiting)
+        if self._wait is not None:
+            self._wait(self._actors, refs)
         return self._actors.fetch(refs)
 
     def roll_back(self, version: int) -> bool:
@@ -233,7 +226,6 @@ class LearnerGroup:
 
         One alone stops at once. Of several none may, as the others would wait for its gradients.
         """
-        self.meanwhile = None
         if self._actors.num_actors == 1:
             self._actors.fetch([self._actors.call(0, LearnerActor.abandon, is_beside=True)])
         return self.call_all(LearnerActor.roll_back, version)

@@ -41,7 +41,7 @@ from agentpeft.policies.errors import (
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import ActorSpec, Place
-from agentpeft.policies.workers.brought_files import Luggage, read_contents
+from agentpeft.policies.workers.brought_files import FilesToSend, read_contents
 from agentpeft.policies.workers.time_limits import RAY_START_S, within
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,7 @@ class RayActors:
         self._pings: list[tuple[Any, Ref]] = []
         self._next_ping_s = 0.0
         self._group: PlacementGroup | None = None
-        if not ray.is_initialized():
-            within(RAY_START_S, "starting Ray", ray.init, stays=True)
+        _connect()
         self._check_node()
         try:
             if spec.bundle and get_current_placement_group() is None:
@@ -83,7 +82,7 @@ class RayActors:
                 )
             self._await_placement()
             self._actors = [self._start_actor(index) for index in range(spec.num_actors)]
-            self._await_start(self._actors, settings)
+            self._await_start(range(spec.num_actors), settings)
         except BaseException:
             self.close()
             raise
@@ -154,7 +153,7 @@ class RayActors:
         self._end(self._actors[index : index + 1])
         self._await_placement()
         self._actors[index] = self._start_actor(index)
-        self._await_start(self._actors[index : index + 1], settings)
+        self._await_start([index], settings)
 
     def find_places(self) -> Sequence[Place]:
         """See `Actors`.
@@ -199,19 +198,20 @@ class RayActors:
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
-    def _await_start(self, actors: Sequence[Any], settings: Settings) -> None:
+    def _await_start(self, indices: Sequence[int], settings: Settings) -> None:
+        actors = [self._actors[index] for index in indices]
         deadline_s = time.monotonic() + self._limits.env_runner_restore_timeout_s
-        luggage = self._pack(actors, settings, deadline_s)
-        num_threads = self._spec.num_threads
+        files = self._pack(actors, settings, deadline_s)
+        num_threads, store = self._spec.num_threads, self._spec.store
         started = [
-            partial(actor.start_process.remote, settings, num_threads, own)
-            for actor, own in zip(actors, luggage, strict=True)
+            partial(actor.start_process.remote, settings, num_threads, sent, index, store)
+            for actor, sent, index in zip(actors, files, indices, strict=True)
         ]
         self._await(started, deadline_s)
 
     def _pack(
         self, actors: Sequence[Any], settings: Settings, deadline_s: float
-    ) -> list[Luggage | None]:
+    ) -> list[FilesToSend | None]:
         """Returns what each actor needs of this machine; None where no other is in the cluster.
 
         Raises: WorkerLostError, SettingsError.
@@ -219,16 +219,16 @@ class RayActors:
         nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
         if sum(bool(node["Alive"]) for node in nodes) == 1:
             return [None] * len(actors)
-        luggage = Luggage.of(settings)
-        asked = [partial(actor.find_lacking.remote, luggage) for actor in actors]
+        files = FilesToSend.of(settings)
+        asked = [partial(actor.find_lacking.remote, files) for actor in actors]
         lacking = self._await(asked, deadline_s)
         paths = sorted({path for each in lacking for path in each})
         if not paths:
-            return [luggage] * len(actors)
+            return [files] * len(actors)
         logger.info("%s: sends what is not on all machines: %s", self._spec.name, paths)
         contents = self._ask("sending files", lambda: ray.put(read_contents(paths)), _SEND_S)
-        full = replace(luggage, contents=[contents])
-        return [full if each else luggage for each in lacking]
+        full = replace(files, contents=[contents])
+        return [full if each else files for each in lacking]
 
     def _await(self, calls: Sequence[Callable[[], Ref]], deadline_s: float) -> list[Any]:
         """Returns what actors that start answer. Raises: WorkerLostError after the deadline."""
@@ -334,6 +334,12 @@ def process_variables(num_threads: int) -> dict[str, str]:
     return dict.fromkeys(_THREAD_VARIABLES, str(num_threads)) | _SILENT
 
 
-def node_address() -> str:
-    """Returns this machine's address in the Ray cluster."""
+def _connect() -> None:
+    if not ray.is_initialized():
+        within(RAY_START_S, "starting Ray", ray.init, stays=True)
+
+
+def find_node_address() -> str:
+    """Returns this machine's address in the Ray cluster, which it joins or starts first."""
+    _connect()
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

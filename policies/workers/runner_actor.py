@@ -4,16 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentpeft.policies.delivery.publish import DeliveryAnswer, unpack
+from agentpeft.policies.delivery.deliver import DeliveryAnswer, serve
 from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor, resolve
+from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
+from agentpeft.policies.workers.start_actors import start_actors
 
 
 class EnvRunnerActor(Actor):
     """One env runner."""
+
+    @classmethod
+    def start_all(cls, spec: ActorSpec, settings: Settings) -> Actors:
+        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
+        return start_actors(spec, settings)
 
     def make(self, settings: Settings) -> None:
         """Makes the environments and starts the engine."""
@@ -29,10 +35,10 @@ class EnvRunnerActor(Actor):
         `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
         """
         (arrived,) = resolve(adapter)
-        return unpack(self._runner, arrived, sequences)
+        return serve(self._runner, arrived, sequences)
 
     def take(self, requests: Sequence[GroupRequest]) -> None:
-        """Begins to play groups; `collect` returns them, and raises what goes wrong."""
+        """Starts to play groups; `collect` returns them, and raises what goes wrong."""
         self._runner.take(requests)
 
     def wake(self) -> None:
@@ -42,16 +48,18 @@ class EnvRunnerActor(Actor):
     def collect(self, max_groups: int, until_room: bool) -> list[Any]:
         """Waits for groups that are finished; see `EnvRunner.collect`.
 
-        Returns the news without the groups, then these: `max_groups`, the last ones None where
-        fewer are finished. So each is an object of its own for Ray, and the driver fetches the news
-        alone. Raises: EngineError, and what a broken environment raises.
+        Returns the count of ended episodes and the groups without episodes, then the episodes of
+        each: `max_groups`, the last ones None where fewer are finished. So each is an object of its
+        own for Ray, and the driver fetches the reports alone. Raises: EngineError, and what a
+        broken environment raises.
         """
-        got = self._runner.collect(max_groups, until_room)
-        rest = [None] * (max_groups - len(got.groups))
-        return [replace(got, groups=[]), *got.groups, *rest]
+        num_ended, played = self._runner.collect(max_groups, until_room)
+        alone = [replace(group, group=None) for group in played]
+        rest = [None] * (max_groups - len(played))
+        return [(num_ended, alone), *(group.group for group in played), *rest]
 
     def sleep(self) -> None:
-        """Has the engine leave its memory to others until it is needed. Raises: EngineError."""
+        """Puts the engine to sleep, freeing GPU memory, until it is needed. Raises: EngineError."""
         self._runner.sleep()
 
     def close(self) -> None:

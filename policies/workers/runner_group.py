@@ -1,17 +1,19 @@
 """The group of env runners, which replaces those that fail.
 
     driver                                           env runner (an actor)
-    EnvRunnerGroup.ask ─▶ WorkQueue ── take ───────▶ plays groups
-           play ◀── news, references to groups ───── collect
-           load_adapter ── deliver ────────────────▶ serves the adapter, answers what it serves
+    EnvRunnerGroup.ask ─▶ RunnerQueue ── take ─────▶ plays groups
+           play ◀── reports, references to groups ── collect
+           send_adapter ── deliver ────────────────▶ serves the adapter, answers what it serves
 
 A group's episodes stay where Ray keeps objects. The driver passes references on to the learners.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
-from agentpeft.policies.delivery.publish import Shipment, check, worst_of
+from agentpeft.policies.delivery.deliver import Shipment, check
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
@@ -20,14 +22,20 @@ from agentpeft.policies.errors import (
     WorkerLostError,
 )
 from agentpeft.policies.messages import Ref
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import (
+    GroupKey,
+    GroupRequest,
+    PlayedGroup,
+    SampleReport,
+    merge_played,
+)
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import ActorSpec, missing
-from agentpeft.policies.workers.pending_samples import PendingSamples
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
 from agentpeft.policies.workers.runner_roster import RunnerRoster
-from agentpeft.policies.workers.work_queue import Desk, Job, Played, Receiver, WorkQueue
 
+Receiver: TypeAlias = Callable[[PlayedGroup], None]
 _LONGEST_WAIT_S = 5.0
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
@@ -44,8 +52,8 @@ class EnvRunnerGroup:
     have been, whoever plays them (with `max_adapter_lag` 0, unless an episode is too slow; to the
     bit if the settings are `deterministic`, else but for rounding).
 
-    All is done in the caller's thread: `play` waits for news of the runners and hands groups out.
-    Whoever waits for something else meanwhile calls it again and again.
+    Single-threaded: `play` waits for a runner's results and gives groups to runners with room. Call
+    it repeatedly while waiting for something else, so that runners stay busy.
     """
 
     def __init__(
@@ -72,76 +80,104 @@ class EnvRunnerGroup:
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._roster = RunnerRoster(self._actors, settings, self.counts)
         most = own.max_concurrent_episodes
-        self._queue = WorkQueue(self.num_runners, most, settings.deterministic)
-        self._desks = [Desk(most) for _ in range(self.num_runners)]
+        self._queue = RunnerQueue(self.num_runners, most, settings.deterministic)
+        self._jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
+        self._receivers: dict[GroupKey, Receiver] = {}
+        self._num_engine_failures: Counter[GroupKey] = Counter()
+        """Engines that failed over a group that is not finished."""
         self._shipment: Shipment | None = None
         self._proofs: dict[int, dict[str, float]] = {}
-        """Of the present delivery, by runner, where one was begun anew meanwhile."""
+        """Of the present delivery, by runner, where one was restarted meanwhile."""
 
-    def sample(self, requests: Sequence[GroupRequest]) -> PendingSamples:
-        """Begins to play groups, before all others that wait."""
-        samples = PendingSamples(self)
-        samples.ask(requests, is_first=True)
-        return samples
+    @property
+    def version(self) -> int:
+        """The adapter version that was sent last; 0 before."""
+        return 0 if self._shipment is None else self._shipment.receipt.version
+
+    def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[Ref], SampleReport]:
+        """Plays groups before all others that wait, and merges them. Raises: as `play`."""
+        played: list[PlayedGroup] = []
+        self.ask(played.append, requests, is_first=True)
+        while len(played) < len(requests):
+            self.play()
+        return merge_played(played)
 
     def ask(
-        self, receiver: Receiver, requests: Sequence[GroupRequest], *, is_first: bool = False
+        self, receive: Receiver, requests: Sequence[GroupRequest], *, is_first: bool = False
     ) -> None:
-        """Adds groups to the queue, and hands out those that a runner has room for."""
-        self._queue.add([Job(request, receiver) for request in requests], is_first=is_first)
-        self._hand_out()
+        """Adds groups to the queue, and assigns those that a runner has room for.
+
+        `receive` is called with each group that is finished, by `play` or whatever calls that.
+        """
+        self._receivers.update({request.key: receive for request in requests})
+        self._queue.add_groups(requests, is_first=is_first)
+        self._assign_groups()
 
     def play(self, until: Sequence[Ref] = ()) -> None:
-        """Waits for news of a runner, or for one of `until`, and hands groups out.
+        """Waits for a runner's results, or for one of `until`, and assigns groups.
 
         With `until` it does not wait for long. Raises: TrainingError, DeliveryError,
         PlacementError, and what playing raises.
         """
-        self._hand_out()
-        busy = [runner for runner, desk in enumerate(self._desks) if desk.jobs]
+        self._assign_groups()
+        busy = [runner for runner, jobs in enumerate(self._jobs) if jobs.requests]
         for runner in busy:
-            self._ask_for_news(runner)
-        news = [self._desks[runner].news[0] for runner in busy]
-        ready = self._actors.wait([*news, *until], timeout_s=_LONGEST_WAIT_S if until else None)
-        for place in ready:
-            if place < len(busy):
-                self._receive(busy[place])
-        self._hand_out()
+            self._ask_for_results(runner)
+        results = [self._jobs[runner].results[0] for runner in busy]
+        ready = self._actors.wait([*results, *until], timeout_s=_LONGEST_WAIT_S if until else None)
+        for index in ready:
+            if index < len(busy):
+                self._receive_results(busy[index])
+        self._assign_groups()
 
     @property
     def num_slots(self) -> int:
         """How many episodes all runners together play at once."""
-        return sum(self._desks[runner].capacity for runner in self._roster.serving)
+        return sum(self._jobs[runner].capacity for runner in self._roster.serving)
 
     @property
     def num_episodes_left(self) -> int:
         """How many episodes were asked for and are not over, as far as was heard."""
-        in_play = sum(desk.num_handed - desk.num_ended for desk in self._desks)
+        in_play = sum(jobs.num_given - jobs.num_ended for jobs in self._jobs)
         return self._queue.num_waiting_episodes + in_play
 
     def give_up(self) -> None:
         """Forgets the groups that wait, and lets those in play come to their end."""
         self._queue.clear()
-        while any(desk.jobs for desk in self._desks):
+        while any(jobs.requests for jobs in self._jobs):
             self.play()
+        self._receivers.clear()
+        self._num_engine_failures.clear()
 
-    def load_adapter(self, shipment: Shipment) -> dict[str, float]:
-        """Delivers an adapter to all runners; returns the proof's metrics, of the worst runner.
+    def send_adapter(self, shipment: Shipment) -> Mapping[int, Ref]:
+        """Sends an adapter to all runners, and returns a reference to each one's answer.
 
-        Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
+        Where groups are in play, it assigns further ones until all have answered.
+
+        Raises: as `play`.
         """
         self._shipment, self._proofs = shipment, {}
         for runner in self._roster.follow_machines():
-            self._take_back(runner)
+            self._reset_jobs(runner)
             self._roster.join(runner)
-        asked = {runner: self._deliver(runner, shipment) for runner in self._roster.serving}
-        generations = {runner: self._roster.generation_of(runner) for runner in asked}
-        if any(desk.jobs for desk in self._desks):
-            while waiting := missing(self._actors, list(asked.values())):
+        answers = {runner: self._send(runner, shipment) for runner in self._roster.serving}
+        self._sent_generations = {r: self._roster.get_generation(r) for r in answers}
+        if any(jobs.requests for jobs in self._jobs):
+            while waiting := missing(self._actors, list(answers.values())):
                 self.play(waiting)
+        return answers
+
+    def prove_adapter(
+        self, shipment: Shipment, answers: Mapping[int, Ref]
+    ) -> list[dict[str, float]]:
+        """Checks what runners answer to `send_adapter`; returns each one's metrics.
+
+        One that does not prove what it serves is replaced. Raises: DeliveryError if it fails again,
+        TrainingError if none may be replaced.
+        """
         checked = []
-        for runner, answer in asked.items():
-            if generations[runner] != self._roster.generation_of(runner):
+        for runner, answer in answers.items():
+            if self._sent_generations[runner] != self._roster.get_generation(runner):
                 checked.append(self._proofs.get(runner, {}))  # given the adapter then
                 continue
             try:
@@ -151,10 +187,10 @@ class EnvRunnerGroup:
             except (DeliveryError, EngineError, WorkerLostError) as error:
                 self.counts["num_failed_deliveries"] += 1
                 checked.append(self._replace(runner, error))
-        return worst_of(checked)
+        return checked
 
     def sleep(self) -> None:
-        """Has the engines leave their memory to the learners, if the settings say so.
+        """Puts the engines to sleep, if the settings say so, freeing GPU memory for the learners.
 
         No group may be in play. They wake by themselves. A runner that fails is replaced. Raises:
         as `play`.
@@ -180,78 +216,77 @@ class EnvRunnerGroup:
         """Ends the runners; idempotent."""
         self._actors.close()
 
-    def _hand_out(self) -> None:
+    def _assign_groups(self) -> None:
         """Gives groups to the runners that have room; the others are to tell when they have."""
-        serving = {runner: self._desks[runner] for runner in self._roster.serving}
-        for runner, jobs in self._queue.hand_out(serving).items():
-            under_way = sum(job.request.num_episodes for job in serving[runner].jobs.values())
+        serving = {runner: self._jobs[runner] for runner in self._roster.serving}
+        for runner, requests in self._queue.assign_groups(serving).items():
+            under_way = sum(r.num_episodes for r in serving[runner].requests.values())
             self._roster.most_episodes = max(self._roster.most_episodes, under_way)
-            self._actors.call(runner, EnvRunnerActor.take, [job.request for job in jobs])
+            self._actors.call(runner, EnvRunnerActor.take, requests)
         if not self._queue.wants_room:
             return
         for runner in self._roster.serving:  # whose `collect` does not return for room alone
-            desk = self._desks[runner]
-            if desk.news and not desk.is_until_room:
-                desk.is_until_room = True
+            jobs = self._jobs[runner]
+            if jobs.results and not jobs.is_until_room:
+                jobs.is_until_room = True
                 self._actors.call(runner, EnvRunnerActor.wake)
 
-    def _ask_for_news(self, runner: int) -> None:
-        """Has a runner tell of the next groups that it finishes, unless it is asked already."""
-        desk = self._desks[runner]
-        if desk.news:
+    def _ask_for_results(self, runner: int) -> None:
+        """Asks a runner for the next groups that it finishes, unless it is asked already."""
+        jobs = self._jobs[runner]
+        if jobs.results:
             return
-        num_groups = min(len(desk.jobs), _MAX_GROUPS_TOLD)
-        desk.is_until_room = self._queue.wants_room and runner in self._roster.serving
-        desk.news = self._actors.call(
+        num_groups = min(len(jobs.requests), _MAX_GROUPS_TOLD)
+        jobs.is_until_room = self._queue.wants_room and runner in self._roster.serving
+        jobs.results = self._actors.call(
             runner,
             EnvRunnerActor.collect,
             num_groups,
-            desk.is_until_room,
+            jobs.is_until_room,
             num_returns=1 + num_groups,
             is_beside=True,
         )
 
-    def _receive(self, runner: int) -> None:
-        """Takes a runner's news, and replaces it if it has failed."""
-        desk = self._desks[runner]
-        (first, *groups), desk.news = desk.news, ()
+    def _receive_results(self, runner: int) -> None:
+        """Passes a runner's finished groups on, or replaces the runner if it has failed."""
+        jobs = self._jobs[runner]
+        (first, *groups), jobs.results = jobs.results, ()
         try:
-            (got,) = self._actors.fetch([first])
+            ((jobs.num_ended, played),) = self._actors.fetch([first])
         except (EngineError, WorkerLostError) as error:
             self._lose(runner, error)
             return
-        for request, report, group in zip(got.requests, got.reports, groups, strict=False):
-            job = desk.jobs.pop((request.mode, request.group_id))
-            whole = group if report.adapter_versions else None  # else stale, or dropped
-            job.receiver.receive(Played(request, runner, whole, report))
-        desk.num_ended = got.num_ended
+        for group, episodes in zip(played, groups, strict=False):
+            key, is_whole = group.request.key, bool(group.report.adapter_versions)
+            del jobs.requests[key]
+            self._num_engine_failures.pop(key, None)
+            whole = episodes if is_whole else None  # else stale, or dropped
+            self._receivers.pop(key)(replace(group, runner=runner, group=whole))
 
     def _lose(self, runner: int, reason: Exception) -> None:
-        """Replaces a runner that has failed, and has what it had played again.
+        """Replaces a runner that has failed, and has its groups played again.
 
         One engine failure is forgiven; deaths of processes and of shared engines have no limit but
-        the run's own, of restarts. Raises: `reason` where engines fail again over a group.
+        the run's, of restarts. Raises: `reason` where engines fail again over a group.
         """
-        jobs = list(self._desks[runner].jobs.values())
-        is_engine = isinstance(reason, EngineError) and not isinstance(reason, EngineLostError)
+        lost = list(self._jobs[runner].requests)
         if isinstance(reason, PayloadLostError):
-            self.counts["num_redrawn_groups"] += len(jobs)
-        if is_engine and any(job.num_failures for job in jobs):
-            raise reason
-        for job in jobs if is_engine else ():
-            job.num_failures += 1
+            self.counts["num_redrawn_groups"] += len(lost)
+        if isinstance(reason, EngineError) and not isinstance(reason, EngineLostError):
+            if any(self._num_engine_failures[key] for key in lost):
+                raise reason
+            self._num_engine_failures.update(lost)
         if runner in self._roster.serving:
             self._replace(runner, reason)
         else:
-            self._take_back(runner)
+            self._reset_jobs(runner)
 
-    def _take_back(self, runner: int) -> None:
-        """Puts what a runner had at the head of the queue; it begins with nothing."""
-        most = self._roster.max_episodes_of(runner)
-        desk, self._desks[runner] = self._desks[runner], Desk(most)
-        self._queue.put_back(list(desk.jobs.values()))
+    def _reset_jobs(self, runner: int) -> None:
+        """Puts a runner's groups at the head of the queue; it starts with none."""
+        jobs, self._jobs[runner] = self._jobs[runner], RunnerJobs(self._roster.get_limit(runner))
+        self._queue.return_groups(list(jobs.requests.values()))
 
-    def _deliver(self, runner: int, shipment: Shipment) -> Ref:
+    def _send(self, runner: int, shipment: Shipment) -> Ref:
         adapter, sequences = [shipment.adapter], shipment.sequences
         return self._actors.call(runner, EnvRunnerActor.deliver, adapter, sequences)
 
@@ -266,12 +301,12 @@ class EnvRunnerGroup:
         the new one fails too, PlacementError if there is no room and no other runner.
         """
         self._roster.count_failure(runner, reason)
-        is_begun = self._roster.begin_anew(runner)
-        self._take_back(runner)
-        if not is_begun or self._shipment is None:
+        is_started = self._roster.restart(runner)
+        self._reset_jobs(runner)
+        if not is_started or self._shipment is None:
             return {}
         try:
-            proof = self._check(self._deliver(runner, self._shipment), self._shipment)
+            proof = self._check(self._send(runner, self._shipment), self._shipment)
         except PayloadLostError:
             raise
         except (DeliveryError, EngineError, WorkerLostError) as error:

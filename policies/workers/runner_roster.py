@@ -32,11 +32,11 @@ class RunnerRoster:
         self._generations = [0] * actors.num_actors
         self._num_out_of_memory: Counter[int] = Counter()
 
-    def generation_of(self, runner: int) -> int:
+    def get_generation(self, runner: int) -> int:
         """Returns a number that grows when the runner is begun anew or its machine is drained."""
         return self._generations[runner]
 
-    def max_episodes_of(self, runner: int) -> int:
+    def get_limit(self, runner: int) -> int:
         """Returns how many episodes a runner plays at once, after its last lack of memory.
 
         The first lack does not count: it may have been another process that took the memory.
@@ -57,7 +57,7 @@ class RunnerRoster:
         self._num_out_of_memory[runner] += isinstance(reason, WorkerMemoryError)
         logger.warning("env runner %d is begun anew: %s", runner, reason)
 
-    def begin_anew(self, runner: int) -> bool:
+    def restart(self, runner: int) -> bool:
         """Replaces a runner; returns False if there is no room for it, and the others go on.
 
         Raises: PlacementError if there are no others; as `count_failure` if new ones keep failing;
@@ -111,7 +111,7 @@ class RunnerRoster:
 
     def _settings_of(self, runner: int) -> Settings:
         """Returns the settings, with fewer episodes at once for one that was short of memory."""
-        own, most = self._settings.env_runners, self.max_episodes_of(runner)
+        own, most = self._settings.env_runners, self.get_limit(runner)
         if most == own.max_concurrent_episodes:
             return self._settings
         logger.warning("env runner %d plays at most %d episodes at once from now on", runner, most)

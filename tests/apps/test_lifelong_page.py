@@ -8,8 +8,8 @@ from agentpeft.apps.lifelong.lifelong_study import summarize
 from agentpeft.apps.lifelong.page import write_page
 from agentpeft.apps.lifelong.scores import compute_scores
 from agentpeft.envs import Outcome
+from agentpeft.policies.checkpointing.session_files import append_episodes
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.session_files import append_episodes
 
 STAGES = ("sums", "products")
 MATRIX = [[1.0, 0.0], [0.5, 1.0]]

@@ -17,7 +17,7 @@ from agentpeft.launch.cli import main
 from agentpeft.launch.reporting.report_episodes import read_episodes
 from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
-from agentpeft.policies.session_files import list_parts
+from agentpeft.policies.checkpointing.session_files import list_parts
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("train", "eval", "tokens")

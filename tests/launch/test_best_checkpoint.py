@@ -12,10 +12,10 @@ from agentpeft.launch.evaluate import main as evaluate
 from agentpeft.launch.evaluating.merging import find_adapter
 from agentpeft.launch.merge import main as merge
 from agentpeft.launch.train import main
-from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.checkpointing.best_checkpoint import BestCheckpoint, name_best, read_best
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints, prune_checkpoints
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings
 
 CONFIG = f"""

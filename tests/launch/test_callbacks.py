@@ -7,13 +7,13 @@ import pytest
 from agentpeft.envs import SettingsError
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.policies.callbacks import Callbacks
 from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.loop.callbacks import Callbacks
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
 
 MODULE = '''
 from pathlib import Path
-from agentpeft.policies.callbacks import Callbacks
+from agentpeft.policies.loop.callbacks import Callbacks
 
 class Telling(Callbacks):
     """Writes down who was called, beside the module."""

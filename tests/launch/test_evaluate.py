@@ -26,7 +26,7 @@ from agentpeft.launch.evaluating.merging import base_settings, find_adapter
 from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
-from agentpeft.policies.evaluation import pass_at_k, wilson_interval
+from agentpeft.policies.loop.evaluation import pass_at_k, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord, GenerationRequest
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import TextChat

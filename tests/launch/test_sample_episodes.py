@@ -2,8 +2,8 @@
 
 from agentpeft.envs import Outcome
 from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
+from agentpeft.policies.checkpointing.session_files import append_episodes
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.session_files import append_episodes
 
 
 def play(number):

@@ -11,7 +11,7 @@ from process_parts import wait_until
 from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor
@@ -114,7 +114,7 @@ def test_runners_are_placed_by_the_strategy(cluster, tmp_path):
             f"env_runners.placement_strategy={strategy}",
         )
         runners = EnvRunnerGroup(settings, kind=located_runner(tmp_path))
-        runners.sample([GroupRequest(0, 1), GroupRequest(1, 1)]).result()
+        runners.sample([GroupRequest(0, 1), GroupRequest(1, 1)])
         found = {(tmp_path / f"node-{position}").read_text() for position in (0, 1)}
         assert len(found) == num_nodes
         runners.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 

@@ -12,8 +12,8 @@ from faulty_parts import take
 from ray.cluster_utils import Cluster
 from small_model import TWO_RUNNERS
 
-from agentpeft.policies.algorithm import Algorithm
 from agentpeft.policies.errors import PlacementError, WorkerMemoryError
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerGroup
@@ -84,7 +84,7 @@ def test_a_runner_that_the_memory_monitor_ends_is_replaced(cluster, tmp_path, ca
 
     settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=1")
     runners = EnvRunnerGroup(settings, kind=GreedyRunner)
-    _, report = runners.sample([GroupRequest(0, 2)]).result()
+    _, report = runners.sample([GroupRequest(0, 2)])
     assert len(report.records) == 2
     assert runners.counts["num_env_runner_restarts"] >= 1
     assert "env runner 0 is begun anew: Ray's memory monitor has ended one of" in caplog.text
@@ -120,14 +120,14 @@ def test_groups_that_go_with_their_node_are_drawn_again_by_the_runner_that_is_le
 
     with Algorithm(make_settings("env_runners.num_env_runners=0"), tmp_path / "one") as algorithm:
         undisturbed, _ = train_twice(algorithm)
-    update = LearnerGroup.update
+    receive = LearnerGroup.receive
 
-    def lose_node_and_update(learners, groups):
-        monkeypatch.setattr(LearnerGroup, "update", update)
+    def lose_node_and_receive(learners, groups):
+        monkeypatch.setattr(LearnerGroup, "receive", receive)
         lose_node(cluster, node_of(1))
-        return update(learners, groups)
+        return receive(learners, groups)
 
-    monkeypatch.setattr(LearnerGroup, "update", lose_node_and_update)
+    monkeypatch.setattr(LearnerGroup, "receive", lose_node_and_receive)
     folder = tmp_path / "three"
     with Algorithm(make_settings(), folder, env_runner_class=LocatedRunner) as algorithm:
         adapter, metrics = train_twice(algorithm)
@@ -161,7 +161,7 @@ def test_after_the_second_time_without_memory_fewer_episodes_are_played_at_once(
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path))
     settings = make_settings(*SCRIPTED, "env_runners.num_env_runners=0")
     runners = EnvRunnerGroup(settings, kind=ShortOfMemory)
-    _, report = runners.sample([GroupRequest(0, 6), GroupRequest(1, 6)]).result()
+    _, report = runners.sample([GroupRequest(0, 6), GroupRequest(1, 6)])
     assert len(report.records) == 12
     assert limits == [256, 256, 6, 3, 1]
     assert "env runner 0 plays at most 6 episodes at once from now on" in caplog.text

@@ -15,11 +15,11 @@ from process_parts import wait_until
 from small_model import SMALL
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.delivery.publish import Shipment
+from agentpeft.policies.delivery.deliver import Shipment, send_and_prove
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.errors import DeliveryError, PlacementError, TrainingError
 from agentpeft.policies.messages import AdapterAck
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest, merge_played
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -58,17 +58,22 @@ def start():
 def test_three_runners_and_a_learner_start_on_two_cpus_and_train(start):
     settings = make_settings("env_runners.num_env_runners=3")
     learner, runners = start(LearnerGroup, settings), start(EnvRunnerGroup, settings)
-    assert runners.load_adapter(learner.adapter())["probe_mean"] < 1e-5
-    groups, report = runners.sample(REQUESTS).result()
+    assert send_and_prove(learner.pack_adapter(), runners)["probe_mean"] < 1e-5
+    groups, report = runners.sample(REQUESTS)
     assert all(isinstance(group, ray.ObjectRef) for group in groups)
     assert [group.group_id for group in ray.get(groups)] == [0, 1, 2, 3, 4]
     assert report.adapter_versions == (0, 0, 0, 0, 0)
     assert [(r.group_id, r.sample) for r in report.records[:3]] == [(0, 0), (0, 1), (1, 0)]
-    assert learner.update(groups)["train/num_tokens"] == report.num_sampled_tokens
-    runners.load_adapter(learner.adapter())
-    pending = runners.sample(REQUESTS)  # overlaps with the update
-    learner.update(groups)
-    assert pending.result()[1].adapter_versions == (1, 1, 1, 1, 1)
+    assert learner.receive(groups) == []
+    assert learner.update()["train/num_tokens"] == report.num_sampled_tokens
+    send_and_prove(learner.pack_adapter(), runners)
+    played = []
+    runners.ask(played.append, REQUESTS)  # overlaps with the update
+    learner.receive(groups)
+    learner.update()
+    while len(played) < len(REQUESTS):
+        runners.play()
+    assert merge_played(played)[1].adapter_versions == (1, 1, 1, 1, 1)
 
 
 def test_one_process_plays_what_actors_play(start):
@@ -76,8 +81,8 @@ def test_one_process_plays_what_actors_play(start):
     for num_runners in (0, 2):
         settings = make_settings(f"env_runners.num_env_runners={num_runners}")
         learner, runners = start(LearnerGroup, settings), start(EnvRunnerGroup, settings)
-        runners.load_adapter(learner.adapter())
-        groups, _ = runners.sample(REQUESTS).result()
+        send_and_prove(learner.pack_adapter(), runners)
+        groups, _ = runners.sample(REQUESTS)
         found = groups if num_runners == 0 else ray.get(groups)
         tokens.append([t.token_ids.tolist() for g in found for t in g.trajectories])
         learner.close()
@@ -98,9 +103,9 @@ def test_a_damaged_adapter_is_not_acknowledged(start, num_runners):
     receipt = AdapterAck(3, sent.sha256)
     damaged = replace(sent, weights={**weights, name.format("A"): weights[name.format("A")] * 2})
     adapters = [sent, damaged] if num_runners == 0 else [ray.put(sent), ray.put(damaged)]
-    assert runners.load_adapter(Shipment(adapters[0], receipt, None)) == {}
+    assert send_and_prove(Shipment(adapters[0], receipt, None), runners) == {}
     with pytest.raises(DeliveryError, match="begun anew: adapter 3 arrived damaged"):
-        runners.load_adapter(Shipment(adapters[1], receipt, None))
+        send_and_prove(Shipment(adapters[1], receipt, None), runners)
     assert runners.counts["num_env_runner_restarts"] == 1
 
 

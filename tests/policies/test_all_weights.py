@@ -19,6 +19,7 @@ from small_model import ONE_PROCESS, SMALL
 from transformers import AutoModelForCausalLM
 
 from agentpeft.envs import SettingsError
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.learning.algorithms import ALGORITHMS
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -131,15 +132,15 @@ def test_in_one_process_a_learner_leaves_the_engines_weights_alone():
     """With the base in the cache's files and learner, engine and driver in one process."""
     settings = Settings(**with_overrides({}, TINY))
     learner, runners = LearnerGroup(settings, Steps), EnvRunnerGroup(settings)
-    first = learner.adapter()
-    proofs = [runners.load_adapter(first)]
+    first = learner.pack_adapter()
+    proofs = [send_and_prove(first, runners)]
     groups = random_groups(vocab=300)
     learner.call(Steps.learn_from, groups)
     sent = {name: weight.copy() for name, weight in first.adapter.weights.items()}
-    second = learner.adapter()
+    second = learner.pack_adapter()
     # The old version is delivered again: had the step reached the engine, it could not prove it
-    proofs.append(runners.load_adapter(first))
-    proofs.append(runners.load_adapter(second))
+    proofs.append(send_and_prove(first, runners))
+    proofs.append(send_and_prove(second, runners))
     learner.call(Steps.learn_from, groups)
     assert all(np.array_equal(first.adapter.weights[n], w) for n, w in sent.items())
     assert [proof["probe_max"] < 1e-5 for proof in proofs] == [True] * 3

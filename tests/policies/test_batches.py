@@ -103,8 +103,8 @@ def test_a_shared_prompt_and_equal_answers_run_once():
     answers = [[5, 6, 7], [5, 6, 7], [5, 6, 9], [8], []]
     group = make_group(0, [make_trajectory([1, 2, 3], answer, 1) for answer in answers])
     (batch,) = make_batches(list_members([group]))
-    assert batch.rows.token_ids.tolist() == [[1, 2, 3, 5, 6]]
-    assert batch.rows.position_ids.tolist() == [[0, 1, 2, 3, 4]]
+    assert batch.token_ids.tolist() == [[1, 2, 3, 5, 6]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]]
     assert sorted(batch.order) == [0, 1, 2, 3]
     assert len(batch.needed) == 3
 
@@ -121,7 +121,7 @@ def test_micro_batches_keep_within_the_budget(layout):
     members = list_members(random_groups(num_groups=6))
     batches = make_batches(members, 60, layout)
     assert len(batches) > 1
-    assert all(batch.rows.token_ids.numel() <= 60 for batch in batches)
+    assert all(batch.token_ids.numel() <= 60 for batch in batches)
     assert sorted(n for b in batches for n in b.order) == list(range(len(members)))
 
 
@@ -191,7 +191,7 @@ def test_rounding_to_16_bits_in_many_layers_hinders_no_packing():
 
 
 def count_tokens(batches):
-    return sum(batch.rows.token_ids.numel() for batch in batches)
+    return sum(batch.token_ids.numel() for batch in batches)
 
 
 def spread_groups(prompt, lengths, num_groups=3):

@@ -6,7 +6,7 @@ import torch
 from learner_parts import random_groups
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from agentpeft.policies.delivery import publish
+from agentpeft.policies.delivery.deliver import pack
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.engines.fusing import merged_state, slot_effect, slot_state, tensor_of
 from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
@@ -105,6 +105,6 @@ def test_engines_serve_the_same_of_an_adapter_in_either_type(learner):
 def test_a_pack_holds_the_type_that_the_settings_mean():
     for autocast, dtype in (("bfloat16", np.uint16), ("off", np.float32)):
         learner = make_learner(autocast, fault_tolerance={"probe_interval": 0})
-        adapter, receipt, probe = publish.pack(learner)
+        adapter, receipt, probe = pack(learner)
         assert {weight.dtype for weight in adapter.weights.values()} == {np.dtype(dtype)}
         assert receipt == ack_of(adapter) and probe is None

@@ -8,7 +8,7 @@ import pytest
 from agentpeft.envs import SettingsError
 from agentpeft.policies.models.tiny_cache import compute_key
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.brought_files import Luggage, read_contents, rename_base
+from agentpeft.policies.workers.brought_files import FilesToSend, read_contents, rename_base
 
 ADAPTER = "adapter_config.json"
 
@@ -22,15 +22,15 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def other():
-    """Returns how another machine, on which some files are not, unpacks luggage."""
+    """Returns how another machine, on which some files are not, unpacks files."""
 
-    def unpack(luggage, settings, gone=()):
-        contents = read_contents(list(luggage.hashes))
+    def unpack(files, settings, gone=()):
+        contents = read_contents(list(files.hashes))
         for path in gone:
             path.rename(path.with_name(f"not-{path.name}"))
-        lacking = luggage.find_lacking()
+        lacking = files.find_lacking()
         brought = [{path: contents[path] for path in lacking}]
-        return lacking, *luggage.unpack(brought, settings)
+        return lacking, *files.unpack(brought, settings)
 
     return unpack
 
@@ -55,9 +55,9 @@ def test_task_files_and_chats_are_found_wherever_settings_name_them(
         curriculum={"stages": [{"data": "stage.jsonl"}, {"sources": sources}]},
         warm_start={"num_steps": 1, "chats": "chats.jsonl"},
     )
-    luggage = Luggage.of(settings)
+    files = FilesToSend.of(settings)
     gone = [tmp_path / name for name in (*names, "held_out")]
-    lacking, there, _ = other(luggage, settings, gone)
+    lacking, there, _ = other(files, settings, gone)
     assert set(lacking) == set(map(str, gone))
     found = [
         *there.environment.kwargs["data"].values(),
@@ -69,7 +69,7 @@ def test_task_files_and_chats_are_found_wherever_settings_name_them(
     assert all(Path(path).is_relative_to(cache) for path in found)
     assert (Path(there.evaluation.env_kwargs["data"]) / "test.jsonl").read_text() == "test"
     assert there.model.name == "a/b"
-    assert luggage.find_lacking() == []  # the next actor of that machine has it
+    assert files.find_lacking() == []  # the next actor of that machine has it
 
 
 def test_names_that_are_built_in_are_no_files(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_names_that_are_built_in_are_no_files(tmp_path, monkeypatch):
     for name in ("tiny", "hub"):
         Path(name).mkdir()
     settings = make_settings(environment={"kwargs": {"data": "hub"}}, evaluation={"num_tasks": 0})
-    assert Luggage.of(settings).paths == {}
+    assert FilesToSend.of(settings).paths == {}
 
 
 def test_what_is_there_is_not_sent_and_what_is_there_with_another_content_is(tmp_path, other):
@@ -88,11 +88,11 @@ def test_what_is_there_is_not_sent_and_what_is_there_with_another_content_is(tmp
         environment={"kwargs": {"data": str(same)}},
         evaluation={"env_kwargs": {"data": str(changed)}},
     )
-    luggage = Luggage.of(settings)
+    files = FilesToSend.of(settings)
     contents = read_contents([str(changed)])
     changed.write_text("its own")
-    assert luggage.find_lacking() == [str(changed)]
-    there, _ = luggage.unpack([contents], settings)
+    assert files.find_lacking() == [str(changed)]
+    there, _ = files.unpack([contents], settings)
     assert there.environment.kwargs["data"] == str(same)
     assert Path(there.evaluation.env_kwargs["data"]).read_text() == "the driver's"
     assert changed.read_text() == "its own"
@@ -105,8 +105,8 @@ def test_an_adapter_comes_with_its_base_and_names_it_where_it_is(tmp_path, other
     (base / "config.json").write_text("{}")
     (adapter / ADAPTER).write_text(json.dumps({"base_model_name_or_path": str(base), "r": 2}))
     settings = make_settings().with_model(name=str(adapter))
-    luggage = Luggage.of(settings)
-    lacking, there, places = other(luggage, settings, [base])
+    files = FilesToSend.of(settings)
+    lacking, there, places = other(files, settings, [base])
     assert set(lacking) == {str(base), str(adapter)}  # the adapter is there, and names what is not
     config = json.loads((Path(there.model.name) / ADAPTER).read_text())
     assert config == {"base_model_name_or_path": places[str(base)], "r": 2}
@@ -123,12 +123,12 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
     settings = make_settings(
         environment={"kwargs": {"data": str(data)}}, evaluation={"num_tasks": 0}
     )
-    luggage, contents = Luggage.of(settings), read_contents([str(data)])
+    files, contents = FilesToSend.of(settings), read_contents([str(data)])
     data.unlink()
     (tmp_path / "file").touch()
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(SettingsError, match=r"the cache .* cannot be written .*AGENTPEFT_CACHE"):
-        luggage.unpack([contents], settings)
+        files.unpack([contents], settings)
 
 
 def test_the_built_in_model_is_the_same_for_the_same_tasks_and_another_for_others(tmp_path):

@@ -23,8 +23,8 @@ from agentpeft.policies.checkpointing.checkpoints import (
     write_checkpoint,
     write_config,
 )
+from agentpeft.policies.checkpointing.session_files import append_episodes
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.session_files import append_episodes
 from agentpeft.policies.settings.config import Settings
 
 

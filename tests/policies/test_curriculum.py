@@ -11,8 +11,8 @@ from small_model import TWO_RUNNERS
 from word_env import WordEnv, WordSource
 
 from agentpeft.envs import Outcome, SettingsError, Taskset
-from agentpeft.policies.curriculum import Curriculum, SpreadRates, count_spread, has_spread
 from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.loop.curriculum import Curriculum, SpreadRates, count_spread, has_spread
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides

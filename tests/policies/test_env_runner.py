@@ -409,8 +409,8 @@ def test_an_adapter_is_delivered_between_the_turns_of_an_episode(base, newest, i
     runner.load_adapter(make_version(newest, "run", {}, 1.0))
     played = {}
     while len(played) < 2:
-        got = runner.collect(2, until_room=False)
-        played.update(zip([request.mode for request in got.requests], got.reports, strict=True))
+        _, finished = runner.collect(2, until_room=False)
+        played |= {group.request.mode: group.report for group in finished}
     assert engines[0].asked[:2] == [0, 0] and engines[0].asked[-1] == newest
     assert engines[0].asked == sorted(engines[0].asked)
     assert played["eval"].adapter_versions == (0,) and len(played["eval"].records) == 1

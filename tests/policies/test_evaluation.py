@@ -4,7 +4,7 @@ from statistics import fmean
 import pytest
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.evaluation import compute_success_metrics, pass_at_k, wilson_interval
+from agentpeft.policies.loop.evaluation import compute_success_metrics, pass_at_k, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord
 
 

@@ -152,9 +152,8 @@ def test_each_token_has_the_log_probability_and_the_version_of_who_sampled_it(ba
         runner.load_adapter(adapters[number])
     played = {}
     while len(played) < 2:
-        got = runner.collect(2, until_room=False)
-        for request, group, report in zip(got.requests, got.groups, got.reports, strict=True):
-            played[request.group_id] = group, report
+        _, finished = runner.collect(2, until_room=False)
+        played |= {each.request.group_id: (each.group, each.report) for each in finished}
     trajectories = [t for group, _ in played.values() for t in group.trajectories]
     mixed = [t for t in trajectories if t.token_versions is not None]
     assert any(len(set(t.token_versions[t.loss_mask])) > 1 for t in mixed)
@@ -204,8 +203,8 @@ def test_an_adapter_does_not_wait_for_the_turns_under_way(base):
     start_s = time.monotonic()
     runner.load_adapter(make_version(1, "run", {}, 1.0))
     assert time.monotonic() - start_s < 5
-    got = runner.collect(1, until_room=False)
-    assert got.groups[0].adapter_version == 1
+    _, (played,) = runner.collect(1, until_room=False)
+    assert played.group.adapter_version == 1
     runner.close()
 
 
@@ -224,9 +223,9 @@ def test_an_engine_that_cannot_be_interrupted_is_waited_for(base):
     runner.take([GroupRequest(0, 1)])
     time.sleep(0.1)
     runner.load_adapter(make_version(1, "run", {}, 1.0))
-    got = runner.collect(1, until_room=False)
-    (trajectory,) = got.groups[0].trajectories
-    assert (got.groups[0].adapter_version, got.reports[0].num_interruptions) == (1, 0)
+    _, (played,) = runner.collect(1, until_room=False)
+    (trajectory,) = played.group.trajectories
+    assert (played.group.adapter_version, played.report.num_interruptions) == (1, 0)
     assert set(trajectory.token_versions[trajectory.loss_mask]) == {0, 1}
     runner.close()
 

@@ -7,6 +7,7 @@ import pytest
 from faulty_parts import EngineAround, runner_with
 from small_model import ONE_PROCESS
 
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.engines import fusing
 from agentpeft.policies.engines.transformers.engine import TransformersEngine
@@ -57,7 +58,7 @@ def start():
         learner = LearnerGroup(settings, SteppingLearner)
         runners = EnvRunnerGroup(settings, kind=kind)
         started.extend([learner, runners])
-        assert "canary" not in runners.load_adapter(learner.adapter())  # B is zero
+        assert "canary" not in send_and_prove(learner.pack_adapter(), runners)  # B is zero
         return learner, runners
 
     yield make
@@ -108,12 +109,12 @@ def test_a_damage_in_transit_is_found_by_the_hash_and_sent_again(start, damage):
 
     learner, runners = start(*overrides, kind=DamagedRunner)
     learner.call(SteppingLearner.next_version)
-    assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
+    assert send_and_prove(learner.pack_adapter(), runners)["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
-    sent = learner.adapter()
+    sent = learner.pack_adapter()
     shipment = replace(sent, adapter=DAMAGES[damage](sent.adapter))
     with pytest.raises(DeliveryError, match="begun anew: adapter 1 arrived damaged"):
-        runners.load_adapter(shipment)
+        send_and_prove(shipment, runners)
 
 
 class LyingEngine(EngineAround):
@@ -148,7 +149,7 @@ def test_a_lying_acknowledgement_is_found_by_the_probe(start, mistake):
     overrides = [FULL] if mistake.startswith("all weights") else []
     learner, runners = start(*overrides, kind=runner_with(around))
     learner.call(SteppingLearner.next_version)
-    metrics = runners.load_adapter(learner.adapter())
+    metrics = send_and_prove(learner.pack_adapter(), runners)
     assert metrics["probe_max"] < 1e-5 and metrics["canary"] == pytest.approx(1)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
 
@@ -157,15 +158,15 @@ def test_a_runner_that_fails_twice_ends_the_run(start):
     learner, runners = start(kind=runner_with(lambda e: LyingEngine(e, MISTAKES["B zeroed"])))
     learner.call(SteppingLearner.next_version)
     with pytest.raises(DeliveryError, match=r"runner 0, begun anew: .* but probe_mean is 0\.\d+ "):
-        runners.load_adapter(learner.adapter())
+        send_and_prove(learner.pack_adapter(), runners)
 
 
 def test_without_restarts_the_first_failure_ends_the_run(start):
     learner, runners = start("fault_tolerance.max_num_env_runner_restarts=0")
-    shipment = learner.adapter()
+    shipment = learner.pack_adapter()
     damaged = replace(shipment, adapter=changed(shipment.adapter, lambda w: w + 1))
     with pytest.raises(DeliveryError, match=r"arrived damaged .*restarts 0 is reached"):
-        runners.load_adapter(damaged)
+        send_and_prove(damaged, runners)
 
 
 class StaleEngine(TransformersEngine):
@@ -204,7 +205,7 @@ def make_stale(settings, base, chat):
 def test_stale_keys_and_values_are_found_by_sampling(start, caplog):
     learner, runners = start(kind=StaleFirst)
     learner.call(SteppingLearner.next_version)
-    metrics = runners.load_adapter(learner.adapter())
+    metrics = send_and_prove(learner.pack_adapter(), runners)
     assert runners.counts == {"num_failed_deliveries": 1, "num_env_runner_restarts": 1}
     assert metrics["sampling_mean"] < 1e-5
     assert "but sampling_mean is" in caplog.text
@@ -215,10 +216,10 @@ def test_a_probe_is_made_at_its_interval_and_has_its_limit(start):
     found = []
     for _ in range(2):
         learner.call(SteppingLearner.next_version)
-        found.append(runners.load_adapter(learner.adapter()))
+        found.append(send_and_prove(learner.pack_adapter(), runners))
     assert found[0] == {} and "probe_mean" in found[1]
     learner, runners = start("fault_tolerance.probe_interval=0")
-    assert runners.load_adapter(learner.adapter()) == {}
+    assert send_and_prove(learner.pack_adapter(), runners) == {}
     with pytest.raises(DeliveryError, match=r"probe_mean is .* \(limit 1e-12\)"):
         start("fault_tolerance.max_probe_difference=1e-12", "lora.rank=3")
 
@@ -229,26 +230,26 @@ def test_a_step_that_fused_weights_round_away_is_no_delivery(start, monkeypatch,
     learner, runners = start(*base, f"fault_tolerance.min_served_effect={least}")
     learner.call(SteppingLearner.next_version)
     learner.call(SteppingLearner.shrink_to, 1e-5)
-    shipment = learner.adapter()
-    assert runners.load_adapter(shipment)["served_effect"] > 0.9
+    shipment = learner.pack_adapter()
+    assert send_and_prove(shipment, runners)["served_effect"] > 0.9
     monkeypatch.setattr(fusing, "_rounded", lambda weight, dtype, name: weight.to(dtype))
     if least:
         with pytest.raises(DeliveryError, match=r"but served_effect is 0\.\d+ \(limit 0.9\)"):
-            runners.load_adapter(shipment)
+            send_and_prove(shipment, runners)
     else:
-        assert runners.load_adapter(shipment)["served_effect"] < 0.8
+        assert send_and_prove(shipment, runners)["served_effect"] < 0.8
 
 
 def test_a_script_has_no_proof(start):
     learner, runners = start("env_runners.engine=scripted")
-    assert runners.load_adapter(learner.adapter()) == {}
+    assert send_and_prove(learner.pack_adapter(), runners) == {}
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "grpo"])
 def test_all_weights_are_proven_as_an_adapter_is(start, algorithm):
     learner, runners = start(f"training.algorithm={algorithm}", FULL)
     learner.call(SteppingLearner.next_version)
-    metrics = runners.load_adapter(learner.adapter())
+    metrics = send_and_prove(learner.pack_adapter(), runners)
     assert metrics["probe_max"] < 1e-5 and metrics["served_effect"] == pytest.approx(1)
     assert metrics["learner_effect"] == pytest.approx(metrics["engine_effect"], rel=1e-4) != 0
     assert metrics["canary"] == pytest.approx(1)
@@ -260,7 +261,7 @@ def test_an_engine_that_stays_at_the_base_is_found_by_the_canary_of_all_weights(
     limit = "fault_tolerance.max_probe_difference=1.0"
     learner, runners = start(FULL, limit, kind=runner_with(around))
     learner.call(SteppingLearner.next_version)
-    assert runners.load_adapter(learner.adapter())["canary"] == pytest.approx(1)
+    assert send_and_prove(learner.pack_adapter(), runners)["canary"] == pytest.approx(1)
     assert runners.counts["num_failed_deliveries"] == 1 and "but canary is" in caplog.text
 
 
@@ -282,9 +283,9 @@ def test_a_failed_engine_is_replaced_and_its_groups_are_drawn_again(start):
     requests = [GroupRequest(position, 2) for position in range(3)]
     around = first_only(lambda engine: FailingEngine(engine, faults))
     _, runners = start(kind=runner_with(around))
-    expected, _ = runners.sample(requests).result()
+    expected, _ = runners.sample(requests)
     faults.append("the engine failed: test")
-    groups, report = runners.sample(requests).result()
+    groups, report = runners.sample(requests)
     assert [g.trajectories[0].token_ids.tolist() for g in groups] == [
         g.trajectories[0].token_ids.tolist() for g in expected
     ]
@@ -300,10 +301,10 @@ def test_an_engine_that_fails_again_ends_the_run(start, monkeypatch):
     _, runners = start("fault_tolerance.probe_interval=0")
     monkeypatch.setattr(TransformersEngine, "generate", fail)
     with pytest.raises(EngineError, match="out of order"):
-        runners.sample(requests).result()
+        runners.sample(requests)
     assert runners.counts == {"num_env_runner_restarts": 1}
     _, runners = start(
         "fault_tolerance.probe_interval=0", "fault_tolerance.max_num_env_runner_restarts=0"
     )
     with pytest.raises(TrainingError, match=r"out of order \(.*restarts 0 is reached\)"):
-        runners.sample(requests).result()
+        runners.sample(requests)

@@ -13,14 +13,16 @@ import ray
 from faulty_parts import EngineAround, SignalledEngine, runner_with, take
 from small_model import TWO_RUNNERS
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import TrainingError, WorkerLostError
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.actors import Actor, ActorSpec, start_actors
+from agentpeft.policies.workers.actors import Actor, ActorSpec
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.start_actors import start_actors
 
 pytestmark = [
     pytest.mark.slow,
@@ -173,10 +175,10 @@ def test_a_runner_that_hangs_is_replaced_in_time(fault):
     settings = make_settings("fault_tolerance.env_runner_health_probe_timeout_s=1")
     kind = runner_with(lambda engine: SignalledEngine(engine, fault, signal.SIGSTOP, at=1))
     learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
-    runners.load_adapter(learner.adapter())
+    send_and_prove(learner.pack_adapter(), runners)
     fault.touch()
     start_s = time.monotonic()
-    _, report = runners.sample([GroupRequest(position, 2) for position in range(3)]).result()
+    _, report = runners.sample([GroupRequest(position, 2) for position in range(3)])
     assert report.adapter_versions == (0, 0, 0)
     assert runners.counts == {"num_env_runner_restarts": 1}
     assert time.monotonic() - start_s < 60

@@ -9,9 +9,9 @@ import pytest
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.checkpointing.checkpoints import check_logs, cut_logs, seal_logs
+from agentpeft.policies.checkpointing.session_files import append_episodes, list_parts, number_parts
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.session_files import append_episodes, list_parts, number_parts
 
 
 def play(number):

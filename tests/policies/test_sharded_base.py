@@ -234,7 +234,7 @@ def test_between_updates_all_take_part_and_say_what_one_does(pair):
 
 
 def test_a_group_of_learners_delivers_and_records_with_all_of_them(pair):
-    shipment = pair.adapter()
+    shipment = pair.pack_adapter()
     assert shipment.receipt.version == 0
     assert len(shipment.probe.logprobs) == len(shipment.probe.base_logprobs) > 0
     assert pair.call_all(LearnerActor.read_token_records) == []

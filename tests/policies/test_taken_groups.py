@@ -26,11 +26,11 @@ class Table:
             for request in requests
         ]
 
-    async def play(self, seats):
-        for seat in seats:
-            ended = self.in_play[seat.group.request.group_id, seat.sample] = asyncio.Event()
+    async def play(self, episodes):
+        for wanted in episodes:
+            ended = self.in_play[wanted.group.request.group_id, wanted.sample] = asyncio.Event()
             await ended.wait()
-            self.taken.end(seat)
+            self.taken.end(wanted)
 
     def end(self, *names):
         for name in names:
@@ -93,9 +93,9 @@ def test_who_waits_can_be_woken(table):
 
 
 def test_a_failure_ends_the_others_and_is_raised_once(table):
-    async def fail(seats):
-        for seat in seats:
-            if seat.group.request.group_id:
+    async def fail(episodes):
+        for wanted in episodes:
+            if wanted.group.request.group_id:
                 raise ZeroDivisionError("of a later group")
             await asyncio.sleep(60)
 

@@ -16,10 +16,10 @@ from sleeping_runners import Simulation, sleeping_kinds
 from small_model import SMALL, TWO_RUNNERS
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.algorithm import Algorithm
-from agentpeft.policies.callbacks import Callbacks
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.errors import EngineError, TrainingError
+from agentpeft.policies.loop.algorithm import Algorithm
+from agentpeft.policies.loop.callbacks import Callbacks
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from learner_parts import make_group, make_learner, make_policy, make_trajectory, random_groups
 
+from agentpeft.policies.checkpointing.session_files import append_episodes
 from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
 from agentpeft.policies.learning.token_records import (
     UpdatedSample,
@@ -15,7 +16,6 @@ from agentpeft.policies.learning.token_records import (
     to_token_record,
 )
 from agentpeft.policies.models.tiny import train_tokenizer
-from agentpeft.policies.session_files import append_episodes
 from agentpeft.policies.settings.config import TinySettings
 
 

@@ -66,7 +66,10 @@ def learn(peers, overrides, batches, prepare=None):
 def imitate(peers, overrides=()):
     own = ("training.algorithm=sft", "lora.rank=8", "training.lr=1e-3", *overrides)
     learner = make_anew(peers, own)
-    losses = [act(learner).imitate(at, 4)[0]["train/policy_loss"] for at in (0, 4)]
+    actor, losses = act(learner), []
+    for at in (0, 4):
+        actor.receive_oracle(at, 4)
+        losses.append(actor.update()["train/policy_loss"])
     return flat_weights(learner), losses
 
 

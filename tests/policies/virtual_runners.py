@@ -11,11 +11,11 @@ from itertools import count
 import numpy as np
 
 from agentpeft.envs import Outcome
-from agentpeft.policies.delivery.publish import DeliveryAnswer
+from agentpeft.policies.delivery.deliver import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
-from agentpeft.policies.rollout.groups import Collected, SampleReport
+from agentpeft.policies.rollout.groups import PlayedGroup, SampleReport
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 
@@ -155,8 +155,7 @@ class VirtualRunner:
             return
         self.asked = None
         told = [self.finished.popleft() for _ in range(min(max_groups, len(self.finished)))]
-        requests = tuple(group.request for group in told)
-        news = Collected(self.num_ended, requests, [], [self._report(group) for group in told])
+        news = self.num_ended, [PlayedGroup(g.request, None, self._report(g)) for g in told]
         groups = [self._to_group(group) for group in told]
         rest = [None] * (max_groups - len(told))
         for promise, value in zip(promises, [news, *groups, *rest], strict=True):

@@ -34,10 +34,10 @@ class ExpectedAnswer:
     """An answer's value and how it is compared.
 
     "text": equal but for space around it and a pair of quotes; two numbers by the rule of
-    `number_equality`, where the expected one is written plainly, not as `1e2`, `007` or `1.10`. "number":
-    the same, where the expected text must be a number in any notation. "names": the same names,
-    parted by space, commas or semicolons, in any order. "size": bytes, which are exact, or as du
-    rounds them (`4.0K`). "regex": the pattern is found in the answer, in linear time.
+    `number_equality`, where the expected one is written plainly, not as `1e2`, `007` or `1.10`.
+    "number": the same, where the expected text must be a number in any notation. "names": the same
+    names, parted by space, commas or semicolons, in any order. "size": bytes, which are exact, or
+    as du rounds them (`4.0K`). "regex": the pattern is found in the answer, in linear time.
     """
 
     value: str

@@ -14,13 +14,8 @@ import torch
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.critic import Critic, Pass
-from agentpeft.policies.learning.loss_inputs import WeightedSample, make_loss_inputs
-from agentpeft.policies.learning.objective import (
-    Objective,
-    Outputs,
-    PolicyOutputs,
-    Totals,
-)
+from agentpeft.policies.learning.loss_inputs import make_loss_inputs
+from agentpeft.policies.learning.objective import Objective, Outputs, Totals
 from agentpeft.policies.learning.passes.micro_batches import (
     Layout,
     MicroBatch,
@@ -29,7 +24,7 @@ from agentpeft.policies.learning.passes.micro_batches import (
     make_micro_batches,
 )
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
-from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
@@ -96,7 +91,7 @@ class ModelRunner:
             self.size.within_memory(partial(self._score, members, each, logprobs, values))
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
-    def accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
+    def accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
         """Leaves the gradients of the samples' loss in `parameters`; returns its totals."""
         return self.size.within_memory(lambda: self._accumulate(samples, objective))
 
@@ -112,18 +107,18 @@ class ModelRunner:
 
         def run(batch: MicroBatch) -> None:
             outputs = self._outputs(batch, forward_pass)
-            if outputs.policy is not None:
-                logprobs.update(batch.by_member(outputs.policy.logprobs))
+            if outputs.logprobs is not None:
+                logprobs.update(batch.by_member(outputs.logprobs))
             if outputs.values is not None:
                 values.update(batch.by_member(outputs.values))
 
         self._run_all(members, forward_pass, run)
 
-    def _accumulate(self, samples: Sequence[WeightedSample], objective: Objective) -> Totals:
+    def _accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
-        members = [each.sample.member for each in samples]
+        members = [sample.member for sample in samples]
 
         def run(forward_pass: Pass, batch: MicroBatch) -> None:
             packed = [samples[number] for number in batch.order]
@@ -162,9 +157,8 @@ class ModelRunner:
         (batch,) = self._micro_batches([REHEARSED])
         outputs = self._outputs(batch, forward_pass)
         if torch.is_grad_enabled():
-            of_policy = [] if outputs.policy is None else [outputs.policy.logprobs]
-            of_critic = [] if outputs.values is None else [outputs.values]
-            loss = torch.cat([*of_policy, *of_critic]).sum() * 0.0
+            computed = [o for o in (outputs.logprobs, outputs.values) if o is not None]
+            loss = torch.cat(computed).sum() * 0.0
             loss.backward()  # type: ignore[no-untyped-call]
 
     def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
@@ -172,19 +166,18 @@ class ModelRunner:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             logits, states = compute_logits(self._model, self._head, batch, needs_logits)
         slots, targets, bonus = batch.slots, batch.targets, self._has_entropy_bonus
-        policy = None
+        logprobs = entropy = None
         if needs_logits:
             logits = logits if self._temperature == 1.0 else logits / self._temperature
             logprobs = token_logprobs(logits, slots, targets)
             with torch.set_grad_enabled(torch.is_grad_enabled() and bonus):
-                policy = PolicyOutputs(logprobs, token_entropy(logits, slots))
+                entropy = token_entropy(logits, slots)
         elif forward_pass.has_logits:
-            scores = linear_logprobs(
+            logprobs, entropy = linear_logprobs(
                 states, self._head, slots, targets, self._temperature, has_entropy_gradient=bonus
             )
-            policy = PolicyOutputs(*scores)
         values = self._critic.values(states, batch) if forward_pass.has_values else None
-        return Outputs(policy, values)
+        return Outputs(logprobs, entropy, values)
 
     def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
         return make_micro_batches(members, self.size.max_tokens, self._layout, self._device)

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from agentpeft.policies.rollout.groups import GroupRequest, OpenGroup, Seat
+from agentpeft.policies.rollout.groups import EpisodeRequest, GroupRequest, OpenGroup
 
 T = TypeVar("T")
 Open = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
-Play = Callable[[Iterator[Seat]], Coroutine[Any, Any, None]]
+Play = Callable[[Iterator[EpisodeRequest]], Coroutine[Any, Any, None]]
 
 
 class TakenGroups:
@@ -25,12 +25,12 @@ class TakenGroups:
     """
 
     def __init__(self, max_episodes: int, open_groups: Open, play: Play) -> None:
-        """`open_groups` makes groups of requests; `play` plays seats, one after another.
+        """`open_groups` makes groups of requests; `play` plays episodes, one after another.
 
         It calls `end` after each. Both are called in the event loop.
         """
         self._max_episodes, self._open_groups, self._play = max_episodes, open_groups, play
-        self._waiting: deque[Seat] = deque()
+        self._waiting: deque[EpisodeRequest] = deque()
         self._players: set[asyncio.Task[None]] = set()
         self._under_way: list[OpenGroup] = []
         self._news = threading.Condition()  # guards what follows
@@ -83,9 +83,9 @@ class TakenGroups:
             num_groups = min(max_groups, len(self._finished))
             return [self._finished.popleft() for _ in range(num_groups)], self._num_ended
 
-    def end(self, seat: Seat) -> None:
+    def end(self, wanted: EpisodeRequest) -> None:
         """Notes that an episode is over, and with its last one a group."""
-        group = seat.group
+        group = wanted.group
         group.num_left -= 1
         with self._news:
             self._num_ended += 1
@@ -120,17 +120,19 @@ class TakenGroups:
         groups = self._open_groups(requests)
         self._under_way.extend(groups)
         for group in groups:
-            self._waiting.extend(Seat(group, n) for n in range(group.request.num_episodes))
+            self._waiting.extend(
+                EpisodeRequest(group, n) for n in range(group.request.num_episodes)
+            )
         num_free = min(self._max_episodes - len(self._players), len(self._waiting))
         for _ in range(num_free):
-            self._players.add(self._start(self._play(self._seats())))
+            self._players.add(self._start(self._play(self._wait_list())))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         task.add_done_callback(self._look_at)
         return task
 
-    def _seats(self) -> Iterator[Seat]:
+    def _wait_list(self) -> Iterator[EpisodeRequest]:
         while self._waiting:
             yield self._waiting.popleft()
 

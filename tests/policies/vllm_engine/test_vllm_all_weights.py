@@ -8,6 +8,7 @@ import torch
 from learner_parts import random_groups
 from vllm_parts import SETTINGS, STOP, ask, make_adapter, make_model, prompt_of, request_of
 
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.engines.vllm.start import start_engine
@@ -124,13 +125,13 @@ def test_what_a_learner_trains_is_delivered_whole_and_proven(vllm, tmp_path, mon
         learners={"num_threads": 1},
     )
     learner, runners = LearnerGroup(settings, Steps), EnvRunnerGroup(settings)
-    runners.load_adapter(learner.adapter())
+    send_and_prove(learner.pack_adapter(), runners)
     learner.call(Steps.learn_from, random_groups(vocab=300))
-    metrics = runners.load_adapter(learner.adapter())
+    metrics = send_and_prove(learner.pack_adapter(), runners)
     assert metrics["served_effect"] == pytest.approx(1, abs=0.03)
     if dtype == "float32":
         assert metrics["probe_max"] < 1e-4 and metrics["canary"] == pytest.approx(1, abs=0.01)
-    _, report = runners.sample([GroupRequest(position, 3) for position in range(4)]).result()
+    _, report = runners.sample([GroupRequest(position, 3) for position in range(4)])
     assert report.adapter_versions == (1, 1, 1, 1)
     for group in (runners, learner):
         group.close()

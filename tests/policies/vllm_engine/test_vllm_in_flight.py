@@ -9,7 +9,7 @@ import pytest
 from asking import Asking
 from vllm_parts import full_logprobs, make_adapter, request_of
 
-from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.messages import StopReason
 from agentpeft.policies.settings.config import Settings, with_overrides
 

@@ -13,6 +13,7 @@ import ray
 from faulty_parts import EngineAround, runner_with, take
 from process_parts import children_of, processes_of, seconds_until_gone
 
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
@@ -49,7 +50,7 @@ def runners(folder, cluster):
     settings = Settings.from_toml(folder / "small.toml")
     kind = runner_with(lambda engine: KillingEngine(engine, folder))
     learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
-    runners.load_adapter(learner.adapter())
+    send_and_prove(learner.pack_adapter(), runners)
     yield runners
     for group in (runners, learner):
         group.close()
@@ -85,7 +86,7 @@ def kill_engine():
 def test_groups_of_a_killed_part_are_drawn_again(runners, folder, part):
     num_restarts = runners.counts["num_env_runner_restarts"]
     (folder / part).touch()
-    groups, report = runners.sample([GroupRequest(place, 3) for place in range(4)]).result()
+    groups, report = runners.sample([GroupRequest(place, 3) for place in range(4)])
     seconds_until_gone(map(int, (folder / "pids").read_text().split()), LIMIT_S)
     assert [group.group_id for group in ray.get(groups)] == [0, 1, 2, 3]
     assert report.adapter_versions == (0, 0, 0, 0) and len(report.records) == 12

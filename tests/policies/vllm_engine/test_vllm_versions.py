@@ -11,10 +11,11 @@ import ray
 from faulty_parts import EngineAround, runner_with
 from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
 
+from agentpeft.policies.delivery.deliver import send_and_prove
 from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.vllm.start import start_engine
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.groups import GroupRequest, merge_played
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -160,16 +161,20 @@ def test_a_delivery_is_proven_in_the_middle_of_a_round(vllm, tmp_path, monkeypat
     wait = tmp_path / "wait"
     kind = runner_with(lambda engine: WaitingEngine(engine, wait))
     learner, runners = LearnerGroup(settings), EnvRunnerGroup(settings, kind=kind)
-    runners.load_adapter(learner.adapter())
+    send_and_prove(learner.pack_adapter(), runners)
     requests = [GroupRequest(position, 3) for position in range(4)]
-    learner.update(runners.sample(requests).result()[0])
+    learner.receive(runners.sample(requests)[0])
+    learner.update()
     wait.touch()
-    played = runners.sample(requests)
-    metrics = runners.load_adapter(learner.adapter())
+    played = []
+    runners.ask(played.append, requests)
+    metrics = send_and_prove(learner.pack_adapter(), runners)
     wait.unlink()
     assert metrics["probe_max"] < 1e-4 and metrics["engine_effect"] > 0
-    assert played.result()[1].adapter_versions == (0, 0, 0, 0)
-    assert runners.sample(requests).result()[1].adapter_versions == (1, 1, 1, 1)
+    while len(played) < len(requests):
+        runners.play()
+    assert merge_played(played)[1].adapter_versions == (0, 0, 0, 0)
+    assert runners.sample(requests)[1].adapter_versions == (1, 1, 1, 1)
     for group in (runners, learner):
         group.close()
     ray.shutdown()

@@ -1,10 +1,10 @@
 """One delivery of an adapter: from the learner that trained it to the runners that play with it.
 
-It has three steps, each in another process:
+`deliver` takes three steps, each of them in another process:
 
-1. `pack`, the learner's: the adapter, a receipt of it, and what a probe of it must give.
-2. `unpack`, each runner's: serves what arrived, checks it, and lets the engine answer the probe.
-3. `check`, the driver's: compares each answer with receipt and probe.
+1. `pack`, in the learner's: the adapter, a receipt of it, and what a probe of it must give.
+2. `serve`, in each runner's: serves what arrived, checks it, and lets the engine answer the probe.
+3. `check`, in the driver's: compares each answer with receipt and probe.
 
 The receipt proves what arrived: whoever loads the weights (the runner, or vLLM's process, from what
 it has read) computes their SHA-256 anew, once (`delivery.version`). The probe, every
@@ -13,12 +13,13 @@ the same log-probabilities, the engine must be nearer to the adapter than to the
 weights must hold the learner's change. Between two probes the receipt alone speaks.
 
 The adapter goes from process to process; the driver has a reference to it and the answers.
-`EnvRunnerGroup.load_adapter` asks the runners, and replaces one whose answer is not right.
+`EnvRunnerGroup` replaces a runner whose answer is wrong.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentpeft.policies.delivery.probe import (
     Probe,
@@ -34,7 +35,6 @@ from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids, Ref
 if TYPE_CHECKING:  # no process needs both
     from agentpeft.policies.learning.learner import Learner
     from agentpeft.policies.rollout.env_runner import EnvRunner
-
 
 _HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
 """Of the probe's metrics; of the others a lower one is better."""
@@ -62,6 +62,49 @@ class DeliveryAnswer:
     proof: Proof | None
 
 
+class Sender(Protocol):
+    """The learners, as a `LearnerGroup`."""
+
+    def pack_adapter(self) -> Shipment:
+        """Has the learners `pack` their present adapter."""
+        ...
+
+
+class Receiver(Protocol):
+    """The env runners, as an `EnvRunnerGroup`."""
+
+    def send_adapter(self, shipment: Shipment) -> Mapping[int, Ref]:
+        """Has each runner `serve` an adapter; returns references to their answers."""
+        ...
+
+    def prove_adapter(
+        self, shipment: Shipment, answers: Mapping[int, Ref]
+    ) -> list[dict[str, float]]:
+        """Runs `check` on each answer, and replaces a runner whose answer is wrong."""
+        ...
+
+
+def deliver(learners: Sender, runners: Receiver) -> dict[str, float]:
+    """Has all runners serve the learners' present adapter, proves it, and returns the metrics.
+
+    Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
+    """
+    start_s = time.perf_counter()
+    shipment = learners.pack_adapter()
+    proof = send_and_prove(shipment, runners)
+    metrics = {f"delivery/{name}": value for name, value in proof.items()}
+    return {**metrics, "time/broadcast_s": time.perf_counter() - start_s}
+
+
+def send_and_prove(shipment: Shipment, runners: Receiver) -> dict[str, float]:
+    """Has all runners serve a packed adapter; returns the proof's metrics, of the worst runner.
+
+    Raises: as `deliver`.
+    """
+    answers = runners.send_adapter(shipment)
+    return worst_metrics(runners.prove_adapter(shipment, answers))
+
+
 def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
     """Returns the learner's present adapter, its receipt, and a probe if one is due."""
     from agentpeft.policies.models.load import travels_in_bfloat16
@@ -75,7 +118,7 @@ def pack(learner: "Learner") -> tuple[AdapterVersion, AdapterAck, Probe | None]:
     return adapter, AdapterAck(adapter.version, adapter.sha256), probe
 
 
-def unpack(
+def serve(
     runner: "EnvRunner", adapter: AdapterVersion, sequences: Sequence[Ids] | None
 ) -> DeliveryAnswer:
     """Has the runner serve the adapter, and score the sequences with what it serves.
@@ -112,11 +155,11 @@ def check(answer: DeliveryAnswer, shipment: Shipment) -> dict[str, float]:
     return metrics
 
 
-def worst_of(checked: Sequence[dict[str, float]]) -> dict[str, float]:
+def worst_metrics(checked: Sequence[dict[str, float]]) -> dict[str, float]:
     """Returns each metric of the runner that has the worst value of it."""
-    names = {name: None for metrics in checked for name in metrics}
-    found = {name: [metrics[name] for metrics in checked if name in metrics] for name in names}
-    return {
-        name: min(values) if name in _HIGHER_IS_BETTER else max(values)
-        for name, values in found.items()
-    }
+    worst: dict[str, float] = {}
+    for metrics in checked:
+        for name, value in metrics.items():
+            choose = min if name in _HIGHER_IS_BETTER else max
+            worst[name] = choose(worst.get(name, value), value)
+    return worst

@@ -1,4 +1,4 @@
-"""`Lanes`: environment calls in worker threads, with a time limit and few wake-ups.
+"""`EnvThreads`: environment calls in worker threads, with a time limit and few wake-ups.
 
 A thread cannot be ended from outside: one that hangs is left behind as a daemon, and its
 environment with it.
@@ -25,7 +25,7 @@ from agentpeft.policies.rollout.environments.environment_calls import (
 T = TypeVar("T")
 
 
-class LaneHang(EnvFault):
+class EnvHangError(EnvFault):
     """An environment's call took too long; its environment must not be touched again."""
 
 
@@ -66,7 +66,7 @@ class _Call:
         self.is_settled = False
 
 
-class _Lane:
+class _Thread:
     """A thread's present call and when it began; None while it waits."""
 
     def __init__(self) -> None:
@@ -74,31 +74,31 @@ class _Lane:
         self.start_s = 0.0
 
 
-class Lanes:
-    """Up to `max_lanes` threads that take calls from one queue.
+class EnvThreads:
+    """Up to `max_threads` threads that take calls from one queue.
 
     Results come back to the event loop together: the loop is woken once for all that have come
     since it last looked. Calls of one environment may come from different threads. All belongs to
     one event loop.
     """
 
-    def __init__(self, max_lanes: int, timeout_s: float) -> None:
+    def __init__(self, max_threads: int, timeout_s: float) -> None:
         """`timeout_s`: how long a call may run, from when a thread begins it."""
         self.clock = BusyClock()
-        self._max_lanes, self._timeout_s = max_lanes, timeout_s
+        self._max_threads, self._timeout_s = max_threads, timeout_s
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._done: deque[_Call] = deque()
-        self._lanes: set[_Lane] = set()
+        self._threads: set[_Thread] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_waking = self._is_watching = False
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Returns the future of `function()`. It raises LaneHang, or as `call_environment`."""
+        """Returns the future of `function()`. It raises EnvHangError, or as `call_environment`."""
         self._loop = asyncio.get_running_loop()
         call = _Call(function, self._loop.create_future())
         self.clock.begin()
-        if len(self._lanes) < min(self.clock.num_under_way, self._max_lanes):
-            self._start_lane()
+        if len(self._threads) < min(self.clock.num_under_way, self._max_threads):
+            self._start_thread()
         if not self._is_watching:
             self._watch()
         self._calls.put(call)
@@ -106,24 +106,24 @@ class Lanes:
 
     def close(self) -> None:
         """Lets the threads end after their present calls."""
-        for _ in self._lanes:
+        for _ in self._threads:
             self._calls.put(None)
-        self._lanes = set()
+        self._threads = set()
 
-    def _start_lane(self) -> None:
-        lane = _Lane()
-        self._lanes.add(lane)
-        threading.Thread(target=self._work, args=(lane,), name="lane", daemon=True).start()
+    def _start_thread(self) -> None:
+        thread = _Thread()
+        self._threads.add(thread)
+        threading.Thread(target=self._work, args=(thread,), name="environment", daemon=True).start()
 
-    def _work(self, lane: _Lane) -> None:
+    def _work(self, thread: _Thread) -> None:
         while (call := self._calls.get()) is not None:
-            lane.start_s = time.monotonic()
-            lane.call = call
+            thread.start_s = time.monotonic()
+            thread.call = call
             try:
                 call.result = call_environment(call.function)
             except ENVIRONMENT_ERRORS as error:
                 call.error = error
-            lane.call = None
+            thread.call = None
             if call.is_settled:  # left behind meanwhile
                 return
             self._finish(call)
@@ -155,17 +155,17 @@ class Lanes:
     def _watch(self) -> None:
         """Looks for calls over their time, again and again while any is under way."""
         now_s = time.monotonic()
-        for lane in tuple(self._lanes):
-            call = lane.call
-            if call is not None and now_s - lane.start_s > self._timeout_s:
-                self._abandon(lane, call)
+        for thread in tuple(self._threads):
+            call = thread.call
+            if call is not None and now_s - thread.start_s > self._timeout_s:
+                self._abandon(thread, call)
         self._is_watching = self.clock.num_under_way > 0
         if self._is_watching and self._loop is not None:
             self._loop.call_later(min(self._timeout_s / 4, 1.0), self._watch)
 
-    def _abandon(self, lane: _Lane, call: _Call) -> None:
-        self._lanes.discard(lane)
-        self._start_lane()
+    def _abandon(self, thread: _Thread, call: _Call) -> None:
+        self._threads.discard(thread)
+        self._start_thread()
         hang = f"a call of the environment took more than {self._timeout_s:g} s"
-        call.error = LaneHang(f"{hang}; its thread is left behind")
+        call.error = EnvHangError(f"{hang}; its thread is left behind")
         self._settle(call)

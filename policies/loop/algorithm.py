@@ -1,31 +1,47 @@
-"""`Algorithm`: samples, learns and broadcasts in a loop; evaluates, saves and restores."""
+"""`Algorithm`: a run. It trains iteration by iteration, evaluates, saves and restores.
+
+`Algorithm._iterate` is one iteration, and reads top to bottom. What it calls is in one place each:
+
+    batches.next     `loop.batches`: groups of episodes, played ahead where a lag is allowed
+    learners.update  `learning.learner`: advantages, passes, optimizer steps
+    deliver          `delivery.deliver`: the adapter is packed, sent and proven
+    _record          metrics, the curriculum's results, the run's files and callbacks
+"""
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from agentpeft.policies.callbacks import (
+from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
+from agentpeft.policies.checkpointing.session_files import append_to_run
+from agentpeft.policies.delivery.deliver import deliver
+from agentpeft.policies.errors import TrainingError, WorkerLostError
+from agentpeft.policies.loop.batches import (
+    OracleBatches,
+    TrainingBatch,
+    TrainingBatches,
+    check_world,
+)
+from agentpeft.policies.loop.callbacks import (
     Callbacks,
     call_back,
     check_numbers,
     find_class,
     make_callbacks,
 )
-from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
-from agentpeft.policies.curriculum import Curriculum
-from agentpeft.policies.errors import PayloadLostError, TrainingError, WorkerLostError
-from agentpeft.policies.evaluation import compute_skill_metrics, compute_success_metrics
-from agentpeft.policies.held_out import warn_unless_held_out
-from agentpeft.policies.iteration_clock import IterationClock
+from agentpeft.policies.loop.curriculum import Curriculum
+from agentpeft.policies.loop.evaluation import compute_skill_metrics, compute_success_metrics
+from agentpeft.policies.loop.held_out import warn_unless_held_out
+from agentpeft.policies.loop.warm_start import warm_started
+from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
-from agentpeft.policies.session_files import append_to_run
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.training_batches import TrainingBatch, TrainingBatches, check_world
-from agentpeft.policies.warm_start import warm_started
+from agentpeft.policies.workers.actors import Actors, missing
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
@@ -40,6 +56,7 @@ _FAULTS = (
     "num_joined_env_runners",
 )
 _ADVICE = ": resume the run"
+_TIMES = ("time/sample_s", "time/learn_s", "time/broadcast_s")
 
 
 class Algorithm:
@@ -47,8 +64,7 @@ class Algorithm:
 
     An iteration learns from a round of `training.num_groups` groups, which `curriculum` chooses.
     All randomness follows from seed, position, sample and turn, so that a checkpoint needs only the
-    learner's state, the curriculum's and a few counters. `TrainingBatches` puts the batches
-    together; with `max_adapter_lag` n, the groups of n + 1 of them are under way.
+    learner's state, the curriculum's and a few counters.
     """
 
     def __init__(
@@ -71,7 +87,7 @@ class Algorithm:
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         self._checkpoints = RunCheckpoints(run_dir, settings)
         warn_unless_held_out(settings)
-        self.iteration = self._num_episodes = self._version = 0
+        self.iteration = self._num_episodes = 0
         self._faults = Counter(dict.fromkeys(_FAULTS, 0))
         self._interrupted: tuple[int, dict[str, Any]] | None = None
         """Version and state before an iteration that Ctrl-C has interrupted."""
@@ -99,22 +115,45 @@ class Algorithm:
         """
         if self.iteration == 0:
             self._checkpoints.mark_beginning()
-        clock, is_sft = IterationClock(), self.settings.training.algorithm == "sft"
-        with self._stopping_on_error(Exception), self._remembering_where_it_began():
+        start_s = time.perf_counter()
+        with self._stopping_on_error(Exception), self._remembering_start():
             metrics = None
             while metrics is None:
                 try:
-                    metrics = self._imitate(clock) if is_sft else self._reinforce(clock)
+                    metrics = self._iterate()
                 except WorkerLostError as error:
                     self._replace_learner(error)
             self.iteration += 1
         self._checkpoints.history.add_iteration(self.iteration, metrics)
         faults = {f"fault/{name}": float(number) for name, number in self._faults.items()}
-        metrics = {"train/step": float(self.iteration), **metrics, **faults, **clock.metrics()}
+        times = {name: metrics.pop(name) for name in _TIMES}
+        times["time/total_s"] = total_s = time.perf_counter() - start_s
+        times["time/orchestration_s"] = total_s - sum(times[name] for name in _TIMES)
+        metrics = {"train/step": float(self.iteration), **metrics, **faults, **times}
         with self._stopping_on_error():
             call_back(self._callbacks.on_iteration_end, self, metrics)
             check_numbers(metrics)
         return metrics
+
+    def _iterate(self) -> dict[str, float]:
+        """One iteration. Raises: WorkerLostError where the learner is gone."""
+        batch = self._batches.next()
+        metrics = self._learners.update()
+        metrics |= deliver(self._learners, self._runners)
+        return metrics | self._record(batch)
+
+    def _record(self, batch: TrainingBatch) -> dict[str, float]:
+        """Takes in what a batch came to, and returns its metrics."""
+        self._checkpoints.seen.add(batch.task_hashes)
+        metrics = {"time/sample_s": batch.sample_s}
+        if (report := batch.report) is None:
+            return metrics
+        self._record_episodes("train", report)
+        metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
+        metrics |= self._curriculum.end_round(batch.requests, report.records)
+        metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
+        metrics["time/env_s"] = report.env_s
+        return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
 
     @property
     def position(self) -> int:
@@ -125,14 +164,19 @@ class Algorithm:
         self._curriculum = Curriculum(self.settings)
         self._running.callback(self._curriculum.close)
         settings = warm_started(self.settings, self.run_dir, self._learner_class)
-        self._learners = LearnerGroup(settings, self._learner_class)
+        self._learners = LearnerGroup(settings, self._learner_class, self._wait_for_learners)
         self._running.callback(self._learners.close)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
-        self._batches = TrainingBatches(settings, self._curriculum, self._runners)
-        if settings.max_adapter_lag > 0:
-            self._learners.meanwhile = self._runners.play
-        self._broadcast()
+        batches = OracleBatches if settings.training.algorithm == "sft" else TrainingBatches
+        self._batches = batches(settings, self._curriculum, self._runners, self._learners)
+        deliver(self._learners, self._runners)
+
+    def _wait_for_learners(self, actors: Actors, results: Sequence[Ref]) -> None:
+        """Keeps the runners busy until the learners' results are there, if a lag is allowed."""
+        overlaps = self.settings.max_adapter_lag > 0 and self._interrupted is None
+        while overlaps and (waiting := missing(actors, results)):
+            self._runners.play(waiting)
 
     def _replace_learner(self, reason: WorkerLostError) -> None:
         """Restarts all actors and goes back to the last checkpoint, as a resumed run does.
@@ -155,54 +199,6 @@ class Algorithm:
         self.iteration = self._num_episodes = 0
         self._checkpoints.go_back_to_beginning()
 
-    def _imitate(self, clock: IterationClock) -> dict[str, float]:
-        positions = self._curriculum.next_positions(self.settings.training.num_groups)
-        with clock.part("learn"):
-            self._runners.sleep()
-            metrics, hashes = self._learners.call_all(
-                LearnerActor.imitate, positions.start, len(positions)
-            )
-        self._checkpoints.seen.add(hashes)
-        with clock.part("broadcast"):
-            metrics |= self._broadcast()
-        return metrics
-
-    def _reinforce(self, clock: IterationClock) -> dict[str, float]:
-        with clock.part("sample"):
-            self._batches.begin(self._version)
-        metrics, batch = self._learn(clock)
-        with clock.part("broadcast"):
-            metrics |= self._broadcast()
-        report = batch.report
-        self._record("train", report)
-        metrics |= self._curriculum.end_round(batch.requests, report.records)
-        metrics |= {f"train/{n}": rate for n, rate in compute_skill_metrics(report.records).items()}
-        metrics["time/env_s"] = report.env_s
-        return metrics | {f"sample/{name}": value for name, value in report.metrics().items()}
-
-    def _learn(self, clock: IterationClock) -> tuple[dict[str, float], TrainingBatch]:
-        """Learns from a batch; returns the update's metrics, and the batch.
-
-        Groups that are lost with their node before they reach the learners are drawn again.
-        """
-        while True:
-            with clock.part("sample"):
-                batch = self._batches.complete(self._version)
-            try:
-                with clock.part("learn"):
-                    self._runners.sleep()
-                    metrics = self._learners.update(batch.groups)
-            except PayloadLostError:
-                lost = self._learners.find_lost(batch.groups)
-                if not lost:
-                    raise
-                self._faults["num_redrawn_groups"] += self._batches.draw_again(lost)
-            else:
-                self._batches.end()
-                self._checkpoints.seen.add(batch.task_hashes)
-                metrics["sample/num_stale_groups"] = float(batch.num_stale_groups)
-                return metrics, batch
-
     def evaluate(self) -> dict[str, float]:
         """Plays held-out tasks with the present adapter; see `compute_success_metrics`.
 
@@ -216,9 +212,9 @@ class Algorithm:
             for position in range(evaluation.num_tasks)
         ]
         with self._stopping_on_error(Exception):
-            _, report = self._runners.sample(requests).result()
+            _, report = self._runners.sample(requests)
             check_world(report, self.settings)
-        self._record("eval", report)
+        self._record_episodes("eval", report)
         metrics = compute_success_metrics(report.records)
         num_seen = self._checkpoints.seen.count(report.task_hashes.values())
         metrics["num_seen_tasks"] = float(num_seen)
@@ -251,7 +247,7 @@ class Algorithm:
         return target
 
     def restore_from_path(self, path: str | Path) -> None:
-        """Goes on from a checkpoint: versions keep counting, and the adapter is delivered again.
+        """Resumes from a checkpoint: versions keep counting, and the adapter is delivered again.
 
         If it is one of this run's own, the logs are cut back to it and later checkpoints are set
         aside. Raises: CheckpointError if a file is damaged or missing, or if model or adapter
@@ -265,7 +261,7 @@ class Algorithm:
             self.iteration, self._num_episodes = state["iteration"], state["num_episodes"]
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._batches.clear()
-            self._broadcast()
+            deliver(self._learners, self._runners)
         self._checkpoints.go_on_from(checkpoint)
 
     def give_up_iteration(self) -> bool:
@@ -290,14 +286,15 @@ class Algorithm:
         }
 
     @contextmanager
-    def _remembering_where_it_began(self) -> Iterator[None]:
+    def _remembering_start(self) -> Iterator[None]:
         """Keeps the state before an iteration that is interrupted, with the learner that it had."""
-        began, num_restarts = (self._version, self._state()), self._faults["num_learner_restarts"]
+        before = self._runners.version, self._state()
+        num_restarts = self._faults["num_learner_restarts"]
         try:
             yield
         except KeyboardInterrupt:
             if self._faults["num_learner_restarts"] == num_restarts:
-                self._interrupted = began
+                self._interrupted = before
             raise
 
     @contextmanager
@@ -312,14 +309,7 @@ class Algorithm:
                 raise type(error)(f"{error}{_ADVICE}") from error
             raise
 
-    def _broadcast(self) -> dict[str, float]:
-        """Delivers the learners' adapter to all runners; `delivery.publish` says how."""
-        shipment = self._learners.adapter()
-        metrics = self._runners.load_adapter(shipment)
-        self._version = shipment.receipt.version
-        return {f"delivery/{name}": value for name, value in metrics.items()}
-
-    def _record(self, name: str, report: SampleReport) -> None:
+    def _record_episodes(self, name: str, report: SampleReport) -> None:
         if name == "train":
             self._num_episodes += len(report.records)
         if self.settings.output.episodes:

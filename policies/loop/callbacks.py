@@ -1,20 +1,39 @@
-"""`Callbacks`: your own code, called as a run goes on; RLlib's idea, with fewer moments."""
+"""`Callbacks`: your own code, called during a run; RLlib's idea, with fewer moments."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVarTuple
+from typing import Protocol, TypeVarTuple
 
 from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
 from agentpeft.envs.core.user_code import describe_error, import_user_module
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
-
-if TYPE_CHECKING:
-    from agentpeft.policies.algorithm import Algorithm
+from agentpeft.policies.settings.config import Settings
 
 Ts = TypeVarTuple("Ts")
+
+
+class TrainedRun(Protocol):
+    """What callbacks see of an `Algorithm`, which has further methods."""
+
+    settings: Settings
+    run_dir: Path
+    iteration: int
+
+    @property
+    def position(self) -> int:
+        """How many tasks of the stream have been taken."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Plays held-out tasks with the present adapter."""
+        ...
+
+    def save_to_path(self, path: str | Path | None = None) -> Path:
+        """Writes a checkpoint."""
+        ...
 
 
 class Callbacks:
@@ -25,17 +44,17 @@ class Callbacks:
     """
 
     def on_episode_end(
-        self, algorithm: "Algorithm", episode: EpisodeRecord, *, is_evaluation: bool
+        self, algorithm: TrainedRun, episode: EpisodeRecord, *, is_evaluation: bool
     ) -> None:
         """Takes each episode of a round, once the round has been learnt from, or evaluated.
 
         `episode.messages` is empty where `output.episodes` is false. Algorithm `sft` plays none.
         """
 
-    def on_iteration_end(self, algorithm: "Algorithm", metrics: dict[str, float]) -> None:
+    def on_iteration_end(self, algorithm: TrainedRun, metrics: dict[str, float]) -> None:
         """Takes what `Algorithm.train` is about to return; numbers that are added are logged."""
 
-    def on_checkpoint(self, algorithm: "Algorithm", path: Path) -> None:
+    def on_checkpoint(self, algorithm: TrainedRun, path: Path) -> None:
         """Takes the folder of a checkpoint that has just been written."""
 
 

@@ -1,0 +1,1 @@
+"""A run: its iterations, which tasks they take, the warm start before, evaluation and callbacks."""

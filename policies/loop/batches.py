@@ -1,0 +1,234 @@
+"""`TrainingBatches`: keeps env runners busy, and puts the learners' batches together.
+
+With `max_adapter_lag` n the groups of n + 1 batches are asked for at any time. A batch is made of
+those that are finished, whoever played them and whenever they were asked for: those of the oldest
+adapter first, then by position. So a group that takes long delays no batch but is in a later one,
+as long as it is not too old by then. Without a lag there is nothing to choose: a batch is all that
+was asked for.
+
+With `in_flight_updates` no group becomes too old in play. One that is under way when a batch is
+learnt from does not count among those of n + 1 batches any more, so that long ones take nothing
+from the runners' work: others are asked for, until an episode for each slot and a batch's are left.
+
+A group that never gets into a batch (dropped, as its environment kept failing; stale, as it became
+too old in play or after it) is replaced: the curriculum draws another, unless more than
+`fault_tolerance.max_failed_group_share` of the batch were dropped. Of more than this share of all
+that was played the run ends; in between a batch is short.
+
+A batch is done once the learners hold its groups: those that are lost with their node before that
+are drawn again.
+
+A checkpoint holds no episodes, but which groups were asked for and not learnt from, finished or
+not. A run that goes on from it plays these first, anew, with the adapter that is restored.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.loop.curriculum import Curriculum, count_spread
+from agentpeft.policies.messages import Ref
+from agentpeft.policies.rollout.groups import (
+    GroupRequest,
+    PlayedGroup,
+    SampleReport,
+    merge_played,
+)
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What an iteration learns from; the learners have received its groups.
+
+    `task_hashes` are by position, and so are `requests` of all that is in the report. `report` is
+    None where the oracle has played. `sample_s`: how long it took to get the batch.
+    """
+
+    task_hashes: Sequence[int]
+    requests: Sequence[GroupRequest]
+    report: SampleReport | None
+    num_stale_groups: int
+    sample_s: float
+
+
+def check_world(report: SampleReport, settings: Settings) -> None:
+    """Raises: TrainingError if more groups failed in their environment than is allowed."""
+    limit = settings.fault_tolerance.max_failed_group_share
+    num_failed = len(report.dropped_group_ids)
+    num_groups = num_failed + len(report.adapter_versions)
+    if num_failed > limit * num_groups:
+        raise TrainingError(
+            f"{num_failed} of {num_groups} groups failed in their environment "
+            f"(fault_tolerance.max_failed_group_share is {limit:g}); {report.last_fault}"
+        )
+
+
+class OracleBatches:
+    """Batches of algorithm `sft`: the learners play the oracle's episodes themselves."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        curriculum: Curriculum,
+        runners: EnvRunnerGroup,
+        learners: LearnerGroup,
+    ) -> None:
+        self._num_groups = settings.training.num_groups
+        self._curriculum, self._runners, self._learners = curriculum, runners, learners
+
+    def next(self) -> TrainingBatch:
+        """Has the learners play the next positions."""
+        start_s = time.perf_counter()
+        positions = self._curriculum.next_positions(self._num_groups)
+        self._runners.sleep()
+        hashes = self._learners.call_all(
+            LearnerActor.receive_oracle, positions.start, len(positions)
+        )
+        return TrainingBatch(hashes, (), None, 0, time.perf_counter() - start_s)
+
+    def clear(self) -> None:
+        """Nothing is under way."""
+
+
+class TrainingBatches:
+    """Asks the runners for what the curriculum chooses. One batch is put together at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        curriculum: Curriculum,
+        runners: EnvRunnerGroup,
+        learners: LearnerGroup,
+    ) -> None:
+        self._settings, self._curriculum = settings, curriculum
+        self._runners, self._learners = runners, learners
+        self._lag, self._in_flight = settings.max_adapter_lag, settings.in_flight_updates
+        self.clear()
+
+    def next(self) -> TrainingBatch:
+        """Waits for a batch of groups that the learners may learn from, until they have them.
+
+        Raises: TrainingError where too many groups failed, and what playing raises.
+        """
+        start_s = time.perf_counter()
+        self._sort_out()
+        self._ask_for_missing()
+        report = self._complete()
+        groups, learnt = merge_played(self._batch)
+        while lost := self._deliver_groups(groups):
+            self._draw_again(lost)
+            report = self._complete()
+            groups, learnt = merge_played(self._batch)
+        hashes = [learnt.task_hashes[group_id] for group_id in sorted(learnt.task_hashes)]
+        requests = [played.request for played in (*self._batch, *self._others)]
+        requests.sort(key=lambda request: request.group_id)
+        num_stale = sum(not played.report.dropped_group_ids for played in self._others)
+        self._start_next()
+        return TrainingBatch(hashes, requests, report, num_stale, time.perf_counter() - start_s)
+
+    def clear(self) -> None:
+        """Forgets all groups, once those in play have come to their end."""
+        self._runners.give_up()
+        self._under_way: set[GroupRequest] = set()
+        self._finished: list[PlayedGroup] = []  # and of no batch
+        self._start_next()
+
+    def _start_next(self) -> None:
+        self._batch: list[PlayedGroup] = []
+        self._others: list[PlayedGroup] = []  # of this batch's time: given up, or stale
+        self._carried = set(self._under_way) if self._in_flight else set()
+        self._num_wanted = self._settings.training.num_groups
+
+    def _ask(self, requests: Sequence[GroupRequest], *, is_first: bool = False) -> None:
+        self._under_way.update(requests)
+        self._runners.ask(self._receive, requests, is_first=is_first)
+
+    def _receive(self, played: PlayedGroup) -> None:
+        self._under_way.remove(played.request)
+        self._finished.append(played)
+
+    def _complete(self) -> SampleReport:
+        """Fills the batch; returns the report of it, and of what was given up meanwhile.
+
+        If the settings say so (DAPO), further groups are taken until enough of a batch have spread.
+        """
+        while True:
+            self._fill()
+            _, report = merge_played([*self._batch, *self._others])
+            check_world(report, self._settings)
+            records = [record for played in self._batch for record in played.report.records]
+            num_missing = self._settings.training.num_groups - count_spread(records)
+            more = self._curriculum.resample(num_missing)
+            if not more:
+                return report
+            self._num_wanted += len(more)
+            self._ask(more)
+
+    def _deliver_groups(self, groups: Sequence[Ref]) -> list[Ref]:
+        """Brings the batch to the learners; returns the groups that are lost with their node."""
+        self._runners.sleep()  # nothing is in play, or the settings would not let them
+        return self._learners.receive(groups)
+
+    def _draw_again(self, lost: Sequence[Ref]) -> None:
+        gone = [played for played in self._batch if any(played.group is ref for ref in lost)]
+        self._batch = [played for played in self._batch if played not in gone]
+        self._ask([played.request for played in gone], is_first=True)
+        self._runners.counts["num_redrawn_groups"] += len(gone)
+        logger.warning("groups are lost with their node: %d are drawn again", len(gone))
+
+    def _ask_for_missing(self) -> None:
+        self._ask(self._curriculum.next_groups(max(self._count_missing(), 0)))
+
+    def _count_missing(self) -> int:
+        """Returns how many groups are to be asked for, of n + 1 batches; in flight see above."""
+        training = self._settings.training
+        if self._in_flight and self._fails_too_often:
+            return 0
+        num_here = len(self._under_way - self._carried) + len(self._finished)
+        num_missing = (self._lag + 1) * training.num_groups - num_here - len(self._batch)
+        if not self._in_flight:
+            return num_missing
+        enough = self._runners.num_slots + training.num_groups * training.group_size
+        return min(num_missing, (enough - self._runners.num_episodes_left) // training.group_size)
+
+    def _fill(self) -> None:
+        """Adds to the batch until it has as many groups as are wanted, or none are under way."""
+        while True:
+            self._sort_out()
+            if self._in_flight:
+                self._ask_for_missing()
+            num_free = self._num_wanted - len(self._batch)
+            is_full = self._lag > 0 and num_free <= len(self._finished)  # else: waits for all
+            if is_full or not self._under_way:
+                self._finished.sort(key=lambda played: (played.version, played.request.group_id))
+                self._batch += self._finished[:num_free]
+                del self._finished[:num_free]
+                return
+            num_finished = len(self._finished)
+            while len(self._finished) == num_finished:
+                self._runners.play()
+
+    def _sort_out(self) -> None:
+        """Sets aside what cannot be learnt from, and has other groups drawn in its place."""
+        oldest = self._runners.version - self._lag
+        lost = [
+            played for played in self._finished if played.group is None or played.version < oldest
+        ]
+        self._finished = [played for played in self._finished if played not in lost]
+        for played in lost:  # one by one: what is drawn does not depend on how many come at once
+            self._others.append(played)
+            if not self._fails_too_often:
+                self._ask(self._curriculum.refill())
+
+    @property
+    def _fails_too_often(self) -> bool:
+        limit = self._settings.fault_tolerance.max_failed_group_share
+        num_failed = sum(len(played.report.dropped_group_ids) for played in self._others)
+        return num_failed > limit * self._settings.training.num_groups
