@@ -8,7 +8,7 @@ What is not turned on is not imported.
 from collections.abc import Sequence
 from typing import Any
 
-from agentpeft.policies.learning.objective import Totals
+from agentpeft.policies.learning.loss_inputs import Totals
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import EpisodeGroup, Trajectory

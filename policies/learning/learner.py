@@ -33,7 +33,8 @@ from agentpeft.policies.learning.critic import (
     compute_critic_metrics,
 )
 from agentpeft.policies.learning.hooks import open_hooks
-from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.loss_inputs import Totals
+from agentpeft.policies.learning.objective import Objective
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (

@@ -14,8 +14,8 @@ import torch
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.critic import Critic, Pass
-from agentpeft.policies.learning.loss_inputs import make_loss_inputs
-from agentpeft.policies.learning.objective import Objective, Outputs, Totals
+from agentpeft.policies.learning.loss_inputs import Totals, make_loss_inputs
+from agentpeft.policies.learning.objective import Objective, Outputs
 from agentpeft.policies.learning.passes.micro_batches import (
     Layout,
     MicroBatch,
