@@ -41,11 +41,8 @@ class LearnerActor(Actor):
         return start_actors(spec, settings)
 
     def make(self, settings: Settings) -> None:
-        """Meets the other learners, loads the model and attaches its adapter."""
+        """Loads the model, attaches its adapter, and meets the other learners."""
         own, loaded, peers = settings.learners, settings, Peers()
-        if self.store is not None:
-            is_gpu = own.num_gpus_per_learner > 0
-            peers = Peers.join(self.store, self.rank, own.num_learners, is_gpu)
         if not settings.lora.use_lora:  # what is trained is float32, also where it goes on from
             loaded = settings.with_model(dtype="float32")
         base = load_base(
@@ -60,6 +57,9 @@ class LearnerActor(Actor):
             seed=settings.seed,
             gradient_checkpointing=own.gradient_checkpointing,
         )
+        if self.store is not None:  # not before: transformers loads otherwise in a process group
+            is_gpu = own.num_gpus_per_learner > 0
+            peers = Peers.join(self.store, self.rank, own.num_learners, is_gpu)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
