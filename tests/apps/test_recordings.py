@@ -45,7 +45,14 @@ def test_there_are_recordings_of_the_three_views():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", RECORDINGS, ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=[pytest.mark.long] * (number > 0))
+        for number, block in enumerate(RECORDINGS)
+    ],
+    ids=str,
+)
 def test_a_recording_is_what_a_terminal_shows(block, finished, open_terminal):
     command, _, recorded = block.text.partition("\n")
     words = [str(finished) if w == "RUN" else w for w in shlex.split(command)[2:]]

@@ -65,6 +65,7 @@ def test_measuring_is_of_a_dry_run(capsys):
     assert "--measure is of a dry run: give --dry-run too" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_adapter_s_warm_start_is_counted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

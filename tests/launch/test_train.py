@@ -203,6 +203,7 @@ def test_wandb_that_is_not_installed_is_said(config, capsys, monkeypatch):
     assert "pip install 'agentpeft[wandb]'" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_under_its_id_at_wandb(config, tmp_path, start, wandb):
     """Offline, each process leaves a file of its own; both are of one run, one after the other.

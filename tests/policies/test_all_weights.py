@@ -223,6 +223,7 @@ def test_a_warm_start_of_a_model_that_is_not_built_in_trains_all_weights_too(bui
     assert run.train()["train/kl"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_reward_teaches_all_weights_of_the_tiny_model(build):
     """One-digit addition, of which the warm start leaves most to learn."""

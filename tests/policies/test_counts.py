@@ -10,6 +10,7 @@ import pytest
 COUNTS = Path(__file__).parents[2] / "benchmarks" / "counts.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_counts_are_within_their_bounds():
     command = [sys.executable, str(COUNTS)]

@@ -292,6 +292,7 @@ def test_the_frontier_needs_something_that_it_is_known_by(env_id):
         Curriculum(settings)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_frontier_raises_the_share_of_groups_that_teach(build):
     """A policy that knows one digit and is held where it is: other problems have no spread."""

@@ -271,7 +271,13 @@ def folder(cache_folder, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (number % 4 > 0))
+        for number, name in enumerate(CHANGES)
+    ],
+)
 def test_a_run_with_another_value_does_something_else(name, folder):
     value, *given = CHANGES[name]
     assert trace_of(folder, (*given, f"{name}={value}")) != trace_of(folder, tuple(given))

@@ -48,6 +48,7 @@ def run(*options):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_figure_is_measured_without_the_libraries_of_environments_and_clusters(tmp_path):
     file = tmp_path / "gpu.jsonl"

@@ -245,7 +245,7 @@ def test_few_simulated_runners_are_busier_than_if_groups_were_dealt(num_hosts):
         (64, 8, 1, 8, False),
         pytest.param(64, 8, 2, 8, False, marks=LONG),
         pytest.param(256, 2, 2, 8, False, marks=LONG),
-        (64, 8, 1, 2, True),
+        pytest.param(64, 8, 1, 2, True, marks=LONG),
     ],
 )
 def test_many_runners_are_busy_in_virtual_time(num_runners, num_slots, lag, batch, in_flight):

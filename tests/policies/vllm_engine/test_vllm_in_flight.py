@@ -32,6 +32,9 @@ def check(requests, answers, adapter):
         np.testing.assert_allclose(answer.logprobs, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "engine", ["fused", pytest.param("native", marks=pytest.mark.long)], indirect=True
+)
 def test_turns_go_on_with_the_next_adapter_after_the_tokens_that_they_have(engine):
     """Fused and in slots; the second part is computed without the first one's keys and values."""
     requests = [request_of(f"s{n}", seed=(n,), **LONG) for n in range(6)]
@@ -62,6 +65,9 @@ def test_turns_go_on_with_the_next_adapter_after_the_tokens_that_they_have(engin
     assert 0 < max(lengths) < 90
 
 
+@pytest.mark.parametrize(
+    "engine", ["fused", pytest.param("native", marks=pytest.mark.long)], indirect=True
+)
 def test_a_request_that_has_just_been_asked_is_interrupted_too(engine):
     """vLLM itself ignores what it has not been told of."""
     engine.load_adapter(ADAPTERS[1])

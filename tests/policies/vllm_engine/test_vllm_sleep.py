@@ -28,6 +28,9 @@ def resident_kib():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", ["fused", pytest.param("native", marks=pytest.mark.long)], indirect=True
+)
 def test_the_memory_of_the_cache_is_given_back(engine):
     """All of it is resident at first, since vLLM has written zeros."""
     engine.load_adapter(make_adapter(1))

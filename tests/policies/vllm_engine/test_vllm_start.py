@@ -34,7 +34,13 @@ WAYS = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("vllm")
-@pytest.mark.parametrize(("how", "cause"), WAYS.items())
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        pytest.param(*way, marks=[pytest.mark.long] * (number > 0))
+        for number, way in enumerate(WAYS.items())
+    ],
+)
 def test_the_cause_in_vllms_own_process_is_in_the_line(folder, tmp_path, monkeypatch, how, cause):
     (tmp_path / "sitecustomize.py").write_text(BROKEN.format(how=how), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
