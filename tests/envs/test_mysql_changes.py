@@ -85,15 +85,9 @@ def test_strict_mode_refuses(mysql, sql, error):
         ("DELETE FROM staff WHERE team = 'HR'", "SELECT COUNT(*) FROM staff", [(3,)]),
         ("DELETE FROM staff ORDER BY id LIMIT 2", "SELECT MIN(id) FROM staff", [(3,)]),
         ("DELETE s FROM staff s JOIN team t ON s.team = t.label WHERE t.budget > 100", "SELECT id FROM staff", [(1,), (2,), (5,)]),
-        ("DELETE FROM s USING staff s JOIN team t ON s.team = t.label", "SELECT id FROM staff", [(5,)]),
-        ("DELETE s, t FROM staff s JOIN team t ON s.team = t.label", "SELECT (SELECT COUNT(*) FROM staff), COUNT(*) FROM team", [(1, 1)]),
         ("TRUNCATE TABLE staff", "SELECT COUNT(*) FROM staff", [(0,)]),
         ("INSERT INTO team SET label = 'x', budget = 1", "SELECT * FROM team WHERE budget = 1", [("x", None, 1)]),
         ("INSERT INTO team (label, budget) SELECT name, id FROM staff WHERE id = 1", "SELECT label FROM team WHERE budget = 1", [("Alice",)]),
-        ("INSERT IGNORE INTO staff (id, age) VALUES (1, 5), (9, 'x')", "SELECT id, age FROM staff WHERE id IN (1, 9)", [(1, 30), (9, 0)]),
-        ("REPLACE INTO staff (id, name) VALUES (1, 'a;b')", "SELECT name, age FROM staff WHERE id = 1", [("a;b", None)]),
-        ("INSERT INTO staff (id, age) VALUES (1, 7) ON DUPLICATE KEY UPDATE age = age + VALUES(age)", "SELECT age FROM staff WHERE id = 1", [(37,)]),
-        ("INSERT INTO staff (id, age) VALUES (1, 7) AS new ON DUPLICATE KEY UPDATE age = new.age", "SELECT age FROM staff WHERE id = 1", [(7,)]),
     ],
 )  # fmt: skip
 def test_changes(mysql, change, query, rows):
@@ -104,15 +98,9 @@ def test_changes(mysql, change, query, rows):
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
-        ("CREATE TABLE a (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(5) NOT NULL DEFAULT 'z', KEY k (v)); INSERT INTO a (v) VALUES ('x'), (DEFAULT); SELECT * FROM a", [(1, "x"), (2, "z")]),
-        ("CREATE TABLE a AS SELECT team, AVG(age) x FROM staff GROUP BY team; SELECT x FROM a WHERE team = 'it'", [(Decimal("35.0000"),)]),
+        ("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(5) NOT NULL DEFAULT 'z', UNIQUE (v)); INSERT INTO a (id) VALUES (1); INSERT INTO a VALUES (2, 'y'); SELECT * FROM a", [(1, "z"), (2, "y")]),
+        ("CREATE TABLE a (v VARCHAR(5) UNIQUE); DESCRIBE a", [("v", "varchar(5)", "YES", "UNI", None, "")]),
         ("CREATE TABLE IF NOT EXISTS team (x INT); SELECT COUNT(*) FROM team", [(3,)]),
-        ("ALTER TABLE team ADD COLUMN x INT NOT NULL AFTER label; SELECT * FROM team LIMIT 1", [("Sales", 0, "Alice", 100)]),
-        ("ALTER TABLE team DROP COLUMN boss, ADD y INT DEFAULT 3; SELECT * FROM team LIMIT 1", [("Sales", 100, 3)]),
-        ("ALTER TABLE team MODIFY budget DECIMAL(6,1); SELECT budget FROM team LIMIT 1", [(Decimal("100.0"),)]),
-        ("ALTER TABLE team CHANGE budget money VARCHAR(9); SELECT money FROM team LIMIT 1", [("100",)]),
-        ("ALTER TABLE team RENAME COLUMN boss TO head; SELECT head FROM team LIMIT 1", [("Alice",)]),
-        ("ALTER TABLE team RENAME TO teams; SELECT COUNT(*) FROM teams", [(3,)]),
         ("DROP TABLE IF EXISTS team, nope; SHOW TABLES", [("staff",)]),
     ],
 )  # fmt: skip
@@ -128,18 +116,7 @@ def test_definitions(mysql, sql, rows):
         ("CREATE TABLE a (x INT, PRIMARY KEY (y))", "1072 (42000): Key column 'y' doesn't exist in table"),
         ("CREATE TABLE a (x INT DEFAULT 'y')", "1067 (42000): Invalid default value for 'x'"),
         ("DROP TABLE nope", "1051 (42S02): Unknown table 'shop.nope'"),
-        ("ALTER TABLE team DROP COLUMN x", "1091 (42000): Can't DROP 'x'; check that column/key exists"),
-        ("ALTER TABLE team MODIFY boss INT", "1366 (HY000): Incorrect integer value: 'Alice' for column 'boss' at row 1"),
     ],
 )  # fmt: skip
 def test_definitions_that_mysql_refuses(mysql, sql, error):
     assert mysql.error(sql) == error
-
-
-def test_what_changes_keep_for_themselves_is_out_of_reach(mysql):
-    mysql.rows("SET @`.s` = 'x', @`rows s` = 'x'; DELETE s, t FROM staff s JOIN team t ON s.id = 1")
-    assert mysql.rows("SELECT @`.s`, @`rows s`, @`ROWS s`") == [("x", "x", "x")]
-    change = "INSERT INTO staff (id) VALUES (2) ON DUPLICATE KEY UPDATE age = "
-    error = "1054 (42S22): Unknown column '{}' in 'field list'"
-    assert mysql.error(f"{change}`new row`.age") == error.format("new row.age")
-    assert mysql.error(f"{change}VALUES(nope)") == error.format("nope")

@@ -22,7 +22,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import (
-    FunctionState,
+    FunctionErrors,
     install_functions,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
@@ -30,11 +30,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import quote_name
 
 SqliteRow = tuple[SQLiteValue, ...]
 
-Variables = dict[str, SQLiteValue]
-
 FUNCTION_PREFIX = "my_"
 MAX_VALUE_BYTES = 256 * 1024
-_MAX_VARIABLES_BYTES = 1024 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
 _OPERATIONS_BETWEEN_CHECKS = 1000
@@ -132,7 +129,7 @@ class GuardedConnection:
         """`image`: what the database begins as."""
         self._deadline = Deadline()
         self._is_ddl = False
-        self._functions: FunctionState | None = None
+        self._functions: FunctionErrors | None = None
         self._is_trusted = True
         self._is_guarded = False
         self._max_value_bytes = MAX_VALUE_BYTES
@@ -206,7 +203,6 @@ class GuardedConnection:
                 self._deadline.is_over, _OPERATIONS_BETWEEN_CHECKS
             )
             self._is_guarded = True
-        variables = self.variables
         cursor = self._connection.cursor()
         self._is_ddl = transaction.is_ddl
         self._is_trusted = False
@@ -215,19 +211,13 @@ class GuardedConnection:
             for sql in transaction.sql:
                 cursor.execute(sql)
             result = _fetch(cursor, transaction.max_rows)
-            self._check_variables(variables)
             if self._deadline.is_missed:
-                self.variables = variables
                 raise StatementInterrupted
             return result
-        except sqlite3.DataError:  # the statement may start again where there is more room
-            self.variables = variables
-            raise
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
             cause = self._functions and self._functions.take()
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
             if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
-                self.variables = variables
                 raise StatementInterrupted from None
             raise cause or error from None
         finally:
@@ -238,13 +228,6 @@ class GuardedConnection:
         if max_value_bytes != self._max_value_bytes:
             self._max_value_bytes = max_value_bytes
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_value_bytes)
-
-    def _check_variables(self, before: Variables) -> None:
-        """Raises: MemoryError where the variables are too large; they are as before then."""
-        texts = [value for value in self.variables.values() if isinstance(value, str | bytes)]
-        if sum(map(len, texts)) > _MAX_VARIABLES_BYTES:
-            self.variables = before
-            raise MemoryError
 
     def read(self, sql: str) -> list[SqliteRow]:
         """Returns all rows of a query of the grader's, without a limit."""
@@ -263,7 +246,7 @@ class GuardedConnection:
         names = [quote_name(column) for column in columns]
         same = " AND ".join(f"{name} = NEW.{name}" for name in names)
         values = ", ".join(f"NEW.{name}" for name in names)
-        connection, variables = self._connection, self.variables
+        connection = self._connection
         connection.create_function("found_key", -1, lambda *key: found.append(key))
         connection.execute("BEGIN")
         try:
@@ -278,28 +261,13 @@ class GuardedConnection:
         finally:
             if connection.in_transaction:  # an interrupted change has rolled back by itself
                 connection.execute("ROLLBACK")
-            self.variables = variables
         return found[-1] if found else None
 
-    def prepare_functions(self) -> FunctionState:
+    def prepare_functions(self) -> FunctionErrors:
         """Gives the connection MySQL's functions: done when a statement first needs them."""
         if self._functions is None:
             self._functions = install_functions(self._connection, self._deadline)
         return self._functions
-
-    @property
-    def variables(self) -> Variables:
-        """The session's @variables."""
-        return dict(self._functions.variables) if self._functions else {}
-
-    @variables.setter
-    def variables(self, values: Variables) -> None:
-        """Replaces them all."""
-        if values:
-            self.prepare_functions()
-        if self._functions:
-            self._functions.variables.clear()
-            self._functions.variables.update(values)
 
     def image(self) -> bytes:
         """Returns the database as bytes, none for a database without tables."""
@@ -309,7 +277,6 @@ class GuardedConnection:
 
     def restore(self, image: bytes) -> None:
         """Replaces the database; the limits stay."""
-        self.prepare_functions()  # a column's default may call one
         source = sqlite3.connect(":memory:")
         if image:
             source.deserialize(image)

@@ -44,7 +44,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import (
     translate,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    INTERNAL,
     Schema,
     quote_name,
 )
@@ -211,18 +210,14 @@ class SqliteSession(Closable):
         )
         connection = self._connection
         image = connection.image()
-        reply = self._workers.run(
-            Request(transaction, image, connection.variables, self._limits.max_database_mib)
-        )
+        reply = self._workers.run(Request(transaction, image, self._limits.max_database_mib))
         if reply.image != image:
             connection.restore(reply.image)
-        connection.variables = reply.variables
         return reply.result
 
     def _explain(self, error: Exception, sql: str) -> MySQLError:
         if isinstance(error, sqlite3.IntegrityError) and (key := failed_key(error)):
-            name = key[0].removeprefix(INTERNAL)  # a table that ALTER TABLE was building
-            return Mistake.DUPLICATE_KEY("", f"{name}.{key[1][0]}")
+            return Mistake.DUPLICATE_KEY("", f"{key[0]}.{key[1][0]}")
         if not isinstance(error, KeyViolated):
             return to_mysql_error(error, sql)
         table = self._schema.by_name[error.table]

@@ -47,7 +47,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
         re.compile(r"ambiguous column name: (.*)"),
         lambda name: Mistake.AMBIGUOUS(name, "field list"),
     ),
-    (re.compile(r"(integer overflow)"), lambda _: Mistake.NUMBER_RANGE("BIGINT", "expression")),
+    (re.compile(r"(integer overflow)"), lambda _: Mistake.NOT_SUPPORTED("sums beyond 64 bits")),
     (re.compile(r"(Could not decode)"), lambda _: _BAD_TEXT),
     (re.compile(r"(query string is too large)"), lambda _: PACKET_TOO_BIG),
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),

@@ -50,14 +50,6 @@ class Mistake(Enum):
     BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
     MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
     KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
-    WRONG_AUTO_KEY = (
-        "1075 (42000): Incorrect table definition; there can be only one auto column and it must "
-        "be defined as a key"
-    )
-    CANT_DROP_ALL = (
-        "1090 (42000): You can't delete all columns with ALTER TABLE; use DROP TABLE instead"
-    )
-    CANT_DROP = "1091 (42000): Can't DROP '{}'; check that column/key exists"
     UPDATE_TARGET = "1093 (HY000): You can't specify target table '{}' for update in FROM clause"
     UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in MULTI DELETE"
     FIELD_TWICE = "1110 (42000): Column '{}' specified twice"
@@ -70,13 +62,10 @@ class Mistake(Enum):
     )
     COMMAND_DENIED = "1142 (42000): {} command denied to user 'agent'@'%' for table '{}'"
     NO_TABLE = "1146 (42S02): Table '{}.{}' doesn't exist"
-    UNKNOWN_VARIABLE = "1193 (HY000): Unknown system variable '{}'"
     WRONG_USAGE = "1221 (HY000): Incorrect usage of {} and {}"
     UNION_COLUMNS = "1222 (21000): The used SELECT statements have a different number of columns"
-    PRIVILEGE = (
-        "1227 (42000): Access denied; you need (at least one of) the {} privilege(s) for this "
-        "operation"
-    )
+    FUNCTION_DENIED = "1370 (42000): execute command denied to user 'agent'@'%' for routine '{}'"
+    WRONG_VALUE = "1231 (42000): Variable '{}' can't be set to the value of '{}'"
     NOT_SUPPORTED = "1235 (42000): This version of MySQL doesn't yet support '{}'"
     OPERAND = "1241 (21000): Operand should contain {} column(s)"
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
@@ -87,8 +76,6 @@ class Mistake(Enum):
         "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
         "list and column names list have different column counts"
     )
-    UNKNOWN_CATALOG = "1109 (42S02): Unknown table '{}' in information_schema"
-    UNKNOWN_WINDOW = "3579 (HY000): Window name '{}' is not defined."
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"
@@ -128,30 +115,6 @@ class Mistake(Enum):
         "incompatible with sql_mode=only_full_group_by"
     )
     WRONG_ARGUMENTS = "1210 (HY000): Incorrect arguments to {}"
-    REGEXP_ARGUMENT = "3685 (HY000): Illegal argument to a regular expression."
-    REGEXP_BOUNDS = "3686 (HY000): Index out of bounds in regular expression search."
-    REGEXP_UNINSTALLED = (
-        "3687 (HY000): Internal error in the regular expression library. (pip install google-re2)"
-    )
-    REGEXP_SYNTAX = "3688 (HY000): Syntax error in regular expression on line {}, character {}."
-    REGEXP_ESCAPE = "3689 (HY000): Unrecognized escape sequence in regular expression."
-    REGEXP_UNIMPLEMENTED = (
-        "3690 (HY000): The regular expression contains a feature that is not implemented in this "
-        "library version."
-    )
-    REGEXP_PARENTHESIS = "3691 (HY000): Mismatched parenthesis in regular expression."
-    REGEXP_INTERVAL = "3692 (HY000): Incorrect description of a {{min,max}} interval."
-    REGEXP_MAX_LESS_THAN_MIN = (
-        "3693 (HY000): The maximum is less than the minumum in a {{min,max}} interval."
-    )
-    REGEXP_BRACKET = "3696 (HY000): The regular expression contains an unclosed bracket expression."
-    REGEXP_RANGE = (
-        "3697 (HY000): The regular expression contains an [x-y] character range where x comes "
-        "after y."
-    )
-    REGEXP_TOO_BIG = (
-        "3700 (HY000): The regular expression pattern exceeds limits on size or complexity."
-    )
     WINDOW_MISUSE = "3593 (HY000): You cannot use the window function '{}' in this context.'"
 
     def __call__(self, *details: object) -> MySQLError:

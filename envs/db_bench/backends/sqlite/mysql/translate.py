@@ -8,50 +8,21 @@ from sys import getsizeof
 from sqlglot import exp
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import (  # noqa: F401 (they register their handlers)
-    aggregates,
-    calls,
-    operators,
-    values,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.catalog import describe, show
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.changes import (
-    compile_delete,
-    compile_insert,
-    compile_update,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import STRICT
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.definitions import (
-    Definition,
-    compile_alter,
-    compile_create,
-    compile_drop,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compile_expression
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import find_table
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
-    Query,
-    Scope,
-    StatementState,
-    name_of,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query, find_table
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Query, Scope, name_of
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
     Statement,
     locate,
     parse,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    Schema,
-    SqlType,
-    quote_name,
-    quote_text,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType
 
 
 class StatementKind(StrEnum):
-    """What a statement does. `NOTHING`: accepted, without effect here (SET NAMES, USE)."""
+    """What a statement does. `NOTHING`: it changes nothing (USE of the only database)."""
 
     READ = "read"
     WRITE = "write"
@@ -103,15 +74,12 @@ def _count_bytes(statement: Statement, schema: Schema, result: Translation | MyS
 
 
 def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
-    has_quotes = any(map(statement.text.__contains__, "`'\""))
-    state = StatementState(schema, compile_query, statement.is_replace, has_quotes=has_quotes)
-    words = statement.words
-    strict = STRICT.set(words[0] in ("INSERT", "UPDATE", "DELETE") and words[1:2] != ["IGNORE"])
+    strict = STRICT.set(statement.words[0] in ("INSERT", "UPDATE", "DELETE"))
     try:
         tree = parse(statement)
         if type(tree) not in _COMPILERS:
             return Mistake.NOT_SUPPORTED(type(tree).__name__.upper())
-        return _COMPILERS[type(tree)](tree, state)
+        return _COMPILERS[type(tree)](tree, schema)
     except MySQLError as error:
         return error.copy()  # its traceback holds the syntax tree
     except Misplaced as error:
@@ -124,69 +92,63 @@ def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError
 
 
 def _read(query: Query) -> Translation:
-    return Translation(StatementKind.READ, (query.sql,), query.types)
+    types = tuple(column.type for column in query.columns)
+    return Translation(StatementKind.READ, (query.sql,), types)
 
 
-def _write(sql: list[str]) -> Translation:
-    return Translation(StatementKind.WRITE, tuple(sql))
+def _write(compile_change: Callable[[exp.Expr, Schema], str]) -> "_Compiler":
+    return lambda node, schema: Translation(StatementKind.WRITE, (compile_change(node, schema),))
 
 
-def _definition(definition: Definition) -> Translation:
-    return Translation(StatementKind.DEFINITION, definition.sql, schema=definition.schema)
+def _define(compile_definition: Callable[[exp.Expr, Schema], tables.Definition]) -> "_Compiler":
+    def compile_it(node: exp.Expr, schema: Schema) -> Translation:
+        made = compile_definition(node, schema)
+        return Translation(StatementKind.DEFINITION, made.sql, schema=made.schema)
+
+    return compile_it
 
 
-def _set(node: exp.Expr, state: StatementState) -> Translation:
-    """`SET @x = …` keeps the value; other settings than autocommit are accepted and ignored."""
-    terms = []
-    for item in node.expressions:
-        target = item.this.this if isinstance(item.this, exp.EQ) else None
-        if isinstance(target, exp.SessionParameter) and target.text("kind").upper() == "GLOBAL":
-            raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
-        if (
-            isinstance(target, exp.Column | exp.SessionParameter)
-            and target.name.lower() == "autocommit"
-        ):
-            is_on = item.this.expression.sql().upper() in ("1", "TRUE", "ON")
-            on, off = StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF
-            return Translation(on if is_on else off)
-        if isinstance(target, exp.Parameter):
-            value = compile_expression(item.this.expression, Scope(state))
-            terms.append(f"my_set({quote_text(target.name.lower())}, {value.sql})")
-    if not terms:
-        return Translation(StatementKind.NOTHING)
-    return _write([f"SELECT {', '.join(terms)}"])
+def _set(node: exp.Expr, schema: Schema) -> Translation:
+    """`SET autocommit`; other settings and variables are refused."""
+    item = node.expressions[0]
+    target = item.this.this if isinstance(item.this, exp.EQ) else item.this
+    if (
+        len(node.expressions) > 1
+        or not isinstance(target, exp.Column)
+        or target.name.lower() != "autocommit"
+        or (item.text("kind") or "SESSION").upper() != "SESSION"
+    ):
+        raise Mistake.NOT_SUPPORTED(f"SET {item.text('kind') or target.name}")
+    value = item.this.expression.sql().upper()
+    if value not in ("0", "1", "ON", "OFF", "TRUE", "FALSE"):
+        raise Mistake.WRONG_VALUE("autocommit", value)
+    is_on = value in ("1", "ON", "TRUE")
+    return Translation(StatementKind.AUTOCOMMIT_ON if is_on else StatementKind.AUTOCOMMIT_OFF)
 
 
-def _truncate(node: exp.Expr, state: StatementState) -> Translation:
-    table = find_table(node.expressions[0], Scope(state))
-    return _write([f"DELETE FROM {quote_name(table.name)}"])
-
-
-def _describe(node: exp.Expr, state: StatementState) -> Translation:
+def _describe(node: exp.Expr, schema: Schema) -> Translation:
     if not isinstance(node.this, exp.Table):
-        raise Mistake.NOT_SUPPORTED("DESCRIBE")
-    return _read(describe(find_table(node.this, Scope(state))))
+        raise Mistake.NOT_SUPPORTED("EXPLAIN")
+    return _read(tables.describe(find_table(node.this, Scope(schema))))
 
 
-def _use(node: exp.Expr, state: StatementState) -> Translation:
-    if name_of(node.this.this) != state.schema.name:
+def _use(node: exp.Expr, schema: Schema) -> Translation:
+    if name_of(node.this.this) != schema.name:
         raise Mistake.DATABASE_DENIED(name_of(node.this.this))
     return Translation(StatementKind.NOTHING)
 
 
-_COMPILERS: dict[type[exp.Expr], Callable[[exp.Expr, StatementState], Translation]] = {
-    **dict.fromkeys(
-        (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.Values),
-        lambda node, state: _read(compile_query(node, Scope(state), False)),
-    ),
-    exp.Insert: lambda node, state: _write(compile_insert(node, state)),
-    exp.Update: lambda node, state: _write(compile_update(node, state)),
-    exp.Delete: lambda node, state: _write(compile_delete(node, state)),
-    exp.TruncateTable: _truncate,
-    exp.Create: lambda node, state: _definition(compile_create(node, state)),
-    exp.Alter: lambda node, state: _definition(compile_alter(node, state)),
-    exp.Drop: lambda node, state: _definition(compile_drop(node, state.schema)),
-    exp.Show: lambda node, state: _read(show(node, state.schema)),
+_Compiler = Callable[[exp.Expr, Schema], Translation]
+_QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery)
+_COMPILERS: dict[type[exp.Expr], _Compiler] = {
+    **dict.fromkeys(_QUERIES, lambda node, schema: _read(compile_query(node, Scope(schema)))),
+    exp.Insert: _write(changes.compile_insert),
+    exp.Update: _write(changes.compile_update),
+    exp.Delete: _write(changes.compile_delete),
+    exp.TruncateTable: _define(tables.compile_truncate),
+    exp.Create: _define(tables.compile_create),
+    exp.Drop: _define(tables.compile_drop),
+    exp.Show: lambda node, schema: _read(tables.show(node, schema)),
     exp.Describe: _describe,
     exp.Transaction: lambda *_: Translation(StatementKind.BEGIN),
     exp.Commit: lambda *_: Translation(StatementKind.COMMIT),

@@ -12,6 +12,8 @@ from typing import TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
+MAX_EXACT_DIGITS = 15
+"""SQLite holds decimals as doubles, which tell so many digits apart."""
 DIVISION_SCALE = 4
 _MAX_NAME_CHARS = 64
 
@@ -21,7 +23,7 @@ Row: TypeAlias = tuple[Value, ...]
 
 
 class Kind(StrEnum):
-    """What a value is. `FLOAT` is single precision; `UNKNOWN` takes SQLite's own type."""
+    """What a value is. `FLOAT` is single precision."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -31,12 +33,11 @@ class Kind(StrEnum):
     DATE = "date"
     DATETIME = "datetime"
     TIME = "time"
-    BLOB = "blob"
     NULL = "null"
-    UNKNOWN = "unknown"
 
 
 NUMBERS = frozenset({Kind.INTEGER, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE})
+FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 TEMPORALS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME})
 
 
@@ -62,63 +63,91 @@ TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
 TIME = SqlType(Kind.TIME)
-BLOB = SqlType(Kind.BLOB)
 NULL = SqlType(Kind.NULL)
-UNKNOWN = SqlType(Kind.UNKNOWN)
 
 _INTEGER_BITS = {
     **dict.fromkeys(("TINYINT", "BOOL", "BOOLEAN"), 8),
-    **dict.fromkeys(("SMALLINT", "YEAR"), 16),
-    **dict.fromkeys(("INT", "INTEGER"), 32),
-    **dict.fromkeys(("BIGINT", "BIT", "SERIAL"), 64),
+    "SMALLINT": 16,
     "MEDIUMINT": 24,
+    **dict.fromkeys(("INT", "INTEGER"), 32),
+    "BIGINT": 64,
 }
+_DECIMALS = ("DECIMAL", "NUMERIC", "DEC", "FIXED")
+_SIZED_TEXTS = ("CHAR", "VARCHAR")
 _OTHER_TYPES = {
     "FLOAT": SqlType(Kind.FLOAT),
-    **dict.fromkeys(("DOUBLE", "REAL", "DOUBLE PRECISION"), DOUBLE),
-    "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
-    **dict.fromkeys(("ENUM", "SET", "JSON", "LONGTEXT", "MEDIUMTEXT"), TEXT),
-    "TEXT": SqlType(Kind.TEXT, length=65535),
+    "DOUBLE": DOUBLE,
     "TINYTEXT": SqlType(Kind.TEXT, length=255),
+    "TEXT": SqlType(Kind.TEXT, length=65535),
+    **dict.fromkeys(("MEDIUMTEXT", "LONGTEXT"), TEXT),
     "DATE": DATE,
     **dict.fromkeys(("DATETIME", "TIMESTAMP"), DATETIME),
     "TIME": TIME,
-    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY"), BLOB),
 }
+_REFUSED_TYPES = {
+    "YEAR": SqlType(Kind.INTEGER, length=16),
+    **dict.fromkeys(("BIT", "SERIAL"), INTEGER),
+    **dict.fromkeys(("ENUM", "SET", "JSON", "BINARY", "VARBINARY"), TEXT),
+    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"), TEXT),
+    "REAL": DOUBLE,
+}
+"""Types of MySQL whose ways are not emulated. A task's column is held as the type beside it."""
+TYPE_NAMES = frozenset(
+    {*_INTEGER_BITS, *_DECIMALS, *_SIZED_TEXTS, *_OTHER_TYPES, *_REFUSED_TYPES}
+    | {"NATIONAL", "NCHAR", "NVARCHAR", "LONG", "GEOMETRY", "POINT", "LINESTRING", "POLYGON"}
+)
 _MAX_KEPT_CHARS = 100
 _OBJECT_BYTES = 500
 _CHAR_BYTES = 4
 _TYPE = re.compile(
-    r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.ASCII | re.IGNORECASE
+    r"\s*([A-Z]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(UNSIGNED)?\s*(.*)",
+    re.ASCII | re.IGNORECASE | re.DOTALL,
 )
 
 
-def parse_type(declared: str) -> SqlType:
+def parse_type(declared: str, is_task: bool = False) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
 
-    Raises: MySQLError (1064) for one that MySQL does not know.
+    `is_task`: a task's column, which is held as the nearest type where this one is not emulated.
+    Raises: MySQLError (1064, 1235) for one that MySQL does not know, or that is not emulated.
     """
-    return _kept_type(declared) if len(declared) <= _MAX_KEPT_CHARS else _parse_type(declared)
+    is_short = len(declared) <= _MAX_KEPT_CHARS
+    return _kept_type(declared, is_task) if is_short else _parse_type(declared, is_task)
 
 
-def _parse_type(declared: str) -> SqlType:
+def _parse_type(declared: str, is_task: bool) -> SqlType:
     match = _TYPE.match(declared)
-    name = match[1].upper() if match else ""
-    size = int(match[2]) if match and match[2] else None
-    is_unsigned = "UNSIGNED" in declared.upper()
+    if match is None or match[1].upper() not in TYPE_NAMES:
+        raise Mistake.SYNTAX(declared, 1)
+    name, is_unsigned = match[1].upper(), match[4] is not None
+    sizes = [int(size) for size in match.groups()[1:3] if size]
+    refused = _refuse(name, sizes, is_unsigned, match[5])
+    if refused and not is_task:
+        raise Mistake.NOT_SUPPORTED(refused)
     if name in _INTEGER_BITS:
         return SqlType(Kind.INTEGER, length=_INTEGER_BITS[name], is_unsigned=is_unsigned)
-    if name in ("DECIMAL", "NUMERIC", "DEC", "FIXED"):
-        scale = int(match[3]) if match and match[3] else 0
-        return SqlType(Kind.DECIMAL, scale, 10 if size is None else size, is_unsigned)
-    if name == "VARCHAR" and size is not None:
-        return SqlType(Kind.TEXT, length=size)
-    if name not in _OTHER_TYPES:
-        raise Mistake.SYNTAX(declared, 1)
-    known = _OTHER_TYPES[name]
-    if size is not None and name in ("CHAR", "TEXT"):
-        return replace(known, length=size)
-    return known
+    if name in _DECIMALS:
+        digits, scale = (*sizes, 0)[:2] if sizes else (10, 0)
+        return SqlType(Kind.DECIMAL, scale, digits, is_unsigned)
+    if name in _SIZED_TEXTS:
+        if name == "VARCHAR" and not sizes:
+            raise Mistake.SYNTAX(declared, 1)
+        return SqlType(Kind.TEXT, length=(*sizes, 1)[0], is_padded=name == "CHAR")
+    known = _OTHER_TYPES.get(name) or _REFUSED_TYPES.get(name)
+    if known is None:
+        raise Mistake.NOT_SUPPORTED(name)
+    return replace(known, length=sizes[0]) if sizes and name == "TEXT" else known
+
+
+def _refuse(name: str, sizes: list[int], is_unsigned: bool, rest: str) -> str:
+    """Returns what of a declaration is not emulated, "" if all is."""
+    if name in _REFUSED_TYPES or rest:
+        return f"{name} {rest}".strip()
+    if sizes and name in ("FLOAT", "DOUBLE", "TIME", "DATETIME", "TIMESTAMP"):
+        return f"{name} with digits"
+    if name in _DECIMALS and sizes and sizes[0] > MAX_EXACT_DIGITS:
+        return f"DECIMAL of more than {MAX_EXACT_DIGITS} digits"
+    return "UNSIGNED" if is_unsigned else ""
 
 
 _kept_type = lru_cache(maxsize=512)(_parse_type)
@@ -127,7 +156,6 @@ _AFFINITIES = {
     Kind.INTEGER: "INTEGER",
     **dict.fromkeys((Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE), "REAL"),
     **dict.fromkeys((Kind.TEXT, *TEMPORALS), "TEXT COLLATE NOCASE"),
-    Kind.BLOB: "BLOB",
 }
 
 
@@ -155,24 +183,21 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column. `default` is a SQLite expression; `declared` the MySQL type as written."""
+    """A column. `default` is a SQLite literal; `declared` the MySQL type as written."""
 
     name: str
     declared: str
     type: SqlType
     is_nullable: bool = True
     default: str | None = None
-    is_auto_increment: bool = False
 
     @property
     def definition(self) -> str:
         """Returns the column's definition for SQLite's CREATE TABLE."""
-        parts = [quote_name(self.name), _AFFINITIES[self.type.kind]]
+        text = f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]}"
         if not self.is_nullable:
-            parts.append("NOT NULL")
-        if self.default is not None:
-            parts.append(f"DEFAULT ({self.default})")
-        return " ".join(parts)
+            text += " NOT NULL"
+        return text if self.default is None else f"{text} DEFAULT {self.default}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +214,11 @@ class TableSchema:
         """The columns by name in lower case (MySQL's column names have no case)."""
         return {column.name.lower(): column for column in self.columns}
 
-    def column(self, name: str, clause: str) -> ColumnSchema:
-        """Returns a column. Raises: MySQLError (1054) that names `clause`."""
-        if name.lower() not in self.by_name:
-            raise Mistake.UNKNOWN_COLUMN(name, clause)
-        return self.by_name[name.lower()]
+    @cached_property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The columns of the primary key and of each unique one."""
+        primary = (self.primary_key,) if self.primary_key else ()
+        return (*primary, *(key for _, key in self.unique_keys))
 
     @cached_property
     def row_id(self) -> str:
@@ -213,23 +238,16 @@ class TableSchema:
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         definitions = [column.definition for column in self.columns]
-        keys = [key for _, key in self.unique_keys]
-        only = self.by_name[self.primary_key[0].lower()] if len(self.primary_key) == 1 else None
-        if only is not None and only.type.kind is Kind.INTEGER:
-            index = self.columns.index(only)
-            definitions[index] = f"{quote_name(only.name)} INTEGER PRIMARY KEY" + (
-                " AUTOINCREMENT" if only.is_auto_increment else ""
-            )
-        elif self.primary_key:
-            definitions.append(f"PRIMARY KEY ({', '.join(map(quote_name, self.primary_key))})")
-        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for key in keys]
+        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for key in self.keys]
         return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
 
 
 @lru_cache(maxsize=1024)
 def table_schema(name: str, columns: tuple[tuple[str, str], ...]) -> TableSchema:
     """Returns the schema of a task's table. Raises: MySQLError for a type MySQL lacks."""
-    schemas = (ColumnSchema(column, text, parse_type(text)) for column, text in columns)
+    schemas = (
+        ColumnSchema(column, text, parse_type(text, is_task=True)) for column, text in columns
+    )
     return TableSchema(name, tuple(schemas))
 
 
@@ -263,10 +281,6 @@ class Schema:
             raise Mistake.NO_TABLE(self.name, name)
         return self.by_name[name]
 
-    def with_table(self, table: TableSchema) -> "Schema":
-        """Returns this schema with `table` in it, in place of one of that name."""
-        return Schema(self.name, (*self.without(table.name).tables, table))
-
     def without(self, name: str) -> "Schema":
         """Returns this schema without a table."""
         return Schema(self.name, tuple(table for table in self.tables if table.name != name))
@@ -282,19 +296,11 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     if not known:
         return NULL
     kinds = {t.kind for t in known}
+    scale = max(t.scale for t in known)
+    if kinds & FLOATS and kinds <= NUMBERS:
+        return known[0] if kinds == {Kind.FLOAT} else DOUBLE
     if len(kinds) == 1:
-        first = known[0]
-        if first.kind is Kind.DOUBLE:
-            return DOUBLE
-        scale = max(t.scale for t in known)
-        return replace(first, scale=scale, is_exact=all(t.is_exact for t in known))
-    if Kind.UNKNOWN in kinds:
-        return UNKNOWN
+        return replace(known[0], scale=scale, is_exact=all(t.is_exact for t in known))
     if kinds <= NUMBERS:
-        if kinds & {Kind.FLOAT, Kind.DOUBLE}:
-            return DOUBLE
-        scale = max(t.scale for t in known)
         return SqlType(Kind.DECIMAL, scale, is_exact=all(t.is_exact for t in known))
-    if kinds == {Kind.DATE, Kind.DATETIME}:
-        return DATETIME
-    return TEXT
+    return DATETIME if kinds == {Kind.DATE, Kind.DATETIME} else TEXT

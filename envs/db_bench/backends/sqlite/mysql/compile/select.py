@@ -2,17 +2,7 @@
 
 from sqlglot import exp
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
-    compile_windows,
-    window_names,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compile_condition,
-    compile_expression,
-    direction,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     Fragment,
@@ -22,38 +12,43 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     name_of,
     replace_unnamable,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    collated,
+    compile_condition,
+    compile_expression,
+    rounded,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
 
 
-def compile_select(node: exp.Expr, scope: Scope) -> Query:
-    """Translates one SELECT block. Raises: MySQLError.
+def compile_select(node: exp.Expr, scope: Scope, from_sql: str) -> Query:
+    """Translates one SELECT block, whose tables are in the scope. Raises: MySQLError.
 
     The order of the clauses here is MySQL's, so that of several mistakes the same one is reported.
     It is also what each clause knows of the others: GROUP BY and HAVING see the select list's
     aliases, WHERE does not; the select list is checked against GROUP BY.
     """
     args = node.args
-    from_sql = compile_from(node, scope) if args.get("from_") else ""
+    if not node.expressions:
+        raise Misplaced("")
     for projection in node.expressions:
+        if isinstance(projection, exp.Star) and not scope.sources:
+            raise Mistake.NO_TABLES()
         if isinstance(projection, exp.Alias):
             scope.aliases.setdefault(name_of(projection.args["alias"]).lower(), projection.this)
     scope.clause = "where clause"
-    scope.windows = window_names(node)
     where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
     scope.bare.clear()
     group = _compile_group(node, scope)
     projections, bare = _compile_projections(node, scope)
     having = _compile_having(node, scope, projections)
-    windows = compile_windows(node, scope)
-    columns = [
-        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
-        for name, value in projections
-    ]
     order = _compile_order(node, scope, projections)
     _check_full_group_by(node, scope, bare)
     if having and not group and not scope.num_aggregates:  # SQLite refuses this HAVING
         where, having = [*where, *having], []
+    if args.get("distinct") or (scope.is_derived and _is_kept(node, scope)):
+        projections = [(name, _kept(value)) for name, value in projections]
     parts = [
         "SELECT " + ("DISTINCT " if args.get("distinct") else ""),
         ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
@@ -61,39 +56,44 @@ def compile_select(node: exp.Expr, scope: Scope) -> Query:
         where and f" WHERE {' AND '.join(where)}",
         group and f" GROUP BY {', '.join(group)}",
         having and f" HAVING {having[0]}",
-        windows,
         order and f" ORDER BY {', '.join(order)}",
         compile_limit(node),
     ]
+    columns = [
+        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
+        for name, value in projections
+    ]
     is_single = (bool(scope.num_aggregates) and not group) or not from_sql
-    return Query(
-        "".join(part for part in parts if part),
-        columns,
-        is_single_row=is_single or _limit_of(node) in (0, 1),
-        is_limited=args.get("limit") is not None,
-    )
+    is_limited = args.get("limit") is not None
+    if is_limited and args["limit"].expression.name in ("0", "1"):
+        is_single = True
+    return Query("".join(part for part in parts if part), columns, is_single, is_limited)
 
 
 def _output(name: str, value: Fragment, is_derived: bool) -> str:
-    """Returns a column of the result; of a derived table with its name and its type's decimals.
+    """Returns a column of the result; of a derived table with its name."""
+    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
 
-    MySQL keeps a derived table's values rounded. Others are rounded when they are read as rows.
-    """
-    sql = collated(value)
-    if is_derived:
-        if value.type.kind is Kind.DECIMAL and not value.type.is_exact:
-            sql = f"round({sql}, {value.type.scale})"
-        return f"{sql} AS {quote_name(name)}"
-    return sql
+
+def _is_kept(node: exp.Expr, scope: Scope) -> bool:
+    """Returns whether a derived table is really made; others MySQL merges into their query."""
+    clauses = (node.args.get(name) for name in ("group", "having", "distinct", "limit"))
+    return bool(scope.num_aggregates) or any(clauses)
+
+
+def _kept(value: Fragment) -> Fragment:
+    """Returns a value as a table holds it: with its type's digits."""
+    if value.type.kind is Kind.DOUBLE and value.type.scale:
+        return value._replace(sql=f"round({value.sql}, {value.type.scale})")
+    return rounded(value)
 
 
 def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
     group = node.args.get("group")
     if group is None:
         return []
-    if group.args.get("rollup"):
-        raise Mistake.NOT_SUPPORTED("WITH ROLLUP")
     scope.clause = "group statement"
+    scope.is_grouped = True
     terms = []
     for term in group.expressions:
         num_aggregates = scope.num_aggregates
@@ -112,14 +112,17 @@ def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
         terms.append(value)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
-    return [collated(term) for term in terms]
+    # A literal groups nothing; SQLite would read a number in its place as a position.
+    return [collated(rounded(term)) if term.literal is None else "NULL" for term in terms]
 
 
 def _ordinal(term: exp.Expr, node: exp.Expr, scope: Scope) -> exp.Expr | None:
     """Returns the projection that `GROUP BY 2` means."""
     if not isinstance(term, exp.Literal) or term.is_string:
         return None
-    position = int(term.name) if term.name.isdigit() else 0
+    if not term.name.isdigit():
+        return None
+    position = int(term.name)
     if not 1 <= position <= len(node.expressions):
         raise Mistake.UNKNOWN_COLUMN(term.name, scope.clause)
     projection: exp.Expr = node.expressions[position - 1]
@@ -134,7 +137,7 @@ def _compile_projections(
     scope.aggregates_allowed = scope.windows_allowed = True
     projections: list[tuple[str, Fragment]] = []
     bare: list[tuple[int, BareColumn]] = []
-    has_names = scope.is_derived or (scope.statement.has_quotes and _has_quoted_names(node))
+    has_names = scope.is_derived or _has_quoted_names(node)
     for projection in node.expressions:
         star = projection.this if isinstance(projection, exp.Column) else projection
         if isinstance(star, exp.Star):
@@ -180,20 +183,18 @@ def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
     if not sources:
         raise Mistake.UNKNOWN_TABLE(table) if table else Mistake.NO_TABLES()
     found: list[tuple[str, Fragment]] = []
-    if not table:
-        found += list(scope.using.items())
     for source, column in ((s, c) for s in sources for c in s.columns):
-        if table or column.name.lower() not in scope.using:
-            fragment = source.fragments[column.name.lower()]
-            if fragment.sql not in scope.group_sql:
-                scope.bare.append(BareColumn(source, column.name))
-            found.append((column.name, fragment))
+        fragment = source.fragments[column.name.lower()]
+        if fragment.sql not in scope.group_sql:
+            scope.bare.append(BareColumn(fragment.sql, column.name, source))
+        found.append((column.name, fragment))
     return found
 
 
 def _compile_having(
     node: exp.Expr, scope: Scope, projections: list[tuple[str, Fragment]]
 ) -> list[str]:
+    """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
     having = node.args.get("having")
     if having is None:
         return []
@@ -203,8 +204,14 @@ def _compile_having(
     condition = compile_condition(having.this, scope)
     scope.select_list = {}
     scope.aggregates_allowed = False
-    if scope.bare and (node.args.get("group") or scope.num_aggregates):
-        raise Mistake.UNKNOWN_COLUMN(scope.bare[0].name, scope.clause)
+    shown = {
+        value.sql
+        for name, value in projections
+        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
+    }
+    for column in scope.bare:
+        if column.sql not in shown:
+            raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
     scope.bare.clear()
     return [condition]
 
@@ -233,8 +240,11 @@ def _compile_order(
             if node.args.get("distinct"):
                 _check_distinct_order(value, scope, projections, number)
             # A literal orders nothing; SQLite would read a number in its place as a position.
-            sql = collated(value) if value.literal is None else "NULL"
-        _check_order_columns(node, scope, number)
+            sql = collated(rounded(value)) if value.literal is None else "NULL"
+        if node.args.get("group"):
+            bare = [(number, column) for column in scope.bare]
+            _check_full_group_by(node, scope, bare, "ORDER BY clause")
+        scope.bare.clear()
         terms.append(sql + direction(ordered))
     scope.aggregates_allowed = scope.windows_allowed = False
     return terms
@@ -245,21 +255,12 @@ def _check_distinct_order(
 ) -> None:
     shown = {projection.sql for _, projection in projections}
     for column in scope.bare if value.sql not in shown else ():
-        if column.source.fragments[column.name.lower()].sql not in shown:
+        if column.sql not in shown:
             raise Mistake.DISTINCT_ORDER(number, column.title)
 
 
-def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
-    if scope.bare and node.args.get("group"):
-        bare = [(number, column) for column in scope.bare]
-        _check_full_group_by(node, scope, bare, "ORDER BY clause")
-    scope.bare.clear()
-
-
 def order_term(
-    term: exp.Expr,
-    projections: list[tuple[str, Fragment]],
-    names: dict[str, int],
+    term: exp.Expr, projections: list[tuple[str, Fragment]], names: dict[str, int]
 ) -> str | None:
     """Returns a term that is a position or a name of the select list; None for others."""
     if isinstance(term, exp.Literal) and term.name.isdigit() and not term.is_string:
@@ -267,31 +268,25 @@ def order_term(
         if not 0 <= position < len(projections):
             raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
     elif isinstance(term, exp.Column) and not term.table and name_of(term.this).lower() in names:
-        position = names[name_of(term.this).lower()]
+        name = name_of(term.this).lower()
+        position = names[name]
+        if len({value.sql for other, value in projections if other.lower() == name}) > 1:
+            raise Mistake.AMBIGUOUS(name, "order clause")
     else:
         return None
-    return _position(position, projections[position][1])
-
-
-def _position(index: int, value: Fragment) -> str:
+    value = projections[position][1]
+    if rounded(value) != value:
+        return rounded(value).sql
     suffix = " COLLATE NOCASE" if value.type.kind is Kind.TEXT and not value.is_collated else ""
-    return f"{index + 1}{suffix}"
-
-
-def _limit_of(node: exp.Expr) -> int | None:
-    limit = node.args.get("limit")
-    return int(limit.expression.name) if limit and limit.expression.name.isdigit() else None
+    return f"{position + 1}{suffix}"
 
 
 def compile_limit(node: exp.Expr) -> str:
-    """Returns the LIMIT clause. Raises: MySQLError (1064) where it is no whole number."""
+    """Returns the LIMIT clause, whose numbers the parser has checked."""
     limit, offset = node.args.get("limit"), node.args.get("offset")
     if limit is None:
         return ""
     parts = [limit.expression, *([offset.expression] if offset else [])]
-    for part in parts:
-        if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
-            raise Misplaced(part.sql("mysql"))
     numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
     return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
 
@@ -311,8 +306,7 @@ def _check_full_group_by(
         return
     known = scope.group_sql | _constant_columns(node, scope)
     for number, column in bare:
-        source = column.source
-        if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
+        if column.sql in known or _is_determined(column, known):
             continue
         if is_grouped:
             raise Mistake.FULL_GROUP_BY(number, clause, column.title)
@@ -333,19 +327,10 @@ def _constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
         return set()
     found: set[str] = set()
     for part in where.this.walk(prune=lambda n: not isinstance(n, exp.And | exp.Paren)):
-        if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
-            found |= _sql_of(part.this, scope)
-        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
-            found |= _sql_of(part.expression, scope)
+        if not isinstance(part, exp.EQ):
+            continue
+        for column, value in ((part.this, part.expression), (part.expression, part.this)):
+            if isinstance(column, exp.Column) and isinstance(value, exp.Literal):
+                found.add(scope.find_column(column).sql)
+    scope.bare.clear()
     return found
-
-
-def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
-    if not isinstance(column, exp.Column):
-        return set()
-    name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
-    return {
-        source.fragments[name].sql
-        for source in scope.sources
-        if name in source.fragments and (not table or source.alias == table)
-    }

@@ -3,7 +3,7 @@
 Functions reach the rest of the package as plain calls (`exp.Anonymous`) under MySQL's own names.
 sqlglot would read `LEFT(a, 2)` as a node of its own, with other arguments in another order for each
 function. It knows functions by name alone, so `_disguise_calls` gives their tokens a text that is
-no function's, of the type `_Disguise`, and `_undisguise` puts the written names back into the tree.
+no function's, of the type `Disguise`, and `check_nodes` puts the written names back into the tree.
 The type tells the two apart: whatever text an agent writes, it is never taken for a disguise.
 """
 
@@ -20,65 +20,53 @@ from sqlglot.errors import ParseError, TokenError
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.grammar import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Disguise, check_nodes
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.tokens import (
+    MAX_DIGITS,
     check_nesting,
     find_foreign,
     token_types,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import (
+    DEFINED_OBJECTS,
+    MODIFIERS,
+    REFUSED_STATEMENTS,
+    STATEMENTS,
+    words,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import INTERNAL
 
 MAX_CHARS = 100_000
 _DIALECT = Dialect.get_or_raise("mysql")
-_REPLACE = re.compile(r"^(\s*)REPLACE(?=\s)", re.IGNORECASE)
-_FILE = re.compile(r"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|`[^`]*`|[^'\"`]", re.DOTALL)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 _CALLABLE = token_types(
     "VAR LEFT RIGHT REPLACE FORMAT DATE TIME TIMESTAMP TIMESTAMPTZ DATETIME YEAR TRUNCATE DATABASE "
     "SCHEMA INSERT MOD CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP "
-    "SESSION_USER CURRENT_USER"
+    "SESSION_USER CURRENT_USER ISNULL"
 )
 _BEFORE_NAMES = token_types(
     "VAR NUMBER STRING IDENTIFIER R_PAREN INTO TABLE INDEX KEY REFERENCES ALIAS WITH UNIQUE"
 )
-_OWN_SYNTAX = _words(
+_OWN_SYNTAX = words(
     "GROUP_CONCAT CAST CONVERT TRIM SUBSTRING SUBSTR MID POSITION EXTRACT IF VALUE CHECK MATCH"
 )
-_GLUED = _words(
-    "COUNT SUM MIN MAX AVG STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP NOW CURDATE "
-    "CURTIME DATE_ADD DATE_SUB ADDDATE SUBDATE SYSDATE BIT_AND BIT_OR BIT_XOR"
+_GLUED = words(
+    "COUNT SUM MIN MAX AVG STD STDDEV STDDEV_POP STDDEV_SAMP VARIANCE VAR_POP VAR_SAMP NOW "
+    "CURDATE CURTIME DATE_ADD DATE_SUB ADDDATE SUBDATE SYSDATE BIT_AND BIT_OR BIT_XOR"
 )
-_STATEMENTS = _words(
-    "SELECT WITH ( INSERT REPLACE UPDATE DELETE CREATE ALTER DROP TRUNCATE SHOW DESCRIBE DESC "
-    "EXPLAIN SET USE BEGIN START COMMIT ROLLBACK VALUES TABLE"
-)
-_PRIVILEGES = {
-    **dict.fromkeys(("GRANT", "REVOKE"), "GRANT OPTION"),
-    **dict.fromkeys(("SHUTDOWN", "RESTART"), "SHUTDOWN"),
-    **dict.fromkeys(("FLUSH", "RESET"), "RELOAD"),
-    **dict.fromkeys(("INSTALL", "UNINSTALL", "CHANGE", "PURGE"), "SUPER"),
-    "KILL": "SUPER or CONNECTION_ADMIN",
-    "LOAD": "FILE",
-    "LOCK": "LOCK TABLES",
-}
-_REPLICATION = ("SLAVE", "REPLICA", "GROUP_REPLICATION", "ALL")
-_PRIVATE_OBJECTS = {
-    **dict.fromkeys(("USER", "ROLE"), "CREATE USER"),
-    **dict.fromkeys(("FUNCTION", "PROCEDURE"), "CREATE ROUTINE"),
-    **dict.fromkeys(("TRIGGER", "EVENT", "SERVER", "TABLESPACE"), "SUPER"),
-}
-
-
-class _Disguise(str):
-    """The text of a token while it must not be a name that sqlglot knows."""
-
-    __slots__ = ("written",)
-    written: str
+_TRANSACTIONS = frozenset({
+    "BEGIN", "BEGIN WORK", "START TRANSACTION", "START TRANSACTION READ WRITE", "COMMIT",
+    "COMMIT WORK", "ROLLBACK", "ROLLBACK WORK",
+})  # fmt: skip
+_REFUSED_TRANSACTIONS = (
+    "START TRANSACTION READ ONLY", "START TRANSACTION WITH CONSISTENT", "START SLAVE",
+    "START REPLICA", "START GROUP_REPLICATION", "COMMIT AND", "COMMIT WORK AND", "COMMIT NO",
+    "COMMIT RELEASE", "ROLLBACK TO", "ROLLBACK WORK TO", "ROLLBACK AND", "ROLLBACK WORK AND",
+    "ROLLBACK NO", "ROLLBACK RELEASE",
+)  # fmt: skip
 
 
 class _Reader(threading.local):
@@ -117,11 +105,6 @@ class Statement:
         """The first four tokens in upper case."""
         return [token.text.upper() for token in self.tokens[:4]]
 
-    @property
-    def is_replace(self) -> bool:
-        """Whether this is a REPLACE (its tokens say INSERT)."""
-        return self.text[:7].upper() == "REPLACE"
-
 
 _SPLIT: ByteCache[str, tuple[Statement, ...]] = ByteCache(8 * 1024**2)
 _STATEMENT_BYTES = 300
@@ -145,16 +128,15 @@ def _split(sql: str) -> tuple[Statement, ...]:
     if len(sql) > MAX_CHARS:
         raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
     tokens = _tokenize(sql)
+    if "/*" in sql and any(c[:1] == "!" for token in tokens for c in token.comments):
+        raise Mistake.NOT_SUPPORTED("/*! … */")  # a comment that a server executes
     statements = []
     start = 0
     ends = [i for i, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON]
     for end in [*ends, len(tokens)]:
         chunk = tokens[start:end]
         if chunk:
-            text = sql[chunk[0].start : chunk[-1].end + 1]
-            if chunk[0].text.upper() == "REPLACE":
-                chunk = _tokenize(text)
-            statements.append(Statement(text, chunk))
+            statements.append(Statement(sql[chunk[0].start : chunk[-1].end + 1], chunk))
         start = end + 1
     if not statements:
         raise Mistake.EMPTY_QUERY()
@@ -162,21 +144,21 @@ def _split(sql: str) -> tuple[Statement, ...]:
 
 
 def _tokenize(sql: str) -> list[Token]:
-    """Returns the tokens; REPLACE at the beginning is read as the INSERT that it is."""
     try:
-        is_replace = _REPLACE.match(sql) is not None  # `sub` would look for it in all of the text
-        read = _REPLACE.sub(r"\1INSERT ", sql) if is_replace else sql
-        return _READER.tokenizer.tokenize(read)
+        return _READER.tokenizer.tokenize(sql)
     except TokenError:
         raise syntax_error(sql, _unreadable_start(sql)) from None
 
 
 def parse(statement: Statement) -> exp.Expr:
-    """Returns the statement's syntax tree. Raises: MySQLError (1064, 1227, 1436)."""
+    """Returns the statement's syntax tree, of known nodes alone.
+
+    Raises: MySQLError (1064 for what is no MySQL, 1235 for what is not emulated, 1436).
+    """
     _check_first_words(statement)
-    _check_names(statement)
+    _check_texts(statement)
     tokens = list(statement.tokens)
-    has_calls = _disguise_calls(statement, tokens)
+    _disguise_calls(statement, tokens)
     check_nesting(statement.tokens)
     foreign = find_foreign(statement.tokens)
     if foreign is not None:
@@ -189,8 +171,7 @@ def parse(statement: Statement) -> exp.Expr:
         raise Mistake.STACK() from None
     if tree is None or isinstance(tree, exp.Command):
         raise _error_at(statement, min(1, len(tokens) - 1))
-    if has_calls:
-        _undisguise(tree)
+    check_nodes(tree)
     return tree
 
 
@@ -224,59 +205,51 @@ def _unreadable_start(sql: str) -> int:
 
 
 def _check_first_words(statement: Statement) -> None:
+    """Raises: MySQLError (1064, 1235) for a statement that is not emulated."""
     first, *rest = statement.words
-    if "FILE" in statement.text.upper() and _FILE.search(statement.text):
-        raise Mistake.PRIVILEGE("FILE")
-    if first in _PRIVILEGES:
-        raise Mistake.PRIVILEGE(_PRIVILEGES[first])
     second = rest[0] if rest else ""
-    if first in ("START", "STOP") and second in _REPLICATION:
-        raise Mistake.PRIVILEGE("SUPER or REPLICATION_SLAVE_ADMIN")
-    if first not in _STATEMENTS:
+    if first.partition(" ")[0] in REFUSED_STATEMENTS:
+        raise Mistake.NOT_SUPPORTED(first)
+    if first not in STATEMENTS:
         raise syntax_error(statement.text, 0)
-    _check_transaction(statement)
-    if first == "SET" and second in ("GLOBAL", "PERSIST", "PERSIST_ONLY"):
-        raise Mistake.PRIVILEGE("SUPER or SYSTEM_VARIABLES_ADMIN")
-    if first == "SET" and second in ("PASSWORD", "ROLE", "DEFAULT"):
-        raise Mistake.PRIVILEGE("CREATE USER")
-    if first not in ("CREATE", "ALTER", "DROP", "RENAME"):
-        return
-    if second in _PRIVATE_OBJECTS:
-        raise Mistake.PRIVILEGE(_PRIVATE_OBJECTS[second])
-    if second in ("DATABASE", "SCHEMA"):
-        raise Mistake.DATABASE_DENIED(rest[-1].lower())
+    if first in ("CREATE", "DROP") and second in DEFINED_OBJECTS:
+        raise Mistake.NOT_SUPPORTED(f"{first} {second}")
+    if first in ("START", "BEGIN", "COMMIT", "ROLLBACK"):
+        text = " ".join(statement.words)
+        if text.startswith(_REFUSED_TRANSACTIONS):
+            raise Mistake.NOT_SUPPORTED(text)
+        if text not in _TRANSACTIONS or len(statement.tokens) > 4:
+            raise _error_at(statement, 2 if text.startswith("START TRANSACTION") else 1)
+    if first in ("INSERT", "UPDATE") and second == "OR":
+        raise _error_at(statement, 1)
+    if first in ("INSERT", "UPDATE", "DELETE") and second in MODIFIERS:
+        raise Mistake.NOT_SUPPORTED(f"{first} {second}")
 
 
-def _check_transaction(statement: Statement) -> None:
-    """Raises: MySQLError (1064) for what sqlglot takes for the beginning of a transaction."""
-    first, *rest = statement.words
-    if first == "START" and rest[:1] == ["TRANSACTION"]:
-        words, index = rest[1:], 2
-        is_right = not words or words[0] == "WITH" or words in (["READ", "ONLY"], ["READ", "WRITE"])
-    else:
-        index = 1
-        is_right = first not in ("START", "BEGIN") or (first == "BEGIN" and rest in ([], ["WORK"]))
-    if not is_right:
-        raise _error_at(statement, index)
-
-
-def _check_names(statement: Statement) -> None:
-    """Raises: MySQLError (1300) for a name with a character above U+FFFF."""
-    if statement.text.isascii():
-        return
+def _check_texts(statement: Statement) -> None:
+    """Raises: MySQLError for names beyond U+FFFF (1300), `1e1+2` (1235), long numbers (1690)."""
+    is_ascii = statement.text.isascii()
     for token in statement.tokens:
-        if max(token.text, default="") > "\uffff" and token.token_type is not TokenType.STRING:
+        text = token.text
+        if token.token_type is TokenType.NUMBER:
+            if len(text) > MAX_DIGITS:
+                raise Mistake.NUMBER_RANGE("DECIMAL", text[:MAX_DIGITS])
+            if not text.isdigit() and not _NUMBER.fullmatch(text):
+                if _NUMBER.match(text) and text[-1].isdigit():
+                    raise Mistake.NOT_SUPPORTED(text)
+                raise syntax_error(statement.text, token.start - statement.tokens[0].start)
+        is_name = not is_ascii and token.token_type is not TokenType.STRING
+        if is_name and max(text, default="") > "\uffff":
             raise Mistake.BAD_NAME(
-                re.sub(r"\\x(..)", lambda m: f"\\x{m[1].upper()}", str(token.text.encode())[2:-1])
+                re.sub(r"\\x(..)", lambda m: f"\\x{m[1].upper()}", str(text.encode())[2:-1])
             )
 
 
-def _disguise_calls(statement: Statement, tokens: list[Token]) -> bool:
-    """Disguises the names of function calls in `tokens`; returns whether there are any.
+def _disguise_calls(statement: Statement, tokens: list[Token]) -> None:
+    """Disguises the names of function calls in `tokens`.
 
     Some are names after all, such as `t` of `INSERT db.t (a)`. They lose their disguise too.
     """
-    has_calls = False
     before = tokens[0]
     for index, (token, after) in enumerate(pairwise(statement.tokens)):
         if (
@@ -288,21 +261,12 @@ def _disguise_calls(statement: Statement, tokens: list[Token]) -> bool:
         ):
             if token.end + 1 != after.start and token.text.upper() in _GLUED:
                 raise _with_space(statement, index)
-            text = _Disguise(f"{INTERNAL}{token.text}")
+            text = Disguise(f"{INTERNAL}{token.text}")
             text.written = token.text
-            has_calls = True
             tokens[index] = Token(
                 TokenType.VAR, text, token.line, token.col, token.start, token.end
             )
         before = token
-    return has_calls
-
-
-def _undisguise(tree: exp.Expr) -> None:
-    for node in tree.walk():
-        text = node.args.get("this")
-        if isinstance(text, _Disguise):
-            node.set("this", text.written)
 
 
 def _with_space(statement: Statement, index: int) -> MySQLError:

@@ -2,9 +2,7 @@
 
 import sqlite3
 import unicodedata
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 from time import monotonic
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import Deadline
@@ -35,12 +33,6 @@ def _key(text: str) -> str:
 _kept_key = lru_cache(maxsize=4096)(_key)
 
 
-def compare_texts(left: str, right: str) -> int:
-    """Returns -1, 0 or 1, as a text is before, equal to or after another."""
-    first, second = collation_key(left), collation_key(right)
-    return (first > second) - (first < second)
-
-
 def install_collation(connection: sqlite3.Connection, deadline: Deadline | None = None) -> None:
     """Replaces NOCASE and LIKE by MySQL's (SQLite's own are faster and know ASCII only)."""
     deadline = deadline or Deadline()
@@ -50,7 +42,8 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         if monotonic() > deadline.end_s:
             deadline.miss()
             return 0
-        return compare_texts(left, right)
+        first, second = collation_key(left), collation_key(right)
+        return (first > second) - (first < second)
 
     def like_operator(pattern: str | None, text: str | None, escape: str = "") -> int | None:
         if pattern is None or text is None:
@@ -58,107 +51,94 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         if deadline.is_over():
             deadline.miss()
             return 0
-        return like(str(text), str(pattern), escape)
+        return like(str(text), str(pattern), escape, deadline)
 
     connection.create_collation("NOCASE", compare)
     connection.create_function("like", 2, like_operator)
     connection.create_function("like", 3, like_operator)
 
 
-def like(text: str, pattern: str, escape: str) -> int:
-    """Returns whether a text is LIKE a pattern.
+def like(text: str, pattern: str, escape: str, deadline: Deadline | None = None) -> int:
+    r"""Returns whether a text is LIKE a pattern; `deadline` is missed where that takes too long.
 
-    A pattern is segments between `%`, each looked for where the one before it ended: no
-    backtracking, and time linear in the text but for a segment with `_` (see `_Segment.find`).
+    >>> like("Banana", "b%a_a", "\\")
+    1
     """
-    first, *rest = _segments(pattern, escape)
-    folded = _fold(text)
-    if not first.is_at(folded, 0):
-        return 0
+    if "_" not in pattern and (not escape or escape not in pattern):
+        return _has_pieces(fold(text), fold(pattern).split("%"))
+    return _matches(fold(text), _read_pattern(pattern, escape), deadline or Deadline())
+
+
+def _has_pieces(text: str, pieces: list[str]) -> int:
+    """Returns whether a text is made of pieces in turn with any text between them."""
+    first, *rest = pieces
     if not rest:
-        return int(len(folded) == first.width)
-    position = first.width
+        return int(text == first)
     *middle, last = rest
-    for segment in middle:
-        start = segment.find(folded, position)
-        if start < 0:
+    if not text.startswith(first):
+        return 0
+    position = len(first)
+    for piece in middle:
+        place = text.find(piece, position)
+        if place < 0:
             return 0
-        position = start + segment.width
-    start = len(folded) - last.width
-    return int(start >= position and last.is_at(folded, start))
+        position = place + len(piece)
+    return int(len(text) - len(last) >= position and text.endswith(last))
 
 
-class _Segment:
-    """A part of a LIKE pattern without `%`: texts at offsets, any characters between them."""
+def _matches(text: str, pattern: list[str], deadline: Deadline) -> int:
+    """Returns whether a text matches, in at most len(text) * len(pattern) steps.
 
-    __slots__ = ("characters", "pieces", "width")
-
-    def __init__(self, characters: Sequence[str | None]) -> None:
-        """None stands for `_`."""
-        self.width = len(characters)
-        self.characters = characters
-        self.pieces: list[tuple[int, str]] = []
-        for is_any, group in groupby(enumerate(characters), lambda pair: pair[1] is None):
-            if not is_any:
-                pairs = list(group)
-                self.pieces.append((pairs[0][0], "".join(str(pair[1]) for pair in pairs)))
-
-    def is_at(self, text: str, start: int) -> bool:
-        """Returns whether it matches at a place."""
-        return start + self.width <= len(text) and all(
-            text.startswith(piece, start + offset) for offset, piece in self.pieces
-        )
-
-    def find(self, text: str, start: int) -> int:
-        """Returns the first place from `start` on where it matches, -1 if there is none.
-
-        With `_` in it, bit n of `state` says that the n + 1 characters read last match its first
-        n + 1 (the Shift-And algorithm): one step on such a number for each character of the text.
-        """
-        if not self.pieces:
-            return start if start + self.width <= len(text) else -1
-        if len(self.pieces) == 1:
-            offset, piece = self.pieces[0]
-            place = text.find(piece, start + offset) - offset
-            return place if place >= start and place + self.width <= len(text) else -1
-        places: dict[str, int] = {}
-        anywhere = 0
-        for index, character in enumerate(self.characters):
-            if character is None:
-                anywhere |= 1 << index
-            else:
-                places[character] = places.get(character, 0) | 1 << index
-        state, end = 0, 1 << (self.width - 1)
-        for index in range(start, len(text)):
-            state = (state << 1 | 1) & (places.get(text[index], 0) | anywhere)
-            if state & end:
-                return index - self.width + 1
-        return -1
+    After a mismatch only the last `%` may take one character more: what earlier ones take can stay
+    as it is, for the rest of the pattern matches there if anywhere.
+    """
+    if len(pattern) * len(text) > deadline.max_work:
+        deadline.miss()
+        return 0
+    place = position = 0
+    retry: tuple[int, int] | None = None
+    while position < len(text):
+        expected = pattern[place] if place < len(pattern) else ""
+        if expected == _ANY_TEXT:
+            retry = (place + 1, position)
+            place += 1
+        elif expected in (_ANY_CHARACTER, text[position]):
+            place, position = place + 1, position + 1
+        elif retry is None:
+            return 0
+        else:
+            place, position = retry[0], retry[1] + 1
+            retry = (place, position)
+            if deadline.is_over():
+                deadline.miss()
+                return 0
+    return int(all(part == _ANY_TEXT for part in pattern[place:]))
 
 
-def _segments(pattern: str, escape: str) -> tuple[_Segment, ...]:
-    is_short = len(pattern) <= _MAX_KEPT_CHARS and len(escape) <= _MAX_KEPT_CHARS
-    return _kept_segments(pattern, escape) if is_short else _read_segments(pattern, escape)
+_ANY_TEXT = "%%"
+_ANY_CHARACTER = "__"
 
 
-def _read_segments(pattern: str, escape: str) -> tuple[_Segment, ...]:
-    segments: list[list[str | None]] = [[]]
-    characters = iter(_fold(pattern))
+def _read_pattern(pattern: str, escape: str) -> list[str]:
+    """Returns a pattern's characters; wildcards are longer than a character."""
+    parts: list[str] = []
+    characters = iter(fold(pattern))
     for character in characters:
         if character == escape:
-            segments[-1].append(next(characters, escape))
+            parts.append(next(characters, escape))
         elif character == "%":
-            segments.append([])
+            parts.append(_ANY_TEXT)
         else:
-            segments[-1].append(None if character == "_" else character)
-    return tuple(map(_Segment, segments))
+            parts.append(_ANY_CHARACTER if character == "_" else character)
+    return parts
 
 
-_kept_segments = lru_cache(maxsize=256)(_read_segments)
+def fold(text: str) -> str:
+    """Returns a text of as many characters, without case and accents."""
+    return text.lower() if text.isascii() else "".join(map(_folded, text))
 
 
-def _fold(text: str) -> str:
-    if text.isascii():
-        return text.lower()
-    parts = unicodedata.normalize("NFKD", text.lower())
-    return "".join(c for c in parts if not unicodedata.combining(c))
+@lru_cache(maxsize=4096)
+def _folded(character: str) -> str:
+    key = unicodedata.normalize("NFKD", character.lower())
+    return key[0] if len(key) == 1 or all(map(unicodedata.combining, key[1:])) else character
