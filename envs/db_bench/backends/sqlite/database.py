@@ -5,7 +5,6 @@ cannot be interrupted, starts again in a worker process under the full limits.
 """
 
 import contextlib
-import logging
 import math
 import sqlite3
 import time
@@ -43,27 +42,19 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import (
     Translation,
     translate,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    Schema,
-    quote_name,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, quote_name
 from agentpeft.envs.db_bench.backends.sqlite.tables import TableImages, fill, table_layout
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 
-_LOGGER = logging.getLogger(__name__)
 _DATABASE_NAME = "db"
 _COMMITTING = (
     StatementKind.BEGIN,
     StatementKind.COMMIT,
     StatementKind.DEFINITION,
-    StatementKind.AUTOCOMMIT_ON,
 )
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
 _FAST_LANE_CALL_WORK = 20_000_000
-_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, StopIteration)
-"""What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
-
 _MAX_CTE_COPIES = 100_000
 
 
@@ -99,7 +90,6 @@ class SqliteSession(Closable):
         layouts = [table_layout(table.name, table.columns) for table in tables]
         self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
         self._before_transaction: tuple[bytes, Schema] | None = None
-        self._autocommits = True
         image = database.images.find(tables)
         self._connection = GuardedConnection(self._limits.max_database_mib, image)
         if not image:
@@ -149,16 +139,13 @@ class SqliteSession(Closable):
         self._connection.close()  # under a query it would end the process
 
     def _run(self, statement: Statement, deadline_s: float) -> StatementResult:
-        translation = self._translate(statement)
+        translation = translate(statement, self._schema)
         kind = translation.kind
         if kind is StatementKind.ROLLBACK:
             self._roll_back()
         elif kind in _COMMITTING:
             self._before_transaction = None
-        if kind in (StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF):
-            self._autocommits = kind is StatementKind.AUTOCOMMIT_ON
-        begins = kind is StatementKind.WRITE and not self._autocommits
-        if (begins or kind is StatementKind.BEGIN) and self._before_transaction is None:
+        if kind is StatementKind.BEGIN:
             self._before_transaction = (self._connection.image(), self._schema)
         if not translation.sql:
             return StatementResult()
@@ -168,13 +155,6 @@ class SqliteSession(Closable):
             return StatementResult()
         rows = to_mysql_rows(result.rows, translation.types)
         return StatementResult(rows, is_cut=result.is_cut)
-
-    def _translate(self, statement: Statement) -> Translation:
-        try:
-            return translate(statement, self._schema)
-        except _MALFORMED:
-            _LOGGER.debug("no translation of %r", statement.text, exc_info=True)
-            raise Mistake.SYNTAX(statement.text[:80], 1) from None
 
     def _roll_back(self) -> None:
         if self._before_transaction is not None:
@@ -221,11 +201,9 @@ class SqliteSession(Closable):
         if not isinstance(error, KeyViolated):
             return to_mysql_error(error, sql)
         table = self._schema.by_name[error.table]
-        names = {tuple(map(str.lower, columns)): name for name, columns in table.unique_keys}
-        key_name = names.get(tuple(map(str.lower, error.columns)), "PRIMARY")
         types = tuple(table.by_name[column.lower()].type for column in error.columns)
         entry = to_mysql_rows([error.values], types)[0] if error.values else ()
-        return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
+        return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.PRIMARY")
 
 
 def _may_hang(sql: str) -> bool:

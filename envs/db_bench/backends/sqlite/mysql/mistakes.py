@@ -20,15 +20,6 @@ class MySQLError(Exception):
         return f"{self.number} ({self.sqlstate}): {self.message}"
 
 
-class Misplaced(Exception):  # noqa: N818 (it becomes a MySQLError where the text is known)
-    """A word that MySQL's grammar does not have there; `start`: its place in the whole text."""
-
-    def __init__(self, word: str, start: int | None = None) -> None:
-        super().__init__(word)
-        self.word = word
-        self.start = start
-
-
 class Mistake(Enum):
     """The mistakes that this package can report, as MySQL prints them; `{}` are the details."""
 
@@ -47,11 +38,9 @@ class Mistake(Enum):
     )
     EMPTY_QUERY = "1065 (42000): Query was empty"
     NOT_UNIQUE_TABLE = "1066 (42000): Not unique table/alias: '{}'"
-    BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
     MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
     KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
     UPDATE_TARGET = "1093 (HY000): You can't specify target table '{}' for update in FROM clause"
-    UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in MULTI DELETE"
     FIELD_TWICE = "1110 (42000): Column '{}' specified twice"
     GROUP_FUNCTION = "1111 (HY000): Invalid use of group function"
     COLUMN_COUNT = "1136 (21S01): Column count doesn't match value count at row {}"
@@ -62,15 +51,12 @@ class Mistake(Enum):
     )
     COMMAND_DENIED = "1142 (42000): {} command denied to user 'agent'@'%' for table '{}'"
     NO_TABLE = "1146 (42S02): Table '{}.{}' doesn't exist"
-    WRONG_USAGE = "1221 (HY000): Incorrect usage of {} and {}"
     UNION_COLUMNS = "1222 (21000): The used SELECT statements have a different number of columns"
     FUNCTION_DENIED = "1370 (42000): execute command denied to user 'agent'@'%' for routine '{}'"
-    WRONG_VALUE = "1231 (42000): Variable '{}' can't be set to the value of '{}'"
     NOT_SUPPORTED = "1235 (42000): This version of MySQL doesn't yet support '{}'"
     OPERAND = "1241 (21000): Operand should contain {} column(s)"
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
-    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
     NO_TABLES = "1096 (HY000): No tables used"
     VIEW_COLUMNS = (
         "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
@@ -114,7 +100,6 @@ class Mistake(Enum):
         "column '{}' which is not functionally dependent on columns in GROUP BY clause; this is "
         "incompatible with sql_mode=only_full_group_by"
     )
-    WRONG_ARGUMENTS = "1210 (HY000): Incorrect arguments to {}"
     WINDOW_MISUSE = "3593 (HY000): You cannot use the window function '{}' in this context.'"
 
     def __call__(self, *details: object) -> MySQLError:

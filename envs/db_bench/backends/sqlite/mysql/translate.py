@@ -1,23 +1,18 @@
 """`translate`: one MySQL statement as SQLite statements, with the types of its result."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from sys import getsizeof
 
-from sqlglot import exp
-
 from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query, find_table
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Query, Scope, name_of
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import STRICT
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
-    Statement,
-    locate,
-    parse,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.parser import parse
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType
 
 
@@ -29,8 +24,6 @@ class StatementKind(StrEnum):
     DEFINITION = "definition"
     BEGIN = "begin"
     COMMIT = "commit"
-    AUTOCOMMIT_ON = "autocommit on"
-    AUTOCOMMIT_OFF = "autocommit off"
     ROLLBACK = "rollback"
     NOTHING = "nothing"
 
@@ -49,17 +42,23 @@ class Translation:
     schema: Schema | None = None
 
 
-_KEPT: ByteCache[tuple[Statement, Schema], Translation | MySQLError] = ByteCache(32 * 1024**2)
+_KEPT: ByteCache[tuple[str, Schema], Translation | MySQLError] = ByteCache(32 * 1024**2)
 _TRANSLATION_BYTES = 1000
 _TYPE_BYTES = 100
 
 
 def translate(statement: Statement, schema: Schema) -> Translation:
     """Returns the statement for SQLite. Raises: MySQLError for what MySQL would refuse."""
-    result = _KEPT.find((statement, schema))
+    key = (statement.text, schema)
+    result = _KEPT.find(key)
     if result is None:
-        result = _translate(statement, schema)
-        _KEPT.keep((statement, schema), result, _count_bytes(statement, schema, result))
+        try:
+            result = _translate(statement, schema)
+        except MySQLError as error:
+            result = error.copy()  # its traceback holds the syntax tree
+        except RecursionError:
+            result = Mistake.STACK()
+        _KEPT.keep(key, result, _count_bytes(statement, schema, result))
     if isinstance(result, MySQLError):
         raise result.copy()
     return result
@@ -73,86 +72,44 @@ def _count_bytes(statement: Statement, schema: Schema, result: Translation | MyS
     return num_bytes + (result.schema.num_bytes if result.schema else 0)
 
 
-def _translate(statement: Statement, schema: Schema) -> Translation | MySQLError:
-    strict = STRICT.set(statement.words[0] in ("INSERT", "UPDATE", "DELETE"))
-    try:
-        tree = parse(statement)
-        if type(tree) not in _COMPILERS:
-            return Mistake.NOT_SUPPORTED(type(tree).__name__.upper())
-        return _COMPILERS[type(tree)](tree, schema)
-    except MySQLError as error:
-        return error.copy()  # its traceback holds the syntax tree
-    except Misplaced as error:
-        return locate(statement, error)
-    except RecursionError:
-        return Mistake.STACK()
-    finally:
-        STRICT.reset(strict)
-        statement.forget_tokens()
+def _translate(statement: Statement, schema: Schema) -> Translation:
+    node = parse(statement)
+    if isinstance(node, nodes.Query):
+        return _read(compile_query(node, Scope(schema)))
+    if isinstance(node, nodes.Insert | nodes.Change):
+        strict = STRICT.set(True)
+        try:
+            if isinstance(node, nodes.Insert):
+                return Translation(StatementKind.WRITE, (changes.compile_insert(node, schema),))
+            return Translation(StatementKind.WRITE, (changes.compile_change(node, schema),))
+        finally:
+            STRICT.reset(strict)
+    if isinstance(node, nodes.Create):
+        return _define(*tables.compile_create(node, schema))
+    return _command(node, schema)
 
 
-def _read(query: Query) -> Translation:
+def _command(node: nodes.Command, schema: Schema) -> Translation:
+    if node.words in ("BEGIN", "COMMIT", "ROLLBACK"):
+        return Translation(StatementKind(node.words.lower()))
+    if node.words == "TRUNCATE":
+        return _define(*tables.compile_truncate(node, schema))
+    if node.words.startswith("DROP"):
+        return _define(*tables.compile_drop(node, schema))
+    if node.words == "USE":
+        if node.tables[0].name != schema.name:
+            raise Mistake.DATABASE_DENIED(node.tables[0].name)
+        return Translation(StatementKind.NOTHING)
+    if node.words == "DESCRIBE":
+        return _read(tables.describe(node, schema))
+    is_tables = node.words == "SHOW TABLES"
+    return _read((tables.show_tables if is_tables else tables.show_databases)(node, schema))
+
+
+def _read(query: CompiledQuery) -> Translation:
     types = tuple(column.type for column in query.columns)
     return Translation(StatementKind.READ, (query.sql,), types)
 
 
-def _write(compile_change: Callable[[exp.Expr, Schema], str]) -> "_Compiler":
-    return lambda node, schema: Translation(StatementKind.WRITE, (compile_change(node, schema),))
-
-
-def _define(compile_definition: Callable[[exp.Expr, Schema], tables.Definition]) -> "_Compiler":
-    def compile_it(node: exp.Expr, schema: Schema) -> Translation:
-        made = compile_definition(node, schema)
-        return Translation(StatementKind.DEFINITION, made.sql, schema=made.schema)
-
-    return compile_it
-
-
-def _set(node: exp.Expr, schema: Schema) -> Translation:
-    """`SET autocommit`; other settings and variables are refused."""
-    item = node.expressions[0]
-    target = item.this.this if isinstance(item.this, exp.EQ) else item.this
-    if (
-        len(node.expressions) > 1
-        or not isinstance(target, exp.Column)
-        or target.name.lower() != "autocommit"
-        or (item.text("kind") or "SESSION").upper() != "SESSION"
-    ):
-        raise Mistake.NOT_SUPPORTED(f"SET {item.text('kind') or target.name}")
-    value = item.this.expression.sql().upper()
-    if value not in ("0", "1", "ON", "OFF", "TRUE", "FALSE"):
-        raise Mistake.WRONG_VALUE("autocommit", value)
-    is_on = value in ("1", "ON", "TRUE")
-    return Translation(StatementKind.AUTOCOMMIT_ON if is_on else StatementKind.AUTOCOMMIT_OFF)
-
-
-def _describe(node: exp.Expr, schema: Schema) -> Translation:
-    if not isinstance(node.this, exp.Table):
-        raise Mistake.NOT_SUPPORTED("EXPLAIN")
-    return _read(tables.describe(find_table(node.this, Scope(schema))))
-
-
-def _use(node: exp.Expr, schema: Schema) -> Translation:
-    if name_of(node.this.this) != schema.name:
-        raise Mistake.DATABASE_DENIED(name_of(node.this.this))
-    return Translation(StatementKind.NOTHING)
-
-
-_Compiler = Callable[[exp.Expr, Schema], Translation]
-_QUERIES = (exp.Select, exp.Union, exp.Intersect, exp.Except, exp.Subquery)
-_COMPILERS: dict[type[exp.Expr], _Compiler] = {
-    **dict.fromkeys(_QUERIES, lambda node, schema: _read(compile_query(node, Scope(schema)))),
-    exp.Insert: _write(changes.compile_insert),
-    exp.Update: _write(changes.compile_update),
-    exp.Delete: _write(changes.compile_delete),
-    exp.TruncateTable: _define(tables.compile_truncate),
-    exp.Create: _define(tables.compile_create),
-    exp.Drop: _define(tables.compile_drop),
-    exp.Show: lambda node, schema: _read(tables.show(node, schema)),
-    exp.Describe: _describe,
-    exp.Transaction: lambda *_: Translation(StatementKind.BEGIN),
-    exp.Commit: lambda *_: Translation(StatementKind.COMMIT),
-    exp.Rollback: lambda *_: Translation(StatementKind.ROLLBACK),
-    exp.Use: _use,
-    exp.Set: _set,
-}
+def _define(sql: tuple[str, ...], schema: Schema) -> Translation:
+    return Translation(StatementKind.DEFINITION, sql, schema=schema)

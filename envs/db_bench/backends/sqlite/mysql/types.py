@@ -84,7 +84,7 @@ _OTHER_TYPES = {
     **dict.fromkeys(("DATETIME", "TIMESTAMP"), DATETIME),
     "TIME": TIME,
 }
-_REFUSED_TYPES = {
+REFUSED_TYPES = {
     "YEAR": SqlType(Kind.INTEGER, length=16),
     **dict.fromkeys(("BIT", "SERIAL"), INTEGER),
     **dict.fromkeys(("ENUM", "SET", "JSON", "BINARY", "VARBINARY"), TEXT),
@@ -93,7 +93,7 @@ _REFUSED_TYPES = {
 }
 """Types of MySQL whose ways are not emulated. A task's column is held as the type beside it."""
 TYPE_NAMES = frozenset(
-    {*_INTEGER_BITS, *_DECIMALS, *_SIZED_TEXTS, *_OTHER_TYPES, *_REFUSED_TYPES}
+    {*_INTEGER_BITS, *_DECIMALS, *_SIZED_TEXTS, *_OTHER_TYPES, *REFUSED_TYPES}
     | {"NATIONAL", "NCHAR", "NVARCHAR", "LONG", "GEOMETRY", "POINT", "LINESTRING", "POLYGON"}
 )
 _MAX_KEPT_CHARS = 100
@@ -133,7 +133,7 @@ def _parse_type(declared: str, is_task: bool) -> SqlType:
         if name == "VARCHAR" and not sizes:
             raise Mistake.SYNTAX(declared, 1)
         return SqlType(Kind.TEXT, length=(*sizes, 1)[0], is_padded=name == "CHAR")
-    known = _OTHER_TYPES.get(name) or _REFUSED_TYPES.get(name)
+    known = _OTHER_TYPES.get(name) or REFUSED_TYPES.get(name)
     if known is None:
         raise Mistake.NOT_SUPPORTED(name)
     return replace(known, length=sizes[0]) if sizes and name == "TEXT" else known
@@ -141,7 +141,7 @@ def _parse_type(declared: str, is_task: bool) -> SqlType:
 
 def _refuse(name: str, sizes: list[int], is_unsigned: bool, rest: str) -> str:
     """Returns what of a declaration is not emulated, "" if all is."""
-    if name in _REFUSED_TYPES or rest:
+    if name in REFUSED_TYPES or rest:
         return f"{name} {rest}".strip()
     if sizes and name in ("FLOAT", "DOUBLE", "TIME", "DATETIME", "TIMESTAMP"):
         return f"{name} with digits"
@@ -183,42 +183,32 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column. `default` is a SQLite literal; `declared` the MySQL type as written."""
+    """A column; `declared` is the MySQL type as written."""
 
     name: str
     declared: str
     type: SqlType
     is_nullable: bool = True
-    default: str | None = None
 
     @property
     def definition(self) -> str:
         """Returns the column's definition for SQLite's CREATE TABLE."""
-        text = f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]}"
-        if not self.is_nullable:
-            text += " NOT NULL"
-        return text if self.default is None else f"{text} DEFAULT {self.default}"
+        nullability = "" if self.is_nullable else " NOT NULL"
+        return f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]}{nullability}"
 
 
 @dataclass(frozen=True, eq=False)
 class TableSchema:
-    """A table, equal only to itself. `unique_keys`: (name, columns); the primary key is apart."""
+    """A table, equal only to itself."""
 
     name: str
     columns: tuple[ColumnSchema, ...]
     primary_key: tuple[str, ...] = ()
-    unique_keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, ColumnSchema]:
         """The columns by name in lower case (MySQL's column names have no case)."""
         return {column.name.lower(): column for column in self.columns}
-
-    @cached_property
-    def keys(self) -> tuple[tuple[str, ...], ...]:
-        """The columns of the primary key and of each unique one."""
-        primary = (self.primary_key,) if self.primary_key else ()
-        return (*primary, *(key for _, key in self.unique_keys))
 
     @cached_property
     def row_id(self) -> str:
@@ -231,14 +221,15 @@ class TableSchema:
     @cached_property
     def num_bytes(self) -> int:
         """About the memory that it takes, with its definition and sources of it."""
-        num_chars = sum(len(c.name) + len(c.declared) + len(c.default or "") for c in self.columns)
+        num_chars = sum(len(c.name) + len(c.declared) for c in self.columns)
         return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * _CHAR_BYTES * num_chars
 
     @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         definitions = [column.definition for column in self.columns]
-        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for key in self.keys]
+        if self.primary_key:  # no PRIMARY KEY, which would be the row's number itself
+            definitions.append(f"UNIQUE ({', '.join(map(quote_name, self.primary_key))})")
         return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
 
 
@@ -280,10 +271,6 @@ class Schema:
         if name not in self.by_name:
             raise Mistake.NO_TABLE(self.name, name)
         return self.by_name[name]
-
-    def without(self, name: str) -> "Schema":
-        """Returns this schema without a table."""
-        return Schema(self.name, tuple(table for table in self.tables if table.name != name))
 
 
 def merge_types(types: Iterable[SqlType]) -> SqlType:

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sqlglot import exp
-
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import RESERVED_WORDS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, SqlType, quote_name
 
 _NO_NAME = re.compile("[^\0-\uffff]")
@@ -35,14 +33,14 @@ class OutputColumn(NamedTuple):
     is_collated: bool = True
 
 
-@dataclass
-class Query:
-    """A translated query. `is_single_row`: it cannot have two rows."""
+class CompiledQuery(NamedTuple):
+    """A translated query. `is_single_row`: it cannot have two; `has_tail`: ORDER BY or LIMIT."""
 
     sql: str
     columns: list[OutputColumn]
     is_single_row: bool = False
     is_limited: bool = False
+    has_tail: bool = False
 
 
 class Source:
@@ -52,14 +50,14 @@ class Source:
         self,
         alias: str,
         columns: Iterable[OutputColumn],
-        keys: Iterable[tuple[str, ...]] = (),
+        key: Iterable[str] = (),
         database: str = "",
     ) -> None:
-        """`keys` determine all other columns; `database` is set for a table of the schema."""
+        """`key` determines all other columns; `database` is set for a table of the schema."""
         self.alias = alias
         self.database = database
         self.columns = list(columns)
-        self.keys = [tuple(name.lower() for name in key) for key in keys]
+        self.key = [name.lower() for name in key]
         self.title = f"{database}.{alias}" if database else alias
         self.written = {column.name.lower(): column.name for column in self.columns}
         self.fragments = {
@@ -69,7 +67,7 @@ class Source:
 
 
 class BareColumn(NamedTuple):
-    """A column that was used outside every aggregate; `title`: how MySQL's errors name it."""
+    """A column that was used outside every aggregate."""
 
     sql: str
     name: str
@@ -88,17 +86,18 @@ class Scope:
     A name is looked up from the innermost block outwards. What the fields say while the block is
     compiled, clause by clause:
 
+    * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
+    * `is_derived`: the result is kept as a table, with names and rounded decimals.
+    * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
+      now (the select list in HAVING, columns set before in UPDATE). `refused`: names that MySQL
+      would look up in a way of its own here.
     * `clause`: the one being compiled, as MySQL's errors name it.
     * `visible_from`: an ON clause sees only the sources since the last comma.
-    * `aliases`: the select list's, by name. `select_list`: names that stand for other expressions
-      now (the select list in HAVING, columns set before in UPDATE).
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
       judges them when the groups (`group_sql`: the GROUP BY expressions) are known.
-    * `num_uses`: how often its columns were used.
+    * `num_uses`, `num_outer_uses`: how often columns of this block and of those around it were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
     * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
-    * `is_derived`: the result is kept as a table, with names and rounded decimals.
-    * `target`: the table that an UPDATE or DELETE changes; its subqueries may not read it.
     """
 
     schema: Schema
@@ -106,18 +105,20 @@ class Scope:
     target: str | None = None
     is_derived: bool = False
     sources: list[Source] = field(default_factory=list)
-    ctes: dict[str, list[OutputColumn]] = field(default_factory=dict)
-    aliases: dict[str, exp.Expr] = field(default_factory=dict)
+    common_tables: dict[str, list[OutputColumn]] = field(default_factory=dict)
+    aliases: dict[str, nodes.Expression] = field(default_factory=dict)
+    select_list: dict[str, Fragment] = field(default_factory=dict)
+    refused: Iterable[str] = ()
     clause: str = "field list"
     visible_from: int = 0
     bare: list[BareColumn] = field(default_factory=list)
     group_sql: set[str] = field(default_factory=set)
     is_grouped: bool = False
     num_uses: int = 0
+    num_outer_uses: int = 0
     num_aggregates: int = 0
     aggregates_allowed: bool = False
     windows_allowed: bool = False
-    select_list: dict[str, Fragment] = field(default_factory=dict)
 
     def make_inner(self, *, is_derived: bool = False) -> "Scope":
         """Returns the scope of a query within this one."""
@@ -135,70 +136,52 @@ class Scope:
             yield scope
             scope = scope.parent
 
-    def find_cte(self, name: str) -> list[OutputColumn] | None:
+    def find_common_table(self, name: str) -> list[OutputColumn] | None:
         """Returns the columns of a common table expression, None where there is none."""
         for scope in self._outwards():
-            if name.lower() in scope.ctes:
-                return scope.ctes[name.lower()]
+            if name.lower() in scope.common_tables:
+                return scope.common_tables[name.lower()]
         return None
 
-    def find_column(self, node: exp.Expr) -> Fragment:
-        """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
-        table, database = name_of(node.args.get("table")), name_of(node.args.get("db"))
-        name = name_of(node.this, is_qualified=bool(table))
+    def find_column(self, node: nodes.Column) -> Fragment:
+        """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054, 1235)."""
+        if not node.table and node.name.lower() in self.refused:
+            raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         for scope in self._outwards():
-            found = scope._find_own(name.lower(), table, database, self.clause)
-            if found is not None:
-                return found
-        written = ".".join(filter(None, (database, table, name)))
-        raise Mistake.UNKNOWN_COLUMN(written, self.clause)
+            column = scope._find_own(node, self.clause)
+            if column is not None:
+                self.num_outer_uses += scope is not self
+                return column
+        raise Mistake.UNKNOWN_COLUMN(".".join(filter(None, reversed(node))), self.clause)
 
     def has_column(self, name: str) -> bool:
         """Returns whether an unqualified name is a column of this block's sources."""
         return any(name.lower() in source.fragments for source in self.sources)
 
-    def _find_own(self, name: str, table: str, database: str, clause: str) -> Fragment | None:
-        if not table and name in self.select_list:
+    def _find_own(self, node: nodes.Column, clause: str) -> Fragment | None:
+        name = node.name.lower()
+        if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [
             source
             for source in self.sources[self.visible_from :]
             if name in source.fragments
-            and table in ("", source.alias)
-            and database in ("", source.database)
+            and node.table in ("", source.alias)
+            and node.database in ("", source.database)
         ]
         if not matches:
             return None
         if len(matches) > 1:
             raise Mistake.AMBIGUOUS(name, clause)
-        self.use(matches[0], name)
-        return matches[0].fragments[name]
-
-    def use(self, source: Source, name: str) -> None:
-        """Notes that a column is used; `name` is in lower case."""
         self.num_uses += 1
-        self.bare.append(BareColumn(source.fragments[name].sql, source.written[name], source))
-
-
-def name_of(node: exp.Expr | None, *, is_qualified: bool = False) -> str:
-    """Returns an identifier's name, "" for none.
-
-    What no name of MySQL can hold is `?` in it, as a text may have that is given as an alias: so
-    none is like the dialect's own names. Raises: Misplaced for a reserved word, which only a name
-    before it and a dot allow.
-    """
-    if node is None:
-        return ""
-    name = node.name
-    if (
-        name.upper() in RESERVED_WORDS
-        and isinstance(node, exp.Identifier)
-        and not (is_qualified or node.args.get("quoted"))
-    ):
-        raise Misplaced(name, node.meta.get("start"))
-    return replace_unnamable(name)
+        fragment = matches[0].fragments[name]
+        self.bare.append(BareColumn(fragment.sql, matches[0].written[name], matches[0]))
+        return fragment
 
 
 def replace_unnamable(name: str) -> str:
-    """Returns a name with `?` for the characters above U+FFFF, as the server shows it."""
+    """Returns a name made of a text with `?` for what no name can hold, as the server shows it.
+
+    So none is like the dialect's own names.
+    """
     return name if name.isascii() else _NO_NAME.sub("?", name)

@@ -8,21 +8,20 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from decimal import Decimal
-from typing import TypeAlias
-
-from sqlglot import exp
+from typing import Any, TypeAlias
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operation
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
-Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
-_HANDLERS: dict[type[exp.Expr], Handler] = {}
+Handler: TypeAlias = Callable[[Any, Scope], Fragment]
+_HANDLERS: dict[type | str, Handler] = {}
 _MAX_CHARS = 256 * 1024
 _DATES = frozenset({Kind.DATE, Kind.DATETIME})
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
@@ -32,8 +31,8 @@ A context variable, since conversions are called from everywhere, mostly without
 """
 
 
-def handles(*kinds: type[exp.Expr]) -> Callable[[Handler], Handler]:
-    """Registers a function as the handler of these kinds of nodes."""
+def handles(*kinds: type | str) -> Callable[[Handler], Handler]:
+    """Registers a function as the handler of these types of nodes, or these operators."""
 
     def register(handler: Handler) -> Handler:
         _HANDLERS.update(dict.fromkeys(kinds, handler))
@@ -42,19 +41,11 @@ def handles(*kinds: type[exp.Expr]) -> Callable[[Handler], Handler]:
     return register
 
 
-def compile_expression(node: exp.Expr, scope: Scope) -> Fragment:
+def compile_expression(node: Expression, scope: Scope) -> Fragment:
     """Returns an expression as SQLite text with its type. Raises: MySQLError."""
-    handler = _HANDLERS.get(type(node))
-    if handler is None:
-        if isinstance(node, exp.Star):
-            raise Misplaced("*")
-        if isinstance(node, exp.Interval):
-            raise Misplaced("INTERVAL")
-        if isinstance(node, exp.Tuple):
-            raise Mistake.OPERAND(1)
-        raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
     mark = len(scope.bare)
-    fragment = handler(node, scope)
+    kind = node.operator if isinstance(node, Operation) else type(node)
+    fragment = _HANDLERS[kind](node, scope)
     check_size(len(fragment.sql))
     if scope.group_sql and fragment.sql in scope.group_sql:
         del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
@@ -70,7 +61,7 @@ def check_size(num_chars: int) -> None:
         raise Mistake.STACK()
 
 
-def compile_condition(node: exp.Expr, scope: Scope) -> str:
+def compile_condition(node: Expression, scope: Scope) -> str:
     """Returns an expression as a condition: a text counts as the number that it begins with."""
     return to_number(compile_expression(node, scope)).sql
 

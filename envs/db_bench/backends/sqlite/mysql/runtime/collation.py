@@ -1,5 +1,6 @@
 """MySQL's utf8mb4_0900_ai_ci: order and equality that ignore case and accents."""
 
+import re
 import sqlite3
 import unicodedata
 from functools import lru_cache
@@ -45,92 +46,59 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         first, second = collation_key(left), collation_key(right)
         return (first > second) - (first < second)
 
-    def like_operator(pattern: str | None, text: str | None, escape: str = "") -> int | None:
-        if pattern is None or text is None:
-            return None
-        if deadline.is_over():
-            deadline.miss()
-            return 0
-        return like(str(text), str(pattern), escape, deadline)
+    def like_operator(pattern: str | None, text: str | None) -> int | None:
+        return None if pattern is None or text is None else like(text, pattern, deadline)
 
     connection.create_collation("NOCASE", compare)
     connection.create_function("like", 2, like_operator)
-    connection.create_function("like", 3, like_operator)
 
 
-def like(text: str, pattern: str, escape: str, deadline: Deadline | None = None) -> int:
-    r"""Returns whether a text is LIKE a pattern; `deadline` is missed where that takes too long.
+def like(text: str, pattern: str, deadline: Deadline) -> int:
+    """Returns whether a text is LIKE a pattern; `deadline` is missed where that takes too long.
 
-    >>> like("Banana", "b%a_a", "\\")
-    1
+    What earlier `%` take can stay as it is: the rest of the pattern matches there if anywhere.
     """
-    if "_" not in pattern and (not escape or escape not in pattern):
-        return _has_pieces(fold(text), fold(pattern).split("%"))
-    return _matches(fold(text), _read_pattern(pattern, escape), deadline or Deadline())
-
-
-def _has_pieces(text: str, pieces: list[str]) -> int:
-    """Returns whether a text is made of pieces in turn with any text between them."""
-    first, *rest = pieces
+    text = fold(text)
+    written = _WILDCARDS.sub(lambda match: match[1] or _MARKS[match[0]], fold(pattern))
+    first, *rest = written.split(_MARKS["%"])
     if not rest:
-        return int(text == first)
+        return int(len(first) == len(text) and _fits(first, text, 0))
     *middle, last = rest
-    if not text.startswith(first):
-        return 0
     position = len(first)
-    for piece in middle:
-        place = text.find(piece, position)
-        if place < 0:
-            return 0
-        position = place + len(piece)
-    return int(len(text) - len(last) >= position and text.endswith(last))
-
-
-def _matches(text: str, pattern: list[str], deadline: Deadline) -> int:
-    """Returns whether a text matches, in at most len(text) * len(pattern) steps.
-
-    After a mismatch only the last `%` may take one character more: what earlier ones take can stay
-    as it is, for the rest of the pattern matches there if anywhere.
-    """
-    if len(pattern) * len(text) > deadline.max_work:
-        deadline.miss()
+    if not _fits(first, text, 0):
         return 0
-    place = position = 0
-    retry: tuple[int, int] | None = None
-    while position < len(text):
-        expected = pattern[place] if place < len(pattern) else ""
-        if expected == _ANY_TEXT:
-            retry = (place + 1, position)
-            place += 1
-        elif expected in (_ANY_CHARACTER, text[position]):
-            place, position = place + 1, position + 1
-        elif retry is None:
+    for segment in middle:
+        position = _find(segment, text, position, deadline) + len(segment)
+        if position < len(segment):
             return 0
-        else:
-            place, position = retry[0], retry[1] + 1
-            retry = (place, position)
-            if deadline.is_over():
-                deadline.miss()
-                return 0
-    return int(all(part == _ANY_TEXT for part in pattern[place:]))
+    start = len(text) - len(last)
+    return int(start >= position and _fits(last, text, start))
 
 
-_ANY_TEXT = "%%"
-_ANY_CHARACTER = "__"
+_WILDCARDS = re.compile(r"\\(.)|[%_]", re.DOTALL)
+_MARKS = {"%": "\U0010ffff", "_": "\U0010fffe"}
+"""No characters."""
 
 
-def _read_pattern(pattern: str, escape: str) -> list[str]:
-    """Returns a pattern's characters; wildcards are longer than a character."""
-    parts: list[str] = []
-    characters = iter(fold(pattern))
-    for character in characters:
-        if character == escape:
-            parts.append(next(characters, escape))
-        elif character == "%":
-            parts.append(_ANY_TEXT)
-        else:
-            parts.append(_ANY_CHARACTER if character == "_" else character)
-    return parts
+def _find(segment: str, text: str, position: int, deadline: Deadline) -> int:
+    """Returns where a segment fits first, -1 for nowhere."""
+    if _MARKS["_"] not in segment:
+        return text.find(segment, position)
+    for start in range(position, len(text) - len(segment) + 1):
+        if deadline.is_over():
+            deadline.miss()
+            return -1
+        if _fits(segment, text, start):
+            return start
+    return -1
+
+
+def _fits(segment: str, text: str, start: int) -> bool:
+    part = text[start : start + len(segment)]
+    if _MARKS["_"] not in segment:
+        return part == segment
+    pairs = zip(segment, part, strict=False)
+    return len(part) == len(segment) and all(a in (b, _MARKS["_"]) for a, b in pairs)
 
 
 def fold(text: str) -> str:

@@ -15,7 +15,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 from functools import partial
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
@@ -74,18 +74,6 @@ def _substring_index(text: str, delimiter: str, count: int) -> str:
     return delimiter.join(parts[:count] if count > 0 else parts[count:])
 
 
-def _padded(is_left: bool, text: str, length: int, filling: str) -> str | None:
-    missing = length - len(text)
-    if length < 0 or length > MAX_TEXT_CHARS:
-        return None
-    if missing <= 0:
-        return text[:length]
-    if not filling:
-        raise Mistake.NOT_SUPPORTED("LPAD and RPAD with nothing")
-    padding = (filling * (missing // len(filling) + 1))[:missing]
-    return padding + text if is_left else text + padding
-
-
 def _locate(part: str, text: str, start: int = 1) -> int:
     if not part and start > 1:
         raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
@@ -94,17 +82,6 @@ def _locate(part: str, text: str, start: int = 1) -> int:
 
 def _repeat(text: str, count: int) -> str | None:
     return text * count if len(text) * count <= MAX_TEXT_CHARS else None
-
-
-def _trim(text: str, removed: str, position: str) -> str:
-    start, end = 0, len(text)
-    if removed and position != "TRAILING":
-        while text.startswith(removed, start):
-            start += len(removed)
-    if removed and position != "LEADING":
-        while text.endswith(removed, start, end):
-            end -= len(removed)
-    return text[start:end]
 
 
 def _replace(text: str, old: str, new: str) -> str | None:
@@ -205,10 +182,6 @@ def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
     return value
 
 
-def _row_key(*values: SQLiteValue) -> str:
-    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
-
-
 def _store(value: SQLiteValue, declared: str, column: str, row: int) -> SQLiteValue:
     return stored_value(value, parse_type(declared, is_task=True), column, row)
 
@@ -232,14 +205,10 @@ _NULL_IS_NULL: dict[str, Function] = {
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "substring_index": _substring_index,
-    "lpad": partial(_padded, True),
-    "rpad": partial(_padded, False),
     "reverse": lambda text: text[::-1],
     "repeat": _repeat,
     "replace": _replace,
     "locate": _locate,
-    "trim": _trim,
-    "ascii": lambda text: text.encode()[0] if text else 0,
     "quotient": _quotient,
     "mod": _modulo,
     "fmod": lambda left, right: math.fmod(left, right) if right else None,
@@ -250,14 +219,12 @@ _NULL_IS_NULL: dict[str, Function] = {
     "sign": lambda value: (value > 0) - (value < 0),
     "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
     "pow": _power,
-    "format": lambda value, places: f"{to_decimal(value, places):,}",
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
     "float_text": _float_text,
     "cast_integer": _cast_integer,
     "text_integer": _text_integer,
     "number": _number,
     "divisor": _divisor,
-    "row_key": _row_key,
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {

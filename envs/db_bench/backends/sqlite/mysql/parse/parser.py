@@ -1,0 +1,631 @@
+"""A parser of the part of MySQL's grammar that is done here, by recursive descent.
+
+It reads no more than it knows, so that nothing runs with less meaning than it was written with. A
+word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSED`), else 1064.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operation, Query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement, Token
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import TYPE_NAMES
+
+_MAX_NESTING = 60
+_MAX_CHAIN = 60
+"""Most operators, joins or UNIONs in a row, AND and OR apart (they do not nest)."""
+_MAX_DIGITS = 81
+_COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
+_SUMS = frozenset({"+", "-"})
+_PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
+_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
+_QUERY_WORDS = frozenset({"SELECT", "WITH"})
+_NULL = nodes.Constant("NULL", "null")
+ItemT = TypeVar("ItemT")
+
+
+def parse(statement: Statement) -> nodes.Node:
+    """Returns the statement's syntax tree.
+
+    Raises: MySQLError (1064 for what is no MySQL, 1235 for what is not done, 1436).
+    """
+    parser = _Parser(statement)
+    node = parser.read_statement()
+    if parser.token.kind != "end":
+        parser.fail()
+    return node
+
+
+class _Parser:
+    """Reads one statement; `token` is the next one."""
+
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+        self._tokens = statement.tokens
+        self._place = 0
+        self._depth = 0
+        self.token = self._tokens[0]
+
+    def _advance(self) -> Token:
+        token = self.token
+        if token.kind != "end":
+            self._place += 1
+            self.token = self._tokens[self._place]
+        return token
+
+    def _peek(self, offset: int = 1) -> Token:
+        return self._tokens[min(self._place + offset, len(self._tokens) - 1)]
+
+    def _accept(self, *choices: str) -> str:
+        """Reads one of these words or symbols; returns "" where another one stands."""
+        upper = self.token.upper
+        if upper not in choices:
+            return ""
+        self._advance()
+        return upper
+
+    def _expect(self, *choices: str) -> str:
+        return self._accept(*choices) or self.fail()
+
+    def _accept_all(self, *sequence: str) -> bool:
+        """Reads all of these words, or none."""
+        if any(self._peek(offset).upper != word for offset, word in enumerate(sequence)):
+            return False
+        for _ in sequence:
+            self._advance()
+        return True
+
+    def fail(self) -> NoReturn:
+        """Raises: MySQLError about the next token."""
+        token = self.token
+        if token.upper in words.REFUSED or token.kind == "foreign":
+            raise Mistake.NOT_SUPPORTED(token.text)
+        raise self._statement.syntax_error(token.start)
+
+    def _read_list(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
+        """Reads one or more, with commas between them."""
+        items = [read()]
+        while self._accept(","):
+            items.append(read())
+        return tuple(items)
+
+    def _read_in_parentheses(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
+        self._expect("(")
+        items = self._read_list(read)
+        self._expect(")")
+        return items
+
+    def _read_deeper(self, read: Callable[[], ItemT]) -> ItemT:
+        """Reads what is nested. Raises: MySQLError (1436)."""
+        self._depth += 1
+        if self._depth > _MAX_NESTING:
+            raise Mistake.STACK()
+        item = read()
+        self._depth -= 1
+        return item
+
+    def _is_name(self) -> bool:
+        token = self.token
+        return token.kind == "name" or (token.kind == "word" and token.upper not in words.RESERVED)
+
+    def _name(self, *, may_be_reserved: bool = False) -> str:
+        """Reads a name. Raises: MySQLError (1300) for characters that no name has."""
+        token = self.token
+        if not (self._is_name() or (may_be_reserved and token.kind == "word")):
+            self.fail()
+        if not token.text.isascii() and max(token.text) > "\uffff":
+            written = str(token.text.encode())[2:-1].upper().replace("\\X", "\\x")
+            raise Mistake.BAD_NAME(written)
+        return self._advance().text
+
+    def _table(self) -> nodes.Table:
+        name, database = self._name(), ""
+        if self._accept("."):
+            name, database = self._name(may_be_reserved=True), name
+        return nodes.Table(name, database, name)
+
+    def _aliased_table(self) -> nodes.Table:
+        table = self._table()
+        start = self.token.start
+        if not (self._accept("AS") or self._is_name()):
+            return table
+        alias = self._name()
+        if alias.upper() in words.FOREIGN_JOINS and self.token.upper == "JOIN":
+            raise self._statement.syntax_error(start)
+        return table._replace(alias=alias)
+
+    def read_statement(self) -> nodes.Node:
+        """Reads the whole statement."""
+        first = self.token.upper
+        if first in words.REFUSED_STATEMENTS:
+            raise Mistake.NOT_SUPPORTED(first)
+        if first == "(" or first in _QUERY_WORDS:
+            return self._query()
+        if first not in _STATEMENTS:
+            raise self._statement.syntax_error(self.token.start)
+        self._advance()
+        return _STATEMENTS[first](self)
+
+    def insert(self) -> nodes.Node:
+        """Reads an INSERT of rows or a query."""
+        self._accept("INTO")
+        table = self._table()
+        columns: tuple[str, ...] | None = None
+        if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
+            columns = self._read_in_parentheses(self._name)
+        source: tuple[tuple[Expression, ...], ...] | Query
+        if self._accept("VALUES", "VALUE"):
+            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
+        elif self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
+            source = self._query()
+        elif self.token.upper == "SET":
+            raise Mistake.NOT_SUPPORTED("INSERT … SET")
+        else:
+            raise self._statement.syntax_error(self.token.start)
+        if self.token.upper == "AS" or self._accept_all("ON", "DUPLICATE"):
+            raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
+        return nodes.Insert(table, columns, source)
+
+    def update(self) -> nodes.Node:
+        """Reads an UPDATE of one table."""
+        table = self._aliased_table()
+        if self.token.upper in _JOINS:
+            raise Mistake.NOT_SUPPORTED("UPDATE of several tables")
+        self._expect("SET")
+        return self._change(table, self._read_list(self._assignment))
+
+    def _assignment(self) -> tuple[nodes.Column, Expression]:
+        column = self._column()
+        self._expect("=")
+        return column, self._expression()
+
+    def delete(self) -> nodes.Node:
+        """Reads a DELETE from one table."""
+        is_one = self._accept("FROM")
+        table = self._aliased_table()
+        if self.token.upper in _JOINS or (not is_one and self.token.upper in ("FROM", ".")):
+            raise Mistake.NOT_SUPPORTED("DELETE with joins")
+        return self._change(table, ()) if is_one else self.fail()
+
+    def _change(self, table: nodes.Table, assignments: nodes.Assignments) -> nodes.Node:
+        where = self._expression() if self._accept("WHERE") else None
+        return nodes.Change(table, assignments, where, self._tail(is_change=True))
+
+    def create(self) -> nodes.Node:
+        """Reads a CREATE TABLE."""
+        self._expect("TABLE")
+        if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
+        table = self._table()
+        if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
+            raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
+        columns: list[tuple[str, str, bool]] = []
+        keys: list[tuple[str, ...]] = []
+        self._read_in_parentheses(lambda: self._definition(columns, keys))
+        return nodes.Create(table, tuple(columns), tuple(keys), if_not_exists)
+
+    def _definition(
+        self, columns: list[tuple[str, str, bool]], keys: list[tuple[str, ...]]
+    ) -> None:
+        """Reads a column or a key of CREATE TABLE."""
+        if self._accept_all("PRIMARY", "KEY"):
+            keys.append(self._read_in_parentheses(self._name))
+            return
+        if self.token.upper == "KEY":
+            raise Mistake.NOT_SUPPORTED("KEY")
+        name, declared, is_nullable = self._name(), self._type(), True
+        while self.token.upper not in (",", ")"):
+            if self._accept_all("NOT", "NULL"):
+                is_nullable = False
+            elif self._accept_all("PRIMARY", "KEY"):
+                keys.append((name,))
+            elif not self._accept("NULL"):
+                self.fail()
+        columns.append((name, declared, is_nullable))
+
+    def _type(self) -> str:
+        """Reads the type of a column, and returns it as it is written."""
+        start, name = self.token.start, self.token.upper
+        if name not in TYPE_NAMES:
+            raise self._statement.syntax_error(start)
+        self._advance()
+        if name in ("ENUM", "SET"):
+            raise Mistake.NOT_SUPPORTED(name)
+        if self.token.upper == "(":
+            self._read_in_parentheses(self._number)
+        elif name == "VARCHAR":
+            self.fail()
+        return self._text_since(start)
+
+    def drop(self) -> nodes.Node:
+        """Reads a DROP TABLE."""
+        self._expect("TABLE")
+        command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
+        return nodes.Command(command, self._read_list(self._table))
+
+    def truncate(self) -> nodes.Node:
+        """Reads a TRUNCATE TABLE."""
+        self._accept("TABLE")
+        return nodes.Command("TRUNCATE", (self._table(),))
+
+    def show(self) -> nodes.Node:
+        """Reads a SHOW TABLES, SHOW DATABASES or SHOW COLUMNS."""
+        if what := self._accept("TABLES", "DATABASES"):
+            return nodes.Command(f"SHOW {what}")
+        if not self._accept("COLUMNS", "FIELDS"):
+            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
+        self._expect("FROM", "IN")
+        return self.describe()
+
+    def describe(self) -> nodes.Node:
+        """Reads a DESCRIBE of a table."""
+        if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
+            raise Mistake.NOT_SUPPORTED("EXPLAIN")
+        return nodes.Command("DESCRIBE", (self._table(),))
+
+    def use(self) -> nodes.Node:
+        """Reads a USE."""
+        return nodes.Command("USE", (self._table(),))
+
+    def transaction(self) -> nodes.Node:
+        """Reads a BEGIN, START TRANSACTION, COMMIT or ROLLBACK."""
+        word = self._peek(-1).upper
+        if word == "START":
+            self._expect("TRANSACTION")
+        else:
+            self._accept("WORK")
+        if self.token.upper in words.TRANSACTION_OPTIONS:
+            raise Mistake.NOT_SUPPORTED(f"{word} {self.token.upper}")
+        return nodes.Command("BEGIN" if word == "START" else word)
+
+    def _query(self) -> Query:
+        return self._read_deeper(self._read_query)
+
+    def _read_query(self) -> Query:
+        common_tables: tuple[nodes.CommonTable, ...] = ()
+        if self._accept("WITH"):
+            common_tables = self._read_list(self._common_table)
+        if common_tables and self.token.upper in ("UPDATE", "DELETE"):
+            raise Mistake.NOT_SUPPORTED(f"WITH … {self.token.upper}")
+        query = self._query_member()
+        for _ in range(_MAX_CHAIN):
+            operator = self._accept(*_SET_OPERATIONS)
+            if not operator:
+                break
+            is_all = self._accept("ALL", "DISTINCT") == "ALL"
+            query = Query(nodes.Union(query, self._query_member(), is_all))
+            if operator != "UNION":
+                raise Mistake.NOT_SUPPORTED(operator)
+        else:
+            raise Mistake.STACK()
+        return query._replace(tail=self._tail(), common_tables=common_tables)
+
+    def _query_member(self) -> Query:
+        if self.token.upper == "(":
+            return Query(self._subquery())
+        self._expect("SELECT")
+        return Query(self._select())
+
+    def _subquery(self) -> Query:
+        """Reads a query in parentheses."""
+        self._expect("(")
+        query = self._query()
+        self._expect(")")
+        return query
+
+    def _common_table(self) -> nodes.CommonTable:
+        name = self._name()
+        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
+        self._expect("AS")
+        return nodes.CommonTable(name, columns, self._subquery())
+
+    def _select(self) -> nodes.Select:
+        is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
+        items: tuple[nodes.Item, ...] = ()
+        if self._accept("*"):
+            items = (nodes.Item(nodes.Star(), "", False),)
+        if not items or self._accept(","):
+            items += self._read_list(self._item)
+        sources = self._sources() if self._accept("FROM") else ()
+        where = self._expression() if self._accept("WHERE") else None
+        group = self._read_list(self._expression) if self._accept_all("GROUP", "BY") else ()
+        having = self._expression() if self._accept("HAVING") else None
+        return nodes.Select(items, sources, where, group, having, is_distinct)
+
+    def _item(self) -> nodes.Item:
+        start = self.token.start
+        if self._is_name() and self._peek().upper == "." and self._peek(2).upper == "*":
+            table = self._name()
+            self._accept_all(".", "*")
+            return nodes.Item(nodes.Star(table), "", False)
+        value = self._expression()
+        written = self._text_since(start)
+        if self._accept("AS") or self.token.kind == "text" or self._is_name():
+            is_text = self.token.kind == "text"
+            return nodes.Item(value, self._advance().text if is_text else self._name(), True)
+        if isinstance(value, nodes.Column):
+            written = value.name
+        elif isinstance(value, nodes.Constant) and value.kind == "text":
+            written = value.text
+        return nodes.Item(value, written, False)
+
+    def _text_since(self, start: int) -> str:
+        """Returns the text from a token's start to the end of the last one that was read."""
+        first = self._tokens[0].start
+        return self._statement.text[start - first : self._peek(-1).end - first]
+
+    def _sources(self) -> tuple[nodes.Join, ...]:
+        if self._accept("DUAL"):
+            return ()
+        joins = [nodes.Join(self._source(), "", None)]
+        while self.token.upper in _JOINS and len(joins) <= _MAX_CHAIN:
+            side = self._accept(",", "LEFT", "RIGHT")
+            if side == ",":
+                joins.append(nodes.Join(self._source(), side, None))
+                continue
+            self._accept("OUTER") if side else self._accept("INNER", "CROSS")
+            self._expect("JOIN")
+            source = self._source()
+            has_condition = self._expect("ON") if side else self._accept("ON")
+            condition = self._expression() if has_condition else None
+            joins.append(nodes.Join(source, side, condition))
+        if len(joins) > _MAX_CHAIN:
+            raise Mistake.STACK()
+        return tuple(joins)
+
+    def _source(self) -> nodes.Table | nodes.Derived:
+        if self.token.upper != "(":
+            return self._aliased_table()
+        if self._peek().upper not in _QUERY_WORDS:
+            raise Mistake.NOT_SUPPORTED("parentheses in FROM")
+        query = self._subquery()
+        if not (self._accept("AS") or self._is_name()):
+            raise Mistake.DERIVED_ALIAS()
+        derived = nodes.Derived(query, self._name())
+        if self.token.upper == "(":
+            raise Mistake.NOT_SUPPORTED("names of columns after a derived table's")
+        return derived
+
+    def _tail(self, *, is_change: bool = False) -> nodes.Tail:
+        """Reads ORDER BY and LIMIT, which takes one whole number or two (not in a change)."""
+        order = self._read_list(self._ordered) if self._accept_all("ORDER", "BY") else ()
+        if not self._accept("LIMIT"):
+            return nodes.Tail(order)
+        count, offset = self._number(), 0
+        if not is_change and self._accept(","):
+            count, offset = self._number(), count
+        elif not is_change and self._accept("OFFSET"):
+            offset = self._number()
+        return nodes.Tail(order, (count, offset))
+
+    def _ordered(self) -> nodes.Ordered:
+        return nodes.Ordered(self._expression(), self._accept("ASC", "DESC") == "DESC")
+
+    def _number(self) -> int:
+        text = self.token.text
+        is_whole = self.token.kind == "number" and text.isdigit() and len(text) <= _MAX_DIGITS
+        if not is_whole or int(text) >= 1 << 64:
+            self.fail()
+        return int(self._advance().text)
+
+    def _expression(self) -> Expression:
+        """Reads an expression; each level of precedence is one of the methods that follow."""
+        return self._read_deeper(lambda: self._read_chain(self._conjunction, "OR", "||"))
+
+    def _conjunction(self) -> Expression:
+        return self._read_chain(self._negation, "AND", "&&")
+
+    def _read_chain(self, read: Callable[[], Expression], word: str, symbol: str) -> Expression:
+        operands = [read()]
+        while self._accept(word, symbol):
+            operands.append(read())
+        return Operation(word, tuple(operands)) if len(operands) > 1 else operands[0]
+
+    def _negation(self) -> Expression:
+        if not self._accept("NOT"):
+            return self._comparison()
+        return Operation("NOT", (self._read_deeper(self._negation),))
+
+    def _comparison(self) -> Expression:
+        value = self._predicate()
+        for _ in range(_MAX_CHAIN):
+            operator = self._accept("IS", *_COMPARISONS)
+            if not operator:
+                return value
+            if operator == "IS":
+                negation = "NOT " if self._accept("NOT") else ""
+                truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
+                truth = "NULL" if truth == "UNKNOWN" else truth
+                value = Operation(f"IS {negation}{truth}", (value,))
+                continue
+            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+                raise Mistake.NOT_SUPPORTED(f"{operator} {self.token.upper}")
+            operator = "<>" if operator == "!=" else operator
+            value = Operation(operator, (value, self._predicate()))
+        raise Mistake.STACK()
+
+    def _predicate(self) -> Expression:
+        value = self._sum()
+        negation = ""
+        if self.token.upper == "NOT" and self._peek().upper in _PREDICATES | words.REFUSED:
+            negation = f"{self._advance().upper} "
+        operator = self._accept(*_PREDICATES)
+        if not operator:
+            return self.fail() if negation else value
+        operands: tuple[Expression, ...]
+        if operator == "LIKE":
+            operands = (self._signed(),)
+        elif operator == "BETWEEN":
+            low = self._sum()
+            self._expect("AND")
+            operands = (low, self._read_deeper(self._predicate))
+        elif self.token.upper == "(" and self._peek().upper in _QUERY_WORDS:
+            operands = (nodes.Subquery(self._subquery()),)
+        else:
+            operands = self._read_in_parentheses(self._expression)
+        return Operation(negation + operator, (value, *operands))
+
+    def _sum(self) -> Expression:
+        return self._read_operations(self._product, _SUMS)
+
+    def _product(self) -> Expression:
+        return self._read_operations(self._signed, _PRODUCTS)
+
+    def _read_operations(
+        self, read: Callable[[], Expression], operators: frozenset[str]
+    ) -> Expression:
+        value = read()
+        for _ in range(_MAX_CHAIN):
+            if self.token.upper not in operators:
+                return value
+            operator = self._advance().upper
+            operator = "%" if operator == "MOD" else operator
+            is_interval = operators is _SUMS and self.token.upper == "INTERVAL"
+            value = Operation(operator, (value, self._interval() if is_interval else read()))
+        raise Mistake.STACK()
+
+    def _signed(self) -> Expression:
+        sign = self._accept("-", "+")
+        if not sign:
+            return self._operand()
+        value = self._read_deeper(self._signed)
+        return Operation("NEGATIVE", (value,)) if sign == "-" else value
+
+    def _operand(self) -> Expression:
+        """Reads what no operator stands in."""
+        token, upper = self.token, self.token.upper
+        if token.kind in ("number", "text") or upper in ("NULL", "TRUE", "FALSE"):
+            return self._constant()
+        is_called = self._peek().upper == "("
+        if is_called and (self._is_name() or upper in words.CALLABLE):
+            return self._call()
+        if upper in words.CALLED_WITHOUT_PARENTHESES:
+            return nodes.Call(self._advance().text, ())
+        if upper in ("DATE", "TIMESTAMP") and self._peek().kind == "text":
+            self._advance()
+            return nodes.Constant(self._advance().text, upper)
+        if self._is_name():
+            return self._column()
+        if upper == "(":
+            return self._parenthesized()
+        if self._accept("EXISTS"):
+            return Operation("EXISTS", (nodes.Subquery(self._subquery()),))
+        return self._case() if self._accept("CASE") else self.fail()
+
+    def _constant(self) -> nodes.Constant:
+        token = self._advance()
+        if token.kind == "number":
+            if len(token.text) > _MAX_DIGITS:
+                raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
+            return nodes.Constant(token.text, "number")
+        if token.kind == "text":
+            text = token.text
+            while self.token.kind == "text":  # 'a' 'b' is one text
+                text += self._advance().text
+            return nodes.Constant(text, "text")
+        return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
+
+    def _column(self) -> nodes.Column:
+        names = [self._name()]
+        while len(names) < 3 and self._accept("."):
+            names.append(self._name(may_be_reserved=True))
+        if len(names) > 1 and self.token.upper == "(":
+            raise Mistake.FUNCTION_DENIED(".".join(names))
+        return nodes.Column(*reversed(names))
+
+    def _parenthesized(self) -> Expression:
+        """Reads a query, a row or an expression in parentheses."""
+        if self._peek().upper in _QUERY_WORDS:
+            return nodes.Subquery(self._subquery())
+        self._advance()
+        values = self._read_list(self._expression)
+        if isinstance(values[0], nodes.Subquery) and self.token.upper in _SET_OPERATIONS:
+            raise Mistake.NOT_SUPPORTED(f"{self.token.upper} of queries in parentheses here")
+        self._expect(")")
+        return values[0] if len(values) == 1 else Operation("ROW", values)
+
+    def _case(self) -> Expression:
+        operand = None if self.token.upper == "WHEN" else self._expression()
+        branches = []
+        while not branches or self.token.upper == "WHEN":
+            self._expect("WHEN")
+            condition = self._expression()
+            self._expect("THEN")
+            branches.append((condition, self._expression()))
+        default = self._expression() if self._accept("ELSE") else _NULL
+        self._expect("END")
+        return nodes.Case(operand, tuple(branches), default)
+
+    def _interval(self) -> nodes.Interval:
+        self._expect("INTERVAL")
+        return nodes.Interval(self._expression(), self._expect(*words.INTERVAL_UNITS))
+
+    def _call(self) -> Expression:
+        token = self.token
+        if token.upper in words.FUNCTIONS:
+            raise Mistake.NOT_SUPPORTED(token.text)
+        if token.upper in words.GLUED and token.end != self._peek().start:
+            if self._peek(2).upper == "*":
+                raise self._statement.syntax_error(self._peek(2).start)
+            raise Mistake.FUNCTION_SPACE("db", token.text)
+        name = self._name(may_be_reserved=True)
+        self._expect("(")
+        if token.upper == "CAST":
+            return self._cast()
+        is_aggregate = token.upper in words.AGGREGATES
+        is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
+        arguments: tuple[Expression, ...] = ()
+        if token.upper == "COUNT" and not is_distinct and self._accept("*"):
+            arguments = (nodes.Star(),)
+        elif is_aggregate or self.token.upper != ")":
+            arguments = self._read_list(self._argument)
+        if self.token.upper == "FROM" and token.upper in words.WITH_FROM:
+            raise Mistake.NOT_SUPPORTED(f"{name} with FROM")
+        self._expect(")")
+        window = self._window() if self._accept("OVER") else None
+        if window is None and token.upper in words.WINDOW_FUNCTIONS:
+            self.fail()
+        return nodes.Call(name, arguments, is_distinct, window)
+
+    def _argument(self) -> Expression:
+        return self._interval() if self.token.upper == "INTERVAL" else self._expression()
+
+    def _window(self) -> nodes.Window:
+        if self._is_name():
+            raise Mistake.NOT_SUPPORTED("OVER a named window")
+        self._expect("(")
+        is_split = self._accept_all("PARTITION", "BY")
+        partition = self._read_list(self._expression) if is_split else ()
+        order = self._read_list(self._ordered) if self._accept_all("ORDER", "BY") else ()
+        self._expect(")")
+        return nodes.Window(partition, order)
+
+    def _cast(self) -> Expression:
+        value = self._expression()
+        self._expect("AS")
+        name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        sizes: tuple[int, ...] = ()
+        if name == "SIGNED":
+            self._accept("INTEGER", "INT")
+        elif self.token.upper == "(":
+            sizes = self._read_in_parentheses(self._number)
+        self._expect(")")
+        return nodes.Cast(value, name, sizes)
+
+
+_STATEMENTS: dict[str, Callable[[_Parser], nodes.Node]] = {
+    "INSERT": _Parser.insert,
+    "UPDATE": _Parser.update,
+    "DELETE": _Parser.delete,
+    "CREATE": _Parser.create,
+    "DROP": _Parser.drop,
+    "TRUNCATE": _Parser.truncate,
+    "SHOW": _Parser.show,
+    "DESCRIBE": _Parser.describe,
+    "DESC": _Parser.describe,
+    "USE": _Parser.use,
+    **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), _Parser.transaction),
+}
