@@ -24,10 +24,8 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     MAX_VALUE_BYTES,
     RUN_ERRORS,
     GuardedConnection,
-    KeyViolated,
     Transaction,
     TransactionResult,
-    failed_key,
 )
 from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
@@ -179,7 +177,7 @@ class SqliteSession(Closable):
                     return self._connection.run(transaction)
             return self._run_in_worker(transaction, deadline_s)
         except RUN_ERRORS as error:
-            raise self._explain(error, transaction.sql[0]) from None
+            raise to_mysql_error(error, transaction.sql[0]) from None
 
     def _run_in_worker(self, transaction: Transaction, deadline_s: float) -> TransactionResult:
         transaction = replace(
@@ -194,16 +192,6 @@ class SqliteSession(Closable):
         if reply.image != image:
             connection.restore(reply.image)
         return reply.result
-
-    def _explain(self, error: Exception, sql: str) -> MySQLError:
-        if isinstance(error, sqlite3.IntegrityError) and (key := failed_key(error)):
-            return Mistake.DUPLICATE_KEY("", f"{key[0]}.{key[1][0]}")
-        if not isinstance(error, KeyViolated):
-            return to_mysql_error(error, sql)
-        table = self._schema.by_name[error.table]
-        types = tuple(table.by_name[column.lower()].type for column in error.columns)
-        entry = to_mysql_rows([error.values], types)[0] if error.values else ()
-        return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.PRIMARY")
 
 
 def _may_hang(sql: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -62,45 +62,38 @@ DOUBLE = SqlType(Kind.DOUBLE)
 TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
-TIME = SqlType(Kind.TIME)
 NULL = SqlType(Kind.NULL)
 
-_INTEGER_BITS = {
-    **dict.fromkeys(("TINYINT", "BOOL", "BOOLEAN"), 8),
-    "SMALLINT": 16,
-    "MEDIUMINT": 24,
-    **dict.fromkeys(("INT", "INTEGER"), 32),
-    "BIGINT": 64,
-}
-_DECIMALS = ("DECIMAL", "NUMERIC", "DEC", "FIXED")
-_SIZED_TEXTS = ("CHAR", "VARCHAR")
-_OTHER_TYPES = {
+_TYPES = {
+    **dict.fromkeys(("TINYINT", "BOOL", "BOOLEAN"), SqlType(Kind.INTEGER, length=8)),
+    "SMALLINT": SqlType(Kind.INTEGER, length=16),
+    "MEDIUMINT": SqlType(Kind.INTEGER, length=24),
+    **dict.fromkeys(("INT", "INTEGER"), SqlType(Kind.INTEGER, length=32)),
+    "BIGINT": INTEGER,
+    **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
     "FLOAT": SqlType(Kind.FLOAT),
     "DOUBLE": DOUBLE,
+    "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
+    "VARCHAR": TEXT,
     "TINYTEXT": SqlType(Kind.TEXT, length=255),
     "TEXT": SqlType(Kind.TEXT, length=65535),
     **dict.fromkeys(("MEDIUMTEXT", "LONGTEXT"), TEXT),
     "DATE": DATE,
     **dict.fromkeys(("DATETIME", "TIMESTAMP"), DATETIME),
-    "TIME": TIME,
+    "TIME": SqlType(Kind.TIME),
 }
-REFUSED_TYPES = {
+_OTHERS = {
     "YEAR": SqlType(Kind.INTEGER, length=16),
     **dict.fromkeys(("BIT", "SERIAL"), INTEGER),
     **dict.fromkeys(("ENUM", "SET", "JSON", "BINARY", "VARBINARY"), TEXT),
     **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"), TEXT),
     "REAL": DOUBLE,
 }
-"""Types of MySQL whose ways are not emulated. A task's column is held as the type beside it."""
-TYPE_NAMES = frozenset(
-    {*_INTEGER_BITS, *_DECIMALS, *_SIZED_TEXTS, *_OTHER_TYPES, *REFUSED_TYPES}
-    | {"NATIONAL", "NCHAR", "NVARCHAR", "LONG", "GEOMETRY", "POINT", "LINESTRING", "POLYGON"}
-)
-_MAX_KEPT_CHARS = 100
-_OBJECT_BYTES = 500
-_CHAR_BYTES = 4
+"""Types of MySQL that are not done. A task's column is held as the type beside it."""
+TYPE_NAMES = frozenset({*_TYPES, *_OTHERS, "NCHAR", "NATIONAL", "GEOMETRY", "POINT"})
+_SIZED = frozenset({"CHAR", "VARCHAR", "TEXT"})
 _TYPE = re.compile(
-    r"\s*([A-Z]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(UNSIGNED)?\s*(.*)",
+    r"\s*([A-Z]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(UNSIGNED)?(.*)",
     re.ASCII | re.IGNORECASE | re.DOTALL,
 )
 
@@ -108,49 +101,25 @@ _TYPE = re.compile(
 def parse_type(declared: str, is_task: bool = False) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
 
-    `is_task`: a task's column, which is held as the nearest type where this one is not emulated.
-    Raises: MySQLError (1064, 1235) for one that MySQL does not know, or that is not emulated.
+    `is_task`: a task's column, which is held as the nearest type where this one is not done.
+    Raises: MySQLError (1064, 1235) for one that MySQL does not know, or that is not done.
     """
-    is_short = len(declared) <= _MAX_KEPT_CHARS
-    return _kept_type(declared, is_task) if is_short else _parse_type(declared, is_task)
-
-
-def _parse_type(declared: str, is_task: bool) -> SqlType:
     match = _TYPE.match(declared)
-    if match is None or match[1].upper() not in TYPE_NAMES:
+    name = match[1].upper() if match else ""
+    kind = _TYPES.get(name) or (_OTHERS.get(name) if is_task else None)
+    if match is None or name not in TYPE_NAMES or (name == "VARCHAR" and not match[2]):
         raise Mistake.SYNTAX(declared, 1)
-    name, is_unsigned = match[1].upper(), match[4] is not None
     sizes = [int(size) for size in match.groups()[1:3] if size]
-    refused = _refuse(name, sizes, is_unsigned, match[5])
-    if refused and not is_task:
-        raise Mistake.NOT_SUPPORTED(refused)
-    if name in _INTEGER_BITS:
-        return SqlType(Kind.INTEGER, length=_INTEGER_BITS[name], is_unsigned=is_unsigned)
-    if name in _DECIMALS:
-        digits, scale = (*sizes, 0)[:2] if sizes else (10, 0)
-        return SqlType(Kind.DECIMAL, scale, digits, is_unsigned)
-    if name in _SIZED_TEXTS:
-        if name == "VARCHAR" and not sizes:
-            raise Mistake.SYNTAX(declared, 1)
-        return SqlType(Kind.TEXT, length=(*sizes, 1)[0], is_padded=name == "CHAR")
-    known = _OTHER_TYPES.get(name) or REFUSED_TYPES.get(name)
-    if known is None:
-        raise Mistake.NOT_SUPPORTED(name)
-    return replace(known, length=sizes[0]) if sizes and name == "TEXT" else known
+    is_sized = name in _SIZED or (kind is not None and kind.kind in (Kind.INTEGER, Kind.DECIMAL))
+    is_long = name not in _SIZED and sizes and sizes[0] > MAX_EXACT_DIGITS
+    if kind is None or (not is_task and ((sizes and not is_sized) or is_long or match[4])):
+        raise Mistake.NOT_SUPPORTED(declared)
+    if kind.kind is Kind.DECIMAL and sizes:
+        kind = replace(kind, length=sizes[0], scale=sizes[1] if sizes[1:] else 0)
+    elif name in _SIZED and sizes:
+        kind = replace(kind, length=sizes[0])
+    return replace(kind, is_unsigned=True) if match[4] else kind
 
-
-def _refuse(name: str, sizes: list[int], is_unsigned: bool, rest: str) -> str:
-    """Returns what of a declaration is not emulated, "" if all is."""
-    if name in REFUSED_TYPES or rest:
-        return f"{name} {rest}".strip()
-    if sizes and name in ("FLOAT", "DOUBLE", "TIME", "DATETIME", "TIMESTAMP"):
-        return f"{name} with digits"
-    if name in _DECIMALS and sizes and sizes[0] > MAX_EXACT_DIGITS:
-        return f"DECIMAL of more than {MAX_EXACT_DIGITS} digits"
-    return "UNSIGNED" if is_unsigned else ""
-
-
-_kept_type = lru_cache(maxsize=512)(_parse_type)
 
 _AFFINITIES = {
     Kind.INTEGER: "INTEGER",
@@ -183,18 +152,11 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column; `declared` is the MySQL type as written."""
+    """A column; `declared` is the MySQL type as written. All may be NULL, as a task's may."""
 
     name: str
     declared: str
     type: SqlType
-    is_nullable: bool = True
-
-    @property
-    def definition(self) -> str:
-        """Returns the column's definition for SQLite's CREATE TABLE."""
-        nullability = "" if self.is_nullable else " NOT NULL"
-        return f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]}{nullability}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +165,6 @@ class TableSchema:
 
     name: str
     columns: tuple[ColumnSchema, ...]
-    primary_key: tuple[str, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, ColumnSchema]:
@@ -219,18 +180,10 @@ class TableSchema:
         raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
 
     @cached_property
-    def num_bytes(self) -> int:
-        """About the memory that it takes, with its definition and sources of it."""
-        num_chars = sum(len(c.name) + len(c.declared) for c in self.columns)
-        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * _CHAR_BYTES * num_chars
-
-    @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
-        definitions = [column.definition for column in self.columns]
-        if self.primary_key:  # no PRIMARY KEY, which would be the row's number itself
-            definitions.append(f"UNIQUE ({', '.join(map(quote_name, self.primary_key))})")
-        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
+        columns = (f"{quote_name(c.name)} {_AFFINITIES[c.type.kind]}" for c in self.columns)
+        return f"CREATE TABLE {quote_name(self.name)} ({', '.join(columns)})"
 
 
 @lru_cache(maxsize=1024)
@@ -244,22 +197,10 @@ def table_schema(name: str, columns: tuple[tuple[str, str], ...]) -> TableSchema
 
 @dataclass(frozen=True)
 class Schema:
-    """A database: its name and its tables. Hashable, cheaply."""
+    """A database: its name and its tables."""
 
     name: str
     tables: tuple[TableSchema, ...]
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.name, self.tables)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """About the memory that it takes."""
-        return _OBJECT_BYTES + sum(table.num_bytes for table in self.tables)
 
     @cached_property
     def by_name(self) -> dict[str, TableSchema]:

@@ -50,9 +50,6 @@ def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[C
     for number in reversed(range(len(columns))):
         if columns[number] in columns[:number]:
             raise Mistake.FIELD_TWICE(columns[number].name)
-    for column in table.columns:
-        if column not in columns and not column.is_nullable:
-            raise Mistake.NO_DEFAULT(column.name)
     return columns
 
 
@@ -111,14 +108,11 @@ def _assignments(assignments: nodes.Assignments, table: TableSchema, scope: Scop
     """Returns what SET sets; later ones see the values before them. Raises: MySQLError."""
     sets: dict[str, str] = {}
     changed: dict[str, Fragment] = {}
-    keys = {name.lower() for name in table.primary_key}
     for node, expression in assignments:
         scope.select_list = {}
         scope.find_column(node)
         scope.select_list = changed
         column = table.by_name[node.name.lower()]
-        if node.name.lower() in keys:  # MySQL compares it row by row, in an order SQLite lacks
-            raise Mistake.NOT_SUPPORTED("UPDATE of a key")
         value = _stored(expression, column, 1, scope)
         sets[quote_name(column.name)] = value
         changed[node.name.lower()] = Fragment(f"({value})", column.type, True)

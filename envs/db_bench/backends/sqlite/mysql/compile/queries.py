@@ -157,7 +157,7 @@ def _compile_source(node: nodes.Table | nodes.Derived, scope: Scope) -> str:
     if scope.target == node.name and scope.parent is not None:
         raise Mistake.UPDATE_TARGET(node.name)
     columns = [OutputColumn(column.name, column.type) for column in table.columns]
-    scope.add(Source(node.alias, columns, table.primary_key, scope.schema.name))
+    scope.add(Source(node.alias, columns, scope.schema.name))
     return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"  # and no CTE of that name
 
 

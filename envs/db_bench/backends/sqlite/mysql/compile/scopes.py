@@ -46,18 +46,11 @@ class CompiledQuery(NamedTuple):
 class Source:
     """One table of a FROM clause under its alias."""
 
-    def __init__(
-        self,
-        alias: str,
-        columns: Iterable[OutputColumn],
-        key: Iterable[str] = (),
-        database: str = "",
-    ) -> None:
-        """`key` determines all other columns; `database` is set for a table of the schema."""
+    def __init__(self, alias: str, columns: Iterable[OutputColumn], database: str = "") -> None:
+        """`database` is set for a table of the schema."""
         self.alias = alias
         self.database = database
         self.columns = list(columns)
-        self.key = [name.lower() for name in key]
         self.title = f"{database}.{alias}" if database else alias
         self.written = {column.name.lower(): column.name for column in self.columns}
         self.fragments = {

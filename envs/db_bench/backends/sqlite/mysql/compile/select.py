@@ -7,7 +7,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     Fragment,
     OutputColumn,
     Scope,
-    Source,
     replace_unnamable,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
@@ -264,15 +263,11 @@ def _check_full_group_by(
         return
     known = scope.group_sql | _constant_columns(node, scope)
     for number, column in bare:
-        if column.sql in known or _is_determined(column.source, known):
+        if column.sql in known:
             continue
         if node.group:
             raise Mistake.FULL_GROUP_BY(number, clause, column.title)
         raise Mistake.MIXED_GROUP(number, column.title)
-
-
-def _is_determined(source: Source, known: set[str]) -> bool:
-    return bool(source.key) and all(source.fragments[name].sql in known for name in source.key)
 
 
 def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:

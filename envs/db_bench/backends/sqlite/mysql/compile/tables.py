@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import find_table, table_name
@@ -25,7 +24,6 @@ _SYNONYMS = {
     **dict.fromkeys(("numeric", "dec", "fixed"), "decimal"),
     "integer": "int",
 }
-_MAX_KEY_CHARS = 768
 Definition = tuple[tuple[str, ...], Schema]
 """What a change of the schema does: SQLite's statements, and the schema after them."""
 
@@ -39,33 +37,15 @@ def compile_create(node: nodes.Create, schema: Schema) -> Definition:
         raise Mistake.WRONG_TABLE_NAME(name)
     if any(table.name.lower() == name.lower() for table in schema.tables):
         raise Mistake.TABLE_EXISTS(name)  # as on a server with `lower_case_table_names`
-    table = _table(name, node)
-    return (table.sqlite_ddl,), Schema(schema.name, (*schema.tables, table))
-
-
-def _table(name: str, node: nodes.Create) -> TableSchema:
     columns: dict[str, ColumnSchema] = {}
-    for column, declared, is_nullable in node.columns:
+    for column, declared in node.columns:
         if not types.is_name(column):
             raise Mistake.WRONG_COLUMN_NAME(column)
         if column.lower() in columns:
             raise Mistake.DUPLICATE_COLUMN(column)
-        kind = types.parse_type(declared)
-        columns[column.lower()] = ColumnSchema(column, declared, kind, is_nullable)
-    if not columns:
-        raise Mistake.NO_COLUMNS()
-    if len(node.primary_keys) > 1:
-        raise Mistake.MULTIPLE_PRIMARY_KEYS()
-    key = node.primary_keys[0] if node.primary_keys else ()
-    for part in key:
-        if part.lower() not in columns:
-            raise Mistake.KEY_COLUMN_MISSING(part)
-        column = replace(columns[part.lower()], is_nullable=False)
-        is_text = column.type.kind is types.Kind.TEXT
-        if is_text and (column.type.length or _MAX_KEY_CHARS + 1) > _MAX_KEY_CHARS:
-            raise Mistake.NOT_SUPPORTED("a key of a TEXT column")
-        columns[part.lower()] = column
-    return TableSchema(name, tuple(columns.values()), key)
+        columns[column.lower()] = ColumnSchema(column, declared, types.parse_type(declared))
+    table = TableSchema(name, tuple(columns.values()))
+    return (table.sqlite_ddl,), Schema(schema.name, (*schema.tables, table))
 
 
 def compile_drop(command: nodes.Command, schema: Schema) -> Definition:
@@ -77,12 +57,6 @@ def compile_drop(command: nodes.Command, schema: Schema) -> Definition:
     known = [name for name in names if name in schema.by_name]
     left = tuple(table for table in schema.tables if table.name not in known)
     return tuple(f"DROP TABLE {quote_name(name)}" for name in known), Schema(schema.name, left)
-
-
-def compile_truncate(command: nodes.Command, schema: Schema) -> Definition:
-    """Translates TRUNCATE TABLE. Raises: MySQLError (1146)."""
-    table = find_table(command.tables[0], schema)
-    return (f"DELETE FROM {quote_name(table.name)}",), schema
 
 
 def _query(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> CompiledQuery:
@@ -105,22 +79,12 @@ def _declared(column: ColumnSchema) -> str:
 
 
 def describe(command: nodes.Command, schema: Schema) -> CompiledQuery:
-    """Answers DESCRIBE and SHOW COLUMNS. Raises: MySQLError (1146)."""
+    """Answers DESCRIBE. Raises: MySQLError (1146)."""
     table = find_table(command.tables[0], schema)
-    key = {name.lower() for name in table.primary_key}
-    rows = []
-    for column in table.columns:
-        mark = "PRI" if column.name.lower() in key else ""
-        nullable = "YES" if column.is_nullable else "NO"
-        rows.append((column.name, _declared(column), nullable, mark, None, ""))
+    rows = [(column.name, _declared(column), "YES", "", None, "") for column in table.columns]
     return _query(("Field", "Type", "Null", "Key", "Default", "Extra"), rows)
 
 
-def show_tables(_: nodes.Command, schema: Schema) -> CompiledQuery:
+def show_tables(schema: Schema) -> CompiledQuery:
     """Answers SHOW TABLES."""
     return _query(("Tables",), [(name,) for name in sorted(schema.by_name)])
-
-
-def show_databases(_: nodes.Command, schema: Schema) -> CompiledQuery:
-    """Answers SHOW DATABASES."""
-    return _query(("Database",), [(name,) for name in sorted(("information_schema", schema.name))])

@@ -195,8 +195,6 @@ def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
     """Returns a value's SQL as the column stores it. Raises: MySQLError for bad literals."""
     if value.type.kind is Kind.NULL:
-        if not column.is_nullable:
-            raise Mistake.NULL_COLUMN(column.name)
         return "NULL"
     if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
         value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers

@@ -182,16 +182,15 @@ class Change(NamedTuple):
 
 
 class Create(NamedTuple):
-    """CREATE TABLE. `columns`: (name, type, NOT NULL); `primary_keys`: two are a mistake."""
+    """CREATE TABLE; `columns`: their names and types."""
 
     table: Table
-    columns: tuple[tuple[str, str, bool], ...]
-    primary_keys: tuple[tuple[str, ...], ...]
+    columns: tuple[tuple[str, str], ...]
     if_not_exists: bool
 
 
 class Command(NamedTuple):
-    """Another statement: "DROP", "DROP IF EXISTS", "TRUNCATE", "SHOW TABLES", "USE", "BEGIN"."""
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "BEGIN" …"""
 
     words: str
     tables: tuple[Table, ...] = ()

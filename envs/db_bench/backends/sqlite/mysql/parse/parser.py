@@ -202,43 +202,26 @@ class _Parser:
         table = self._table()
         if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
             raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
-        columns: list[tuple[str, str, bool]] = []
-        keys: list[tuple[str, ...]] = []
-        self._read_in_parentheses(lambda: self._definition(columns, keys))
-        return nodes.Create(table, tuple(columns), tuple(keys), if_not_exists)
+        if self.token.kind == "end":
+            raise Mistake.NO_COLUMNS()
+        columns = self._read_in_parentheses(self._definition)
+        return nodes.Create(table, columns, if_not_exists)
 
-    def _definition(
-        self, columns: list[tuple[str, str, bool]], keys: list[tuple[str, ...]]
-    ) -> None:
-        """Reads a column or a key of CREATE TABLE."""
-        if self._accept_all("PRIMARY", "KEY"):
-            keys.append(self._read_in_parentheses(self._name))
-            return
-        if self.token.upper == "KEY":
-            raise Mistake.NOT_SUPPORTED("KEY")
-        name, declared, is_nullable = self._name(), self._type(), True
-        while self.token.upper not in (",", ")"):
-            if self._accept_all("NOT", "NULL"):
-                is_nullable = False
-            elif self._accept_all("PRIMARY", "KEY"):
-                keys.append((name,))
-            elif not self._accept("NULL"):
-                self.fail()
-        columns.append((name, declared, is_nullable))
-
-    def _type(self) -> str:
-        """Reads the type of a column, and returns it as it is written."""
-        start, name = self.token.start, self.token.upper
-        if name not in TYPE_NAMES:
+    def _definition(self) -> tuple[str, str]:
+        """Reads a column of CREATE TABLE: its name, and its type as it is written."""
+        if self.token.upper in words.DEFINITIONS:
+            raise Mistake.NOT_SUPPORTED(self.token.upper)
+        name = self._name()
+        start, kind = self.token.start, self.token.upper
+        if kind not in TYPE_NAMES:
             raise self._statement.syntax_error(start)
         self._advance()
-        if name in ("ENUM", "SET"):
-            raise Mistake.NOT_SUPPORTED(name)
-        if self.token.upper == "(":
+        if self.token.upper == "(" and kind not in ("ENUM", "SET"):
             self._read_in_parentheses(self._number)
-        elif name == "VARCHAR":
-            self.fail()
-        return self._text_since(start)
+        declared = self._text_since(start)
+        if self.token.upper in words.DEFINITIONS:
+            raise Mistake.NOT_SUPPORTED(self.token.upper)
+        return name, declared
 
     def drop(self) -> nodes.Node:
         """Reads a DROP TABLE."""
@@ -246,29 +229,18 @@ class _Parser:
         command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
         return nodes.Command(command, self._read_list(self._table))
 
-    def truncate(self) -> nodes.Node:
-        """Reads a TRUNCATE TABLE."""
-        self._accept("TABLE")
-        return nodes.Command("TRUNCATE", (self._table(),))
-
     def show(self) -> nodes.Node:
-        """Reads a SHOW TABLES, SHOW DATABASES or SHOW COLUMNS."""
-        if what := self._accept("TABLES", "DATABASES"):
-            return nodes.Command(f"SHOW {what}")
-        if not self._accept("COLUMNS", "FIELDS"):
-            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
-        self._expect("FROM", "IN")
-        return self.describe()
+        """Reads a SHOW TABLES."""
+        if self._peek().kind != "end":
+            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text} {self._peek().text}")
+        self._accept("TABLES")
+        return nodes.Command("SHOW TABLES")
 
     def describe(self) -> nodes.Node:
         """Reads a DESCRIBE of a table."""
         if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
             raise Mistake.NOT_SUPPORTED("EXPLAIN")
         return nodes.Command("DESCRIBE", (self._table(),))
-
-    def use(self) -> nodes.Node:
-        """Reads a USE."""
-        return nodes.Command("USE", (self._table(),))
 
     def transaction(self) -> nodes.Node:
         """Reads a BEGIN, START TRANSACTION, COMMIT or ROLLBACK."""
@@ -622,10 +594,8 @@ _STATEMENTS: dict[str, Callable[[_Parser], nodes.Node]] = {
     "DELETE": _Parser.delete,
     "CREATE": _Parser.create,
     "DROP": _Parser.drop,
-    "TRUNCATE": _Parser.truncate,
     "SHOW": _Parser.show,
     "DESCRIBE": _Parser.describe,
     "DESC": _Parser.describe,
-    "USE": _Parser.use,
     **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), _Parser.transaction),
 }
