@@ -81,7 +81,7 @@ class WorkerPool:
 
         The time that it waits for a worker is not the transaction's.
 
-        Raises: StatementInterrupted, MySQLError, KeyViolated, sqlite3.Error, MemoryError (the
+        Raises: StatementInterrupted, MySQLError, sqlite3.Error, MemoryError (the
         worker died of the transaction), EnvFault (no worker can be started).
         """
         answer: Answer | None = None

@@ -40,21 +40,28 @@ def _nullif(values: list[Fragment]) -> Fragment:
     return Fragment(f"(CASE WHEN {test} THEN NULL ELSE {values[0].sql} END)", values[0].type)
 
 
+def _concat(values: list[Fragment]) -> Fragment:
+    return Fragment(f"({' || '.join(to_text(value).sql for value in values)})", types.TEXT)
+
+
+def _left(values: list[Fragment]) -> Fragment:
+    count = _convert_argument("i", values[1], "LEFT")
+    return Fragment(f"substr({to_text(values[0]).sql}, 1, max({count}, 0))", types.TEXT)
+
+
 def _abs(values: list[Fragment]) -> Fragment:
     value = to_number(values[0])
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     return Fragment(f"abs({value.sql})", kind)
 
 
-def _rounded(function: str, values: list[Fragment]) -> Fragment:
-    """ROUND and TRUNCATE: the places are known, for they are the type's decimals."""
+def _rounded(values: list[Fragment]) -> Fragment:
+    """ROUND, whose places are known, for they are the type's decimals."""
     value = to_number(values[0])
     places = _whole_number(values[1]) if len(values) > 1 else 0
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
         kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
-    if function == "my_truncate":
-        return Fragment(f"my_truncate({value.sql}, {places})", kind)
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
 
@@ -90,12 +97,14 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "COALESCE": (1, _MOST, _coalesce),
     "NULLIF": (2, 2, _nullif),
     "ISNULL": (1, 1, lambda v: Fragment(f"({v[0].sql} IS NULL)", types.INTEGER)),
+    "CONCAT": (1, _MOST, _concat),
+    "LEFT": (2, 2, _left),
+    "LENGTH": (1, 1, lambda v: Fragment(f"length(CAST({to_text(v[0]).sql} AS BLOB))", types.INTEGER)),
     "ABS": (1, 1, _abs),
     "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
     "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "MOD": (2, 2, lambda values: modulo(to_number(values[0]), to_number(values[1]))),
-    "ROUND": (1, 2, lambda values: _rounded("my_round", values)),
-    "TRUNCATE": (2, 2, lambda values: _rounded("my_truncate", values)),
+    "ROUND": (1, 2, _rounded),
     **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
     "DATE": (1, 1, _date),
@@ -104,16 +113,14 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "VERSION": (0, 0, lambda _: Fragment("'8.0.36'", types.TEXT)),
 }  # fmt: skip
 
-# Arguments: t text, i whole number, n number, d date, c time or date; one before "?" may be
-# missing, "*" may be missing or be many.
+# Arguments: t text, i whole number, n number, d date; one before "?" may be missing, "*" may be
+# missing or be many.
 _PLAIN_TEXTS = {
-    types.TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(ti) right(ti) reverse(t)
-        trim(t) ltrim(t) rtrim(t) replace(ttt) repeat(ti) substring(tii?)
-        substring_index(tti) dayname(d) monthname(d) date_format(dt)""",
-    types.INTEGER: """char_length(t) octet_length(t) locate(tti?) sign(n) datediff(dd)
-        year(d) quarter(d) month(d) day(d) dayofweek(d) dayofyear(d) weekday(d) hour(c) minute(c)
-        second(c) sleep(n)""",
-    types.DOUBLE: "sqrt(n) pow(nn) rand()",
+    types.TEXT: """upper(t) lower(t) concat_ws(ttt*) right(ti) repeat(ti) substring(tii?)
+        substring_index(tti) trim(t) ltrim(t) rtrim(t) replace(ttt) dayname(d) monthname(d)
+        date_format(dt)""",
+    types.INTEGER: """char_length(t) locate(tt) datediff(dd) year(d) quarter(d) month(d) day(d)
+        dayofweek(d) dayofyear(d) weekday(d) hour(d) minute(d) second(d) sleep(n)""",
     types.DATE: "curdate() last_day(d)",
     types.DATETIME: "now()",
 }
@@ -123,13 +130,15 @@ _PLAIN = {
     for kind, text in _PLAIN_TEXTS.items()
     for match in re.finditer(r"(\w+)\(([^)]*)\)", text)
 }
-_SQLITE_NAMES = {"TRIM": "trim", "LTRIM": "ltrim", "RTRIM": "rtrim", "CHAR_LENGTH": "length"}
+_SQLITE_NAMES = {
+    "CHAR_LENGTH": "length",
+    **{name: name.lower() for name in ("TRIM", "LTRIM", "RTRIM", "REPLACE")},
+}
 _ALIASES = {
     "UCASE": "UPPER",
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
-    "LENGTH": "OCTET_LENGTH",
-    "POWER": "POW",
+    "OCTET_LENGTH": "LENGTH",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
     "CURRENT_DATE": "CURDATE",
@@ -145,9 +154,9 @@ def _convert_argument(letter: str, value: Fragment, name: str) -> str:
         return to_number(value).sql
     kind = value.type.kind
     allowed = {Kind.INTEGER} if letter == "i" else {Kind.DATE, Kind.DATETIME, Kind.TEXT}
-    if kind not in allowed | {Kind.NULL} and not (letter == "c" and kind is Kind.TIME):
+    if kind not in allowed | {Kind.NULL}:
         raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
-    is_date = letter in "dc" and kind is Kind.TEXT and STRICT.get()
+    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
     return f"my_strict_date({value.sql})" if is_date else value.sql
 
 
@@ -206,8 +215,8 @@ def _plain_call(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     least = 2 * len(letters) - len(pattern)
     most = _MOST if pattern.endswith("*") else len(letters)
     if not least <= len(arguments) <= most:
-        if name in ("NOW", "RAND"):
-            raise Mistake.NOT_SUPPORTED(f"{written} with an argument")
+        if name in ("NOW", "LOCATE"):
+            raise Mistake.NOT_SUPPORTED(f"{written} with these arguments")
         raise Mistake.ARGUMENTS(written)
     letters = letters.ljust(_MOST, letters[-1:] or "t")
     values = [

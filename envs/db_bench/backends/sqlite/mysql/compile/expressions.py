@@ -126,8 +126,9 @@ def modulo(left: Fragment, right: Fragment) -> Fragment:
     kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
     if kind.kind is Kind.INTEGER:
         return Fragment(f"({left.sql} % {right.sql})", kind)
-    function = "my_fmod" if kind.kind is Kind.DOUBLE else "my_mod"
-    return Fragment(f"{function}({left.sql}, {right.sql})", kind)
+    if kind.kind is Kind.DOUBLE:
+        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
+    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
 
 
 _ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {

@@ -98,9 +98,11 @@ def _compile_union(node: nodes.Union, tail: nodes.Tail, scope: Scope) -> Compile
     for first, second in zip(left.columns, right.columns, strict=True):
         kind = replace(types.merge_types((first.type, second.type)), is_exact=True)
         columns.append(first._replace(type=kind))
-    members = f"{_member(left, columns)} UNION ALL {_member(right, columns)}"
     # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
-    sql = members if node.is_all else f"SELECT DISTINCT * FROM ({members})"
+    word = "UNION ALL" if node.operator == "UNION" else node.operator
+    sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
+    if word == "UNION ALL" and not node.is_all:
+        sql = f"SELECT DISTINCT * FROM ({sql})"
     sql = f"SELECT * FROM ({sql}){_compile_tail(tail, columns)}" if tail != nodes.Tail() else sql
     return CompiledQuery(sql, columns, False, tail.limit is not None, tail != nodes.Tail())
 
@@ -202,7 +204,7 @@ def _exists(node: nodes.Operation, scope: Scope) -> Fragment:
 def _in(node: nodes.Operation, scope: Scope) -> Fragment:
     first, *others = node.operands
     if isinstance(first, nodes.Operation) and first.operator == "ROW":
-        raise Mistake.NOT_SUPPORTED("IN with rows")
+        return _row_in(first.operands, others, node.operator, scope)
     left = compile_expression(first, scope)
     if not isinstance(others[0], nodes.Subquery) or len(others) > 1:
         values = [compile_expression(value, scope) for value in others]
@@ -217,3 +219,20 @@ def _in(node: nodes.Operation, scope: Scope) -> Fragment:
     if second != '"c"':
         inner = f'WITH {INNER}("c") AS ({query.sql}) SELECT {second} FROM {INNER}'
     return Fragment(f"({first_sql} {node.operator} ({inner}))", types.INTEGER)
+
+
+def _row_in(
+    row: tuple[nodes.Expression, ...], others: list[nodes.Expression], operator: str, scope: Scope
+) -> Fragment:
+    left = [compile_expression(value, scope) for value in row]
+    if not isinstance(others[0], nodes.Subquery):
+        is_row = isinstance(others[0], nodes.Operation) and others[0].operator == "ROW"
+        raise Mistake.NOT_SUPPORTED("a list of rows") if is_row else Mistake.OPERAND(len(left))
+    query = compile_query(others[0].query, scope)
+    if len(query.columns) != len(left):
+        raise Mistake.OPERAND(len(left))
+    pairs = zip(left, query.columns, strict=True)
+    if query.is_limited or any(a.type.kind is not b.type.kind for a, b in pairs):
+        raise Mistake.NOT_SUPPORTED("a comparison of rows of several types")
+    listed = ", ".join(collated(value) for value in left)
+    return Fragment(f"(({listed}) {operator} ({query.sql}))", types.INTEGER)

@@ -23,7 +23,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 _HANDLERS: dict[type | str, Handler] = {}
 _MAX_CHARS = 256 * 1024
-_DATES = frozenset({Kind.DATE, Kind.DATETIME})
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292).
 
@@ -148,13 +147,13 @@ def align(values: Sequence[Fragment]) -> list[str]:
         return [value.sql for value in values]
     if kinds <= {Kind.TEXT}:
         return [collated(values[0]), *(value.sql for value in values[1:])]
-    is_known = all(v.literal is not None for v in values if v.type.kind in types.NUMBERS)
-    if kinds & types.NUMBERS and kinds & types.TEMPORALS and not is_known:
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
-    is_mixed = len(values) > 2 and kinds & types.NUMBERS
-    if kinds & types.TEMPORALS and (is_mixed or any(map(_is_any_text, values))):
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with several types")
-    if kinds & types.NUMBERS and not (kinds & _DATES and all(map(_may_be_date, values))):
+    if kinds & types.TEMPORALS and kinds & types.NUMBERS:
+        if len(values) > 2 or not all(map(_is_no_date, values)):
+            raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
+        return [to_number(value).sql for value in values]
+    if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
+        raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
+    if kinds & types.NUMBERS:
         return [to_number(value).sql for value in values]
     return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
 
@@ -165,11 +164,12 @@ def _is_any_text(value: Fragment) -> bool:
     return value.type.kind is Kind.TEXT and not is_date
 
 
-def _may_be_date(value: Fragment) -> bool:
-    """Returns whether a value is no number, or one such as 20220131."""
+def _is_no_date(value: Fragment) -> bool:
+    """Returns whether a value is a date, or a literal number that MySQL would not read as one."""
     if value.type.kind not in types.NUMBERS:
-        return True
-    return value.literal is not None and normalize(value.literal, Kind.DATETIME) is not None
+        return value.type.kind is not Kind.TEXT
+    literal = value.literal or ""
+    return literal.isdigit() and (int(literal) < 101 or 1300 <= int(literal) <= 9999)
 
 
 def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:

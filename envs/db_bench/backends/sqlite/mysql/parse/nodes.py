@@ -131,11 +131,12 @@ class Select(NamedTuple):
 
 
 class Union(NamedTuple):
-    """UNION of two queries."""
+    """Two queries; `operator`: UNION, INTERSECT or EXCEPT."""
 
     left: "Query"
     right: "Query"
     is_all: bool
+    operator: str
 
 
 class CommonTable(NamedTuple):

@@ -21,6 +21,7 @@ _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
 _PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
+_QUANTIFIED = {("=", "ANY"): "IN", ("=", "SOME"): "IN", ("<>", "ALL"): "NOT IN"}
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
@@ -79,10 +80,14 @@ class _Parser:
             self._advance()
         return True
 
+    def _accept_by(self, word: str) -> str:
+        return word if self._accept(word) and self._expect("BY") else ""
+
     def fail(self) -> NoReturn:
         """Raises: MySQLError about the next token."""
-        token = self.token
-        if token.upper in words.REFUSED or token.kind == "foreign":
+        token, followers = self.token, words.FOLLOWERS.get(self.token.upper, "")
+        is_known = token.upper in words.REFUSED or token.kind == "foreign"
+        if is_known and (not followers or self._peek().upper in followers):
             raise Mistake.NOT_SUPPORTED(token.text)
         raise self._statement.syntax_error(token.start)
 
@@ -268,9 +273,9 @@ class _Parser:
             if not operator:
                 break
             is_all = self._accept("ALL", "DISTINCT") == "ALL"
-            query = Query(nodes.Union(query, self._query_member(), is_all))
-            if operator != "UNION":
-                raise Mistake.NOT_SUPPORTED(operator)
+            if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
+                raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
+            query = Query(nodes.Union(query, self._query_member(), is_all, operator))
         else:
             raise Mistake.STACK()
         return query._replace(tail=self._tail(), common_tables=common_tables)
@@ -303,7 +308,7 @@ class _Parser:
             items += self._read_list(self._item)
         sources = self._sources() if self._accept("FROM") else ()
         where = self._expression() if self._accept("WHERE") else None
-        group = self._read_list(self._expression) if self._accept_all("GROUP", "BY") else ()
+        group = self._read_list(self._expression) if self._accept_by("GROUP") else ()
         having = self._expression() if self._accept("HAVING") else None
         return nodes.Select(items, sources, where, group, having, is_distinct)
 
@@ -363,7 +368,7 @@ class _Parser:
 
     def _tail(self, *, is_change: bool = False) -> nodes.Tail:
         """Reads ORDER BY and LIMIT, which takes one whole number or two (not in a change)."""
-        order = self._read_list(self._ordered) if self._accept_all("ORDER", "BY") else ()
+        order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
         if not self._accept("LIMIT"):
             return nodes.Tail(order)
         count, offset = self._number(), 0
@@ -413,10 +418,14 @@ class _Parser:
                 truth = "NULL" if truth == "UNKNOWN" else truth
                 value = Operation(f"IS {negation}{truth}", (value,))
                 continue
-            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                raise Mistake.NOT_SUPPORTED(f"{operator} {self.token.upper}")
             operator = "<>" if operator == "!=" else operator
-            value = Operation(operator, (value, self._predicate()))
+            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+                same = _QUANTIFIED.get((operator, self._advance().upper))
+                if same is None:
+                    raise Mistake.NOT_SUPPORTED(f"{operator} {self._peek(-1).upper}")
+                value = Operation(same, (value, nodes.Subquery(self._subquery())))
+            else:
+                value = Operation(operator, (value, self._predicate()))
         raise Mistake.STACK()
 
     def _predicate(self) -> Expression:
@@ -569,9 +578,9 @@ class _Parser:
         if self._is_name():
             raise Mistake.NOT_SUPPORTED("OVER a named window")
         self._expect("(")
-        is_split = self._accept_all("PARTITION", "BY")
+        is_split = self._accept_by("PARTITION")
         partition = self._read_list(self._expression) if is_split else ()
-        order = self._read_list(self._ordered) if self._accept_all("ORDER", "BY") else ()
+        order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
         self._expect(")")
         return nodes.Window(partition, order)
 

@@ -4,9 +4,7 @@ Each looks at the statement's deadline as it begins. Nothing interrupts a call: 
 in its arguments, or tells the deadline how much it may take.
 """
 
-import contextlib
 import math
-import random
 import re
 import sqlite3
 import time
@@ -39,8 +37,6 @@ _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _MAX_WHOLE_CHARS = 18
 _NINE_DIGITS = decimal_unit(9)
 _CONTEXT = Context(prec=400)
-_RANDOM = random.Random()
-"""RAND()'s own state: what an agent draws leaves its host's random numbers as they are."""
 
 
 def _cased(change: Callable[[str], str]) -> Callable[[str], str]:
@@ -54,10 +50,6 @@ def _cased(change: Callable[[str], str]) -> Callable[[str], str]:
         return change(text) if text.isascii() else "".join(map(change_one, text))
 
     return call
-
-
-def _bounded(text: str) -> str | None:
-    return text if len(text) <= MAX_TEXT_CHARS else None
 
 
 def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
@@ -74,27 +66,14 @@ def _substring_index(text: str, delimiter: str, count: int) -> str:
     return delimiter.join(parts[:count] if count > 0 else parts[count:])
 
 
-def _locate(part: str, text: str, start: int = 1) -> int:
-    if not part and start > 1:
-        raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
-    return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
-
-
 def _repeat(text: str, count: int) -> str | None:
     return text * count if len(text) * count <= MAX_TEXT_CHARS else None
-
-
-def _replace(text: str, old: str, new: str) -> str | None:
-    if not old:
-        return text
-    num_chars = len(text) + text.count(old) * (len(new) - len(old))
-    return text.replace(old, new) if num_chars <= MAX_TEXT_CHARS else None
 
 
 def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
     if separator is None:
         return None
-    return _bounded(separator.join(part for part in parts if part is not None))
+    return separator.join(part for part in parts if part is not None)
 
 
 def _quotient(left: float, right: float) -> float | None:
@@ -113,7 +92,9 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     if isinstance(value, int) and places >= 0:
         return value
     if is_decimal:
-        return _quantized(value, places, ROUND_HALF_UP)
+        unit = decimal_unit(places)
+        result = exact_decimal(value).quantize(unit, rounding=ROUND_HALF_UP, context=_CONTEXT)
+        return int(result) if isinstance(value, int) else float(result)
     factor = 10.0 ** abs(places)
     scaled = value * factor if places >= 0 else value / factor
     if abs(scaled) > 1e15:
@@ -121,22 +102,8 @@ def _round(value: float, places: int, is_decimal: int) -> float | int:
     return round(scaled) / factor if places >= 0 else round(scaled) * factor
 
 
-def _quantized(value: float, places: int, rounding: str) -> float | int:
-    unit = decimal_unit(places)
-    result = exact_decimal(value).quantize(unit, rounding=rounding, context=_CONTEXT)
-    return int(result) if isinstance(value, int) else float(result)
-
-
 def _whole(number: int) -> float | int:
     return number if abs(number) < 1 << 63 else float(number)
-
-
-def _power(base: float, exponent: float) -> float:
-    with contextlib.suppress(ZeroDivisionError, OverflowError):
-        result = float(base) ** float(exponent)
-        if isinstance(result, float):
-            return result
-    raise Mistake.NUMBER_RANGE("DOUBLE", f"pow({base},{exponent})")
 
 
 def _number(text: SQLiteValue) -> SQLiteValue:
@@ -199,26 +166,16 @@ _NULL_IS_NULL: dict[str, Function] = {
     **DATE_FUNCTIONS,
     "upper": _cased(str.upper),
     "lower": _cased(str.lower),
-    "concat": lambda *parts: _bounded("".join(parts)),
-    "octet_length": lambda text: len(text.encode()),
-    "left": lambda text, count: text[: max(count, 0)],
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
     "substring_index": _substring_index,
-    "reverse": lambda text: text[::-1],
     "repeat": _repeat,
-    "replace": _replace,
-    "locate": _locate,
+    "locate": lambda part, text: fold(text).find(fold(part)) + 1,
     "quotient": _quotient,
     "mod": _modulo,
-    "fmod": lambda left, right: math.fmod(left, right) if right else None,
     "round": _round,
-    "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
     "ceil": lambda value: _whole(math.ceil(value)),
     "floor": lambda value: _whole(math.floor(value)),
-    "sign": lambda value: (value > 0) - (value < 0),
-    "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
-    "pow": _power,
     "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
     "float_text": _float_text,
     "cast_integer": _cast_integer,
@@ -229,7 +186,6 @@ _NULL_IS_NULL: dict[str, Function] = {
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
     "concat_ws": _concat_ws,
-    "rand": _RANDOM.random,
     "single_row": _single_row,
     "bigint": _bigint,
     "store": _store,
