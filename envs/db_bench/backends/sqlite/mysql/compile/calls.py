@@ -165,8 +165,10 @@ def _call(node: nodes.Call, scope: Scope) -> Fragment:
     """Returns a function call. Raises: MySQLError (1235, 1305, 1582)."""
     written = node.name.upper()
     name = _ALIASES.get(written, written)
+    if "." in name:
+        raise Mistake.FUNCTION_DENIED(node.name)
     if node.window is not None:
-        return _window(node, name, scope)
+        return _window(node, name, node.window, scope)
     if name in words.AGGREGATES:
         return _aggregate(node, name, scope)
     arguments = node.arguments
@@ -282,27 +284,10 @@ def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
     return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 
-def _window(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
-    over = f" OVER ({_window_definition(node.window or nodes.Window((), ()), scope)})"
-    if name in words.AGGREGATES and name != "ANY_VALUE":
-        return _aggregate_over(node, name, over, scope)
-    if name not in words.WINDOW_FUNCTIONS:
-        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
-    values = [compile_expression(argument, scope) for argument in node.arguments]
-    if name not in ("LAG", "LEAD"):
-        if values:
-            raise Mistake.ARGUMENTS(name)
-        return Fragment(f"{name.lower()}(){over}", types.INTEGER)
-    if not 1 <= len(values) <= 2 or (values[1:] and not (values[1].literal or "").isdigit()):
-        raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
-    return Fragment(f"{name.lower()}({', '.join(v.sql for v in values)}){over}", values[0].type)
-
-
-def _window_definition(window: nodes.Window, scope: Scope) -> str:
-    """Returns what stands between the parentheses of OVER. Raises: MySQLError (1235)."""
-    scope.refused = scope.aliases
+    scope.windows_allowed, scope.refused = False, scope.aliases
     parts = []
     if window.partition:
         terms = (collated(compile_expression(term, scope)) for term in window.partition)
@@ -310,16 +295,41 @@ def _window_definition(window: nodes.Window, scope: Scope) -> str:
     if window.order:
         parts.append(compile_order(window.order, scope))
     scope.refused = ()
-    return " ".join(parts)
+    over = f" OVER ({' '.join(parts)})"
+    value = _windowed(node, name, over, scope)
+    scope.windows_allowed = True
+    return value
+
+
+def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
+    if name in words.AGGREGATES and name != "ANY_VALUE":
+        return _aggregate_over(node, name, over, scope)
+    values = [compile_expression(argument, scope) for argument in node.arguments]
+    if name in ("LAG", "LEAD"):
+        step = values[1].literal or "" if len(values) == 2 else "1"
+        if not 1 <= len(values) <= 2 or not step.isdigit():
+            raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
+        return Fragment(f"{name.lower()}({values[0].sql}, {step}){over}", values[0].type)
+    if name not in words.WINDOW_FUNCTIONS or values:
+        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
+    return Fragment(f"{name.lower()}(){over}", types.INTEGER)
 
 
 def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
     """Returns an ORDER BY clause whose terms are expressions, not positions."""
     terms = (
-        collated(rounded(compile_expression(term, scope))) + direction(is_descending)
+        order_value(compile_expression(term, scope)) + direction(is_descending)
         for term, is_descending in order
     )
     return f"ORDER BY {', '.join(terms)}"
+
+
+def order_value(value: Fragment) -> str:
+    """Returns a term of ORDER BY or GROUP BY.
+
+    A literal orders nothing; SQLite would read a number in its place as a position.
+    """
+    return collated(rounded(value)) if value.literal is None else "NULL"
 
 
 def direction(is_descending: bool) -> str:

@@ -1,6 +1,6 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction, order_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
     CompiledQuery,
@@ -105,8 +105,7 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
             raise Mistake.WRONG_GROUP_FIELD(name)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
-    # A literal groups nothing; SQLite would read a number in its place as a position.
-    return [collated(rounded(term)) if term.literal is None else "NULL" for term in terms]
+    return [order_value(term) for term in terms]
 
 
 def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
@@ -203,8 +202,7 @@ def _compile_order(
             scope.select_list = {}
             if node.is_distinct:
                 _check_distinct_order(value, scope, projections, number)
-            # A literal orders nothing; SQLite would read a number in its place as a position.
-            sql = collated(rounded(value)) if value.literal is None else "NULL"
+            sql = order_value(value)
         if node.group:
             bare = [(number, column) for column in scope.bare]
             _check_full_group_by(node, scope, bare, "ORDER BY clause")

@@ -186,13 +186,15 @@ class _Parser:
     def _assignment(self) -> tuple[nodes.Column, Expression]:
         column = self._column()
         self._expect("=")
+        if not isinstance(column, nodes.Column):
+            self.fail()
         return column, self._expression()
 
     def delete(self) -> nodes.Node:
         """Reads a DELETE from one table."""
         is_one = self._accept("FROM")
         table = self._aliased_table()
-        if self.token.upper in _JOINS or (not is_one and self.token.upper in ("FROM", ".")):
+        if self.token.upper in _JOINS or self.token.upper in ("FROM", ".", "USING"):
             raise Mistake.NOT_SUPPORTED("DELETE with joins")
         return self._change(table, ()) if is_one else self.fail()
 
@@ -221,7 +223,9 @@ class _Parser:
         if kind not in TYPE_NAMES:
             raise self._statement.syntax_error(start)
         self._advance()
-        if self.token.upper == "(" and kind not in ("ENUM", "SET"):
+        if kind in ("ENUM", "SET"):
+            raise Mistake.NOT_SUPPORTED(kind)
+        if self.token.upper == "(":
             self._read_in_parentheses(self._number)
         declared = self._text_since(start)
         if self.token.upper in words.DEFINITIONS:
@@ -236,9 +240,8 @@ class _Parser:
 
     def show(self) -> nodes.Node:
         """Reads a SHOW TABLES."""
-        if self._peek().kind != "end":
-            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text} {self._peek().text}")
-        self._accept("TABLES")
+        if not self._accept("TABLES") or self.token.kind != "end":
+            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
         return nodes.Command("SHOW TABLES")
 
     def describe(self) -> nodes.Node:
@@ -509,12 +512,13 @@ class _Parser:
             return nodes.Constant(text, "text")
         return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
 
-    def _column(self) -> nodes.Column:
+    def _column(self) -> nodes.Column | nodes.Call | nodes.Cast:
+        """Reads a column's name, or the call of a function that is another database's."""
         names = [self._name()]
         while len(names) < 3 and self._accept("."):
             names.append(self._name(may_be_reserved=True))
         if len(names) > 1 and self.token.upper == "(":
-            raise Mistake.FUNCTION_DENIED(".".join(names))
+            return self._finish_call(".".join(names))
         return nodes.Column(*reversed(names))
 
     def _parenthesized(self) -> Expression:
@@ -552,22 +556,26 @@ class _Parser:
             if self._peek(2).upper == "*":
                 raise self._statement.syntax_error(self._peek(2).start)
             raise Mistake.FUNCTION_SPACE("db", token.text)
-        name = self._name(may_be_reserved=True)
+        return self._finish_call(self._name(may_be_reserved=True))
+
+    def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
+        """Reads what follows a function's name."""
+        upper = name.upper()
         self._expect("(")
-        if token.upper == "CAST":
+        if upper == "CAST":
             return self._cast()
-        is_aggregate = token.upper in words.AGGREGATES
+        is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
-        if token.upper == "COUNT" and not is_distinct and self._accept("*"):
+        if upper == "COUNT" and not is_distinct and self._accept("*"):
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._argument)
-        if self.token.upper == "FROM" and token.upper in words.WITH_FROM:
+        if self.token.upper == "FROM" and upper in words.WITH_FROM:
             raise Mistake.NOT_SUPPORTED(f"{name} with FROM")
         self._expect(")")
         window = self._window() if self._accept("OVER") else None
-        if window is None and token.upper in words.WINDOW_FUNCTIONS:
+        if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()
         return nodes.Call(name, arguments, is_distinct, window)
 
@@ -575,16 +583,16 @@ class _Parser:
         return self._interval() if self.token.upper == "INTERVAL" else self._expression()
 
     def _window(self) -> nodes.Window:
-        if self._is_name():
-            raise Mistake.NOT_SUPPORTED("OVER a named window")
-        self._expect("(")
-        is_split = self._accept_by("PARTITION")
-        partition = self._read_list(self._expression) if is_split else ()
-        order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-        self._expect(")")
-        return nodes.Window(partition, order)
+        if self._accept("(") and not self._is_name():
+            partition = self._read_list(self._expression) if self._accept_by("PARTITION") else ()
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+            if self._accept(")"):
+                return nodes.Window(partition, order)
+        if self._is_name() or self.token.upper in ("ROWS", "RANGE"):
+            raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
+        self.fail()
 
-    def _cast(self) -> Expression:
+    def _cast(self) -> nodes.Cast:
         value = self._expression()
         self._expect("AS")
         name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
