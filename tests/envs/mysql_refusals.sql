@@ -62,7 +62,6 @@ SELECT note -> '$.a' FROM staff
 SELECT @a := 5
 SELECT @a
 SELECT @@version
-SELECT 1e1+2
 SELECT 18446744073709551615
 -- Clauses
 SELECT id INTO @x FROM staff
@@ -87,7 +86,6 @@ INSERT INTO staff (id) VALUES (1) ON DUPLICATE KEY UPDATE age = 1
 INSERT INTO staff (id, age) VALUES (1, 2) AS new(a, b) ON DUPLICATE KEY UPDATE age = new.b
 INSERT INTO team VALUES ROW('a', 'b', 1)
 UPDATE IGNORE staff SET age = 1
-UPDATE staff SET id = id + 1 ORDER BY id DESC
 UPDATE staff s JOIN team t ON 1 SET s.age = 1, t.budget = 2
 DELETE s, t FROM staff s JOIN team t ON 1
 DELETE FROM s USING staff s JOIN team t ON 1
@@ -160,6 +158,44 @@ LOAD DATA INFILE 'x' INTO TABLE staff
 GRANT ALL ON *.* TO x
 KILL 3
 SHUTDOWN
+-- Done on servers alone, for nobody wrote it
+WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 4) SELECT i FROM n
+SELECT id FROM staff WHERE age >= ALL (SELECT age FROM staff)
+SELECT id FROM staff WHERE age > ANY (SELECT age FROM staff)
+SELECT id FROM staff WHERE (team, age) IN (('hr', 41), ('IT', 35))
+SELECT id FROM staff WHERE (team, age) IN (SELECT team, MAX(age) FROM staff GROUP BY team)
+SELECT id FROM staff WHERE age IN (25, '41')
+SELECT CASE age WHEN 25 THEN 1 WHEN 'x' THEN 2 END FROM staff WHERE hired = 20200101
+SELECT COUNT(DISTINCT team, age) FROM staff
+SELECT hired + INTERVAL 1 DAY, hired - INTERVAL age DAY FROM staff
+SELECT DATE_ADD(hired, INTERVAL 1 DAY), DATE_FORMAT(hired, '%Y') FROM staff
+SELECT DATE '2020-01-01'
+SELECT TRIM(LEADING 'x' FROM name), SUBSTRING(name FROM 2), POSITION('a' IN name) FROM staff
+SELECT LOCATE('a', name, 2), SLEEP(1), RAND(), CONCAT_WS('-', name) FROM staff
+SELECT 'a' LIKE 'b' ESCAPE 'c'
+SELECT hired > 20200101 FROM staff
+SELECT 5.5e0 % 2
+SELECT * FROM (staff JOIN team ON 1)
+SELECT 1 UNION SELECT 2 INTERSECT SELECT 3
+UPDATE staff s JOIN team t ON s.team = t.label SET s.note = t.boss
+UPDATE staff s, team t SET s.age = t.budget
+DELETE s FROM staff s JOIN team t ON s.team = t.label
+DELETE s FROM staff s JOIN team t ON 1 LIMIT 1
+INSERT INTO team SET label = 'x'
+INSERT INTO team (label) VALUES (DEFAULT)
+UPDATE team SET label = DEFAULT
+INSERT INTO staff (hired) VALUES (20200101)
+CREATE TABLE z (a INT PRIMARY KEY)
+CREATE TABLE z (a INT, PRIMARY KEY (a))
+CREATE TABLE z (a INT UNIQUE)
+CREATE TABLE z (a INT NOT NULL)
+CREATE TABLE z (a INT DEFAULT 5)
+TRUNCATE TABLE staff
+USE shop
+SET autocommit = 0
+SHOW TABLES LIKE 'e%'
+SHOW COLUMNS FROM staff
+SHOW DATABASES
 
 -- No MySQL
 SELECT id FROM staff ORDER BY age OFFSET 4
@@ -268,8 +304,6 @@ SELECT id FROM staff WHERE id BETWEEN 1
 SELECT id FROM staff WHERE id BETWEEN 1 OR 2
 SELECT id BETWEEN 1, 2 FROM staff
 SELECT id FROM staff WHERE (id BETWEEN 1) AND 2
-DELETE s FROM staff s JOIN team t ON 1 LIMIT 1
-DELETE s FROM staff s JOIN team t ON 1 ORDER BY s.id
 SELECT id, * FROM staff
 SELECT CASE WHEN id > 1 'x' ELSE 'y' END FROM staff
 SELECT hired DIV INTERVAL 1 DAY FROM staff

@@ -30,17 +30,12 @@ def test_what_is_no_mysql_is_a_syntax_error(mysql, sql):
     assert mysql.error(sql).startswith("1064 (42000): You have an error in your SQL syntax;")
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_no_function_of_mysql_is_said_to_be_missing(mysql, name):
-    calls = (
-        f"SELECT {name}()",
-        f"SELECT {name}(1)",
-        f"SELECT {name}('a', 2)",
-        f"SELECT {name}(1, 2, 3)",
-    )
-    numbers = {mysql.error(sql)[:4] for sql in calls}
-    assert "1235" in numbers
-    assert numbers <= {"1235", "1064"}
+def test_no_function_of_mysql_is_said_to_be_missing(mysql):
+    for name in FUNCTIONS:
+        for arguments in ("", "1", "'a', 2", "1, 2, 3"):
+            error = mysql.error(f"SELECT {name}({arguments})")
+            assert error.startswith(("1235 ", "1064 ")), (name, error)
+        assert "1235" in mysql.error(f"SELECT {name}(1)"), name
 
 
 @pytest.mark.parametrize(
@@ -49,7 +44,12 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql, name):
         ("SELECT UPPER('straße'), LOWER('ÉÀ')", [("STRAßE", "éà")]),
         ("SELECT LOCATE('e', 'Café'), INSTR('CAFÉ', 'e')", [(4, 4)]),
         ("SELECT 'é' LIKE 'E', 'ß' LIKE 'ss', 'añb' LIKE 'A_B'", [(1, 0, 1)]),
-        ("SELECT 1.5e-3 + 1", [(1.0015,)]),
+        ("SELECT 1.5e-3 + 1, 1e1+2", [(1.0015, 12.0)]),
+        (
+            "UPDATE team SET budget = budget + 1 ORDER BY budget DESC; SELECT MAX(budget) FROM team",
+            [(301,)],
+        ),
+        ("SELECT id FROM staff ORDER BY TRUE, id DESC LIMIT 1", [(5,)]),
         ("SELECT ISNULL(NULL), ISNULL(5)", [(1, 0)]),
         ("SELECT id FROM staff ORDER BY id LIMIT 1 OFFSET 2", [(3,)]),
         ("SELECT age IS NOT TRUE FROM staff WHERE id = 4", [(1,)]),
@@ -68,7 +68,8 @@ def test_what_was_wrong_once_is_right(mysql, sql, rows):
         ("SELECT other.f(1)", 1370),
         ("SELECT 1 FROM staff WHERE ROW_NUMBER() OVER () = 1", 3593),
         ("INSERT INTO team (label) VALUES (1), (2, 3)", 1136),
-        ("SET autocommit = 5", 1231),
+        ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
+        ("CREATE TABLE z", 1113),
     ],
 )
 def test_mistakes_have_mysqls_number(mysql, sql, number):

@@ -23,7 +23,6 @@ class MySQLError(Exception):
 class Mistake(Enum):
     """The mistakes that this package can report, as MySQL prints them; `{}` are the details."""
 
-    DATABASE_DENIED = "1044 (42000): Access denied for user 'agent'@'%' to database '{}'"
     NULL_COLUMN = "1048 (23000): Column '{}' cannot be null"
     TABLE_EXISTS = "1050 (42S01): Table '{}' already exists"
     UNKNOWN_TABLE = "1051 (42S02): Unknown table '{}'"
@@ -31,15 +30,12 @@ class Mistake(Enum):
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"
     WRONG_GROUP_FIELD = "1056 (42000): Can't group on '{}'"
     DUPLICATE_COLUMN = "1060 (42S21): Duplicate column name '{}'"
-    DUPLICATE_KEY = "1062 (23000): Duplicate entry '{}' for key '{}'"
     SYNTAX = (
         "1064 (42000): You have an error in your SQL syntax; check the manual that corresponds "
         "to your MySQL server version for the right syntax to use near '{}' at line {}"
     )
     EMPTY_QUERY = "1065 (42000): Query was empty"
     NOT_UNIQUE_TABLE = "1066 (42000): Not unique table/alias: '{}'"
-    MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
-    KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
     UPDATE_TARGET = "1093 (HY000): You can't specify target table '{}' for update in FROM clause"
     FIELD_TWICE = "1110 (42000): Column '{}' specified twice"
     GROUP_FUNCTION = "1111 (HY000): Invalid use of group function"
@@ -74,7 +70,6 @@ class Mistake(Enum):
     NO_FUNCTION = "1305 (42000): FUNCTION {}.{} does not exist"
     BAD_DOUBLE = "1367 (22007): Illegal double '{}' value found during parsing"
     DIVISION_BY_ZERO = "1365 (22012): Division by 0"
-    NO_DEFAULT = "1364 (HY000): Field '{}' doesn't have a default value"
     BAD_NUMBER = "1366 (HY000): Incorrect {} value: '{}' for column '{}' at row {}"
     TOO_LONG = "1406 (22001): Data too long for column '{}' at row {}"
     STACK = (

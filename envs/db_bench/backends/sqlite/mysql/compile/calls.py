@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import modulo, shift_date
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import modulo
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     STRICT,
     align,
     choose,
     collated,
-    compile_condition,
     compile_expression,
     convert,
     handles,
@@ -36,12 +35,18 @@ def _coalesce(values: list[Fragment]) -> Fragment:
 
 
 def _nullif(values: list[Fragment]) -> Fragment:
-    test = " = ".join(align([rounded(value) for value in values]))
-    return Fragment(f"(CASE WHEN {test} THEN NULL ELSE {values[0].sql} END)", values[0].type)
+    first, second = align([rounded(value) for value in values])
+    if first != collated(values[0]):
+        raise Mistake.NOT_SUPPORTED("NULLIF of several types")
+    return Fragment(f"nullif({first}, {second})", values[0].type)
 
 
 def _concat(values: list[Fragment]) -> Fragment:
     return Fragment(f"({' || '.join(to_text(value).sql for value in values)})", types.TEXT)
+
+
+def _length(values: list[Fragment]) -> Fragment:
+    return Fragment(f"length(CAST({to_text(values[0]).sql} AS BLOB))", types.INTEGER)
 
 
 def _left(values: list[Fragment]) -> Fragment:
@@ -78,14 +83,6 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
 
 
-def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if not kinds <= types.NUMBERS and len(kinds) > 1:
-        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
-    kind = types.merge_types(value.type for value in values)
-    return Fragment(f"{function}({', '.join(align(values))})", kind)
-
-
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
@@ -99,10 +96,8 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "ISNULL": (1, 1, lambda v: Fragment(f"({v[0].sql} IS NULL)", types.INTEGER)),
     "CONCAT": (1, _MOST, _concat),
     "LEFT": (2, 2, _left),
-    "LENGTH": (1, 1, lambda v: Fragment(f"length(CAST({to_text(v[0]).sql} AS BLOB))", types.INTEGER)),
+    "LENGTH": (1, 1, _length),
     "ABS": (1, 1, _abs),
-    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
-    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "MOD": (2, 2, lambda values: modulo(to_number(values[0]), to_number(values[1]))),
     "ROUND": (1, 2, _rounded),
     **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
@@ -110,21 +105,18 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "DATE": (1, 1, _date),
     "INSTR": (2, 2, lambda v: Fragment(
         f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER)),
-    "VERSION": (0, 0, lambda _: Fragment("'8.0.36'", types.TEXT)),
 }  # fmt: skip
 
-# Arguments: t text, i whole number, n number, d date; one before "?" may be missing, "*" may be
-# missing or be many.
+# Arguments: t text, i whole number, d date; one before "?" may be missing.
 _PLAIN_TEXTS = {
-    types.TEXT: """upper(t) lower(t) concat_ws(ttt*) right(ti) repeat(ti) substring(tii?)
-        substring_index(tti) trim(t) ltrim(t) rtrim(t) replace(ttt) dayname(d) monthname(d)
-        date_format(dt)""",
+    types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t) rtrim(t)
+        replace(ttt) dayname(d) monthname(d)""",
     types.INTEGER: """char_length(t) locate(tt) datediff(dd) year(d) quarter(d) month(d) day(d)
-        dayofweek(d) dayofyear(d) weekday(d) hour(d) minute(d) second(d) sleep(n)""",
-    types.DATE: "curdate() last_day(d)",
+        dayofweek(d) dayofyear(d) weekday(d) hour(d) minute(d) second(d)""",
+    types.DATE: "curdate()",
     types.DATETIME: "now()",
 }
-_WITHOUT_MARKS = str.maketrans("", "", "?*")
+_WITHOUT_MARKS = str.maketrans("", "", "?")
 _PLAIN = {
     match[1].upper(): (match[2], kind)
     for kind, text in _PLAIN_TEXTS.items()
@@ -150,8 +142,6 @@ def _convert_argument(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its kind asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
-    if letter == "n":
-        return to_number(value).sql
     kind = value.type.kind
     allowed = {Kind.INTEGER} if letter == "i" else {Kind.DATE, Kind.DATETIME, Kind.TEXT}
     if kind not in allowed | {Kind.NULL}:
@@ -171,31 +161,25 @@ def _call(node: nodes.Call, scope: Scope) -> Fragment:
         return _window(node, name, node.window, scope)
     if name in words.AGGREGATES:
         return _aggregate(node, name, scope)
-    arguments = node.arguments
-    if name in _DATE_SHIFTS and len(arguments) == 2:
-        if not isinstance(arguments[1], nodes.Interval):
-            raise Mistake.NOT_SUPPORTED(f"{written} without INTERVAL")
-        return shift_date(arguments[0], arguments[1], _DATE_SHIFTS[name], scope)
-    if name == "IF" and len(arguments) == 3:
-        values = [compile_expression(argument, scope) for argument in arguments[1:]]
-        return choose([compile_condition(arguments[0], scope)], values)
-    if name == "TIMESTAMPDIFF" and len(arguments) == 3:
-        return _difference(arguments, scope)
-    if name == "DATABASE" and not arguments:
-        return Fragment(types.quote_text(scope.schema.name), types.TEXT)
     if name in _PLAIN:
         return _plain_call(node, name, scope)
-    if name not in _BUILDERS:
-        if name in _DATE_SHIFTS or name in ("IF", "DATABASE", "TIMESTAMPDIFF"):
-            raise Mistake.ARGUMENTS(written)
+    if name not in _BUILDERS and name not in _SPECIAL:
         raise Mistake.NO_FUNCTION(scope.schema.name, node.name)
-    least, most, builder = _BUILDERS[name]
+    least, most = _BUILDERS[name][:2] if name in _BUILDERS else _SPECIAL[name]
+    arguments = node.arguments
     if not least <= len(arguments) <= most:
         raise Mistake.ARGUMENTS(written)
-    return builder([compile_expression(argument, scope) for argument in arguments])
+    if name == "DATABASE":
+        return Fragment(types.quote_text(scope.schema.name), types.TEXT)
+    if name == "TIMESTAMPDIFF":
+        return _difference(arguments, scope)
+    values = [compile_expression(argument, scope) for argument in arguments]
+    if name == "IF":
+        return choose("", [to_number(values[0]).sql], values[1:])
+    return _BUILDERS[name][2](values)
 
 
-_DATE_SHIFTS = {"DATE_ADD": 1, "ADDDATE": 1, "DATE_SUB": -1, "SUBDATE": -1}
+_SPECIAL = {"IF": (3, 3), "TIMESTAMPDIFF": (3, 3), "DATABASE": (0, 0)}
 
 
 def _difference(arguments: tuple[nodes.Expression, ...], scope: Scope) -> Fragment:
@@ -215,12 +199,10 @@ def _plain_call(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     written, arguments = node.name.upper(), node.arguments
     letters = pattern.translate(_WITHOUT_MARKS)
     least = 2 * len(letters) - len(pattern)
-    most = _MOST if pattern.endswith("*") else len(letters)
-    if not least <= len(arguments) <= most:
+    if not least <= len(arguments) <= len(letters):
         if name in ("NOW", "LOCATE"):
             raise Mistake.NOT_SUPPORTED(f"{written} with these arguments")
         raise Mistake.ARGUMENTS(written)
-    letters = letters.ljust(_MOST, letters[-1:] or "t")
     values = [
         _convert_argument(letter, compile_expression(argument, scope), written)
         for argument, letter in zip(arguments, letters, strict=False)

@@ -8,7 +8,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragmen
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
     STRICT,
     align,
-    check_size,
     choose,
     compile_condition,
     compile_expression,
@@ -20,7 +19,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
@@ -39,8 +37,7 @@ def _constant(node: nodes.Constant, scope: Scope) -> Fragment:
     if kind == "boolean":
         text = str(int(text == "TRUE"))
         return Fragment(text, types.INTEGER, literal=text)
-    value = Fragment(types.quote_text(text), types.TEXT, literal=text)
-    return value if kind == "text" else _checked_date(value, kind)
+    return Fragment(types.quote_text(text), types.TEXT, literal=text)
 
 
 def _number_type(text: str) -> SqlType:
@@ -57,11 +54,6 @@ def _number_type(text: str) -> SqlType:
     if int(text) >= 1 << 63:
         raise Mistake.NOT_SUPPORTED("integers beyond 64 bits with a sign")
     return SqlType(Kind.INTEGER, length=int(text).bit_length() + 1)
-
-
-def _checked_date(value: Fragment, word: str) -> Fragment:
-    """Returns `DATE '…'` or `TIMESTAMP '…'`. Raises: MySQLError (1525)."""
-    return to_temporal(value, Kind.DATE if word == "DATE" else Kind.DATETIME)._replace(literal=None)
 
 
 def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
@@ -144,34 +136,11 @@ _ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
 @handles(*_ARITHMETIC)
 def _arithmetic(node: nodes.Operation, scope: Scope) -> Fragment:
     operator, (first, second) = node
-    if isinstance(second, nodes.Interval):
-        return shift_date(first, second, -1 if operator == "-" else 1, scope)
     left = to_number(compile_expression(first, scope))
     right = to_number(compile_expression(second, scope))
     if STRICT.get() and scope.clause == "field list" and operator in ("/", "DIV", "%"):
         right = right._replace(sql=f"my_divisor({right.sql})")
     return _ARITHMETIC[operator](left, right)
-
-
-def shift_date(
-    value: nodes.Expression, interval: nodes.Interval, sign: int, scope: Scope
-) -> Fragment:
-    """Returns a date plus or minus an INTERVAL."""
-    unit = interval.unit
-    if unit not in UNITS:
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL … {unit}")
-    base = compile_expression(value, scope)
-    if base.type.kind is Kind.TIME:
-        raise Mistake.NOT_SUPPORTED("TIME with an INTERVAL")
-    if base.type.kind is Kind.TEXT and STRICT.get():
-        base = base._replace(sql=f"my_strict_date({base.sql})")
-    amount = compile_expression(interval.amount, scope)
-    kind = base.type
-    if kind.kind is Kind.DATE and unit not in DATE_UNITS:
-        kind = types.DATETIME
-    elif kind.kind not in types.TEMPORALS:
-        kind = types.TEXT
-    return Fragment(f"my_date_add({base.sql}, {amount.sql}, '{unit}', {sign})", kind)
 
 
 @handles("NEGATIVE")
@@ -190,7 +159,7 @@ _CHAIN = 30
 
 @handles("AND", "OR")
 def _connector(node: nodes.Operation, scope: Scope) -> Fragment:
-    """AND and OR: SQLite reads a chain of thousands as a tree as deep, beyond its limit of depth."""
+    """AND and OR: SQLite reads a chain of thousands as a tree as deep, which it refuses."""
     word = f" {node.operator} "
     conditions = [compile_condition(operand, scope) for operand in node.operands]
     while len(conditions) > _CHAIN:  # a tree of groups, whose depth is logarithmic
@@ -234,14 +203,10 @@ def _is_true(node: nodes.Operation, scope: Scope) -> Fragment:
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
-    """Returns whether a value is in a list; one of mixed types is a comparison for each value."""
+    """Returns whether a value is in a list. Raises: MySQLError (1235) for one of mixed types."""
     kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if kinds & types.TEMPORALS and len(kinds) > 1:
-        raise Mistake.NOT_SUPPORTED("a comparison of a date with several types")
-    if kinds & types.NUMBERS and not kinds <= types.NUMBERS:
-        check_size(len(left.sql) * len(values))
-        tests = " OR ".join(" = ".join(align([left, value])) for value in values)
-        return Fragment(f"(NOT ({tests}))" if operator == "NOT IN" else f"({tests})", types.INTEGER)
+    if len(kinds) > 1 and not kinds <= types.NUMBERS:
+        raise Mistake.NOT_SUPPORTED("a list of several types")
     first, *rest = align([left, *values])
     return Fragment(f"({first} {operator} ({', '.join(rest)}))", types.INTEGER)
 
@@ -260,22 +225,15 @@ def _like(node: nodes.Operation, scope: Scope) -> Fragment:
 
 @handles(nodes.Case)
 def _case(node: nodes.Case, scope: Scope) -> Fragment:
-    operand = node.operand and compile_expression(node.operand, scope)
-    check_size(len(operand.sql) * len(node.branches) if operand else 0)
     values = [compile_expression(value, scope) for _, value in node.branches]
     values.append(compile_expression(node.default, scope))
-    tests = []
-    for condition, _ in node.branches:
-        if operand:
-            tests.append(" = ".join(align([operand, compile_expression(condition, scope)])))
-        else:
-            tests.append(compile_condition(condition, scope))
-    return choose(tests, values)
-
-
-@handles(nodes.Interval)
-def _interval(node: nodes.Interval, scope: Scope) -> Fragment:
-    raise Mistake.NOT_SUPPORTED("INTERVAL here")
+    if node.operand is None:
+        tests = [compile_condition(condition, scope) for condition, _ in node.branches]
+        return choose("", tests, values)
+    operand = compile_expression(node.operand, scope)
+    others = [compile_expression(condition, scope) for condition, _ in node.branches]
+    first, *tests = align([operand, *others])
+    return choose(first, tests, values)
 
 
 @handles(nodes.Cast)

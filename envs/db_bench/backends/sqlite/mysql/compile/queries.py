@@ -204,7 +204,12 @@ def _exists(node: nodes.Operation, scope: Scope) -> Fragment:
 def _in(node: nodes.Operation, scope: Scope) -> Fragment:
     first, *others = node.operands
     if isinstance(first, nodes.Operation) and first.operator == "ROW":
-        return _row_in(first.operands, others, node.operator, scope)
+        is_row = isinstance(others[0], nodes.Subquery | nodes.Operation)
+        raise (
+            Mistake.NOT_SUPPORTED("IN with rows")
+            if is_row
+            else Mistake.OPERAND(len(first.operands))
+        )
     left = compile_expression(first, scope)
     if not isinstance(others[0], nodes.Subquery) or len(others) > 1:
         values = [compile_expression(value, scope) for value in others]
@@ -219,20 +224,3 @@ def _in(node: nodes.Operation, scope: Scope) -> Fragment:
     if second != '"c"':
         inner = f'WITH {INNER}("c") AS ({query.sql}) SELECT {second} FROM {INNER}'
     return Fragment(f"({first_sql} {node.operator} ({inner}))", types.INTEGER)
-
-
-def _row_in(
-    row: tuple[nodes.Expression, ...], others: list[nodes.Expression], operator: str, scope: Scope
-) -> Fragment:
-    left = [compile_expression(value, scope) for value in row]
-    if not isinstance(others[0], nodes.Subquery):
-        is_row = isinstance(others[0], nodes.Operation) and others[0].operator == "ROW"
-        raise Mistake.NOT_SUPPORTED("a list of rows") if is_row else Mistake.OPERAND(len(left))
-    query = compile_query(others[0].query, scope)
-    if len(query.columns) != len(left):
-        raise Mistake.OPERAND(len(left))
-    pairs = zip(left, query.columns, strict=True)
-    if query.is_limited or any(a.type.kind is not b.type.kind for a, b in pairs):
-        raise Mistake.NOT_SUPPORTED("a comparison of rows of several types")
-    listed = ", ".join(collated(value) for value in left)
-    return Fragment(f"(({listed}) {operator} ({query.sql}))", types.INTEGER)

@@ -88,7 +88,7 @@ class Scope:
     * `visible_from`: an ON clause sees only the sources since the last comma.
     * `bare`: columns used outside aggregates since the list was last cleared. ONLY_FULL_GROUP_BY
       judges them when the groups (`group_sql`: the GROUP BY expressions) are known.
-    * `num_uses`, `num_outer_uses`: how often columns of this block and of those around it were used.
+    * `num_uses`, `num_outer_uses`: how often columns of this block, or of those around, were used.
     * `is_grouped`: there is a GROUP BY, so that arguments of aggregates are kept in a table.
     * `num_aggregates`, `aggregates_allowed`, `windows_allowed`: some clauses have none.
     """
@@ -137,7 +137,7 @@ class Scope:
         return None
 
     def find_column(self, node: nodes.Column) -> Fragment:
-        """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054, 1235)."""
+        """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
         if not node.table and node.name.lower() in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
         for scope in self._outwards():

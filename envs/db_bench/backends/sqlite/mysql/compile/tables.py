@@ -1,6 +1,5 @@
 """CREATE and DROP TABLE, SHOW and DESCRIBE: the schema, and how it changes."""
 
-import re
 from collections.abc import Iterable, Sequence
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
@@ -71,11 +70,11 @@ def _query(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Compil
 
 def _declared(column: ColumnSchema) -> str:
     """Returns a column's type as MySQL 8 shows it."""
-    name, sizes = re.fullmatch(r"(\w+)(.*)", column.declared.lower(), re.DOTALL).groups()
+    name, bracket, sizes = column.declared.lower().replace(" ", "").partition("(")
     name = _SYNONYMS.get(name, name)
-    if not sizes and name in ("decimal", "char"):
-        sizes = "(10,0)" if name == "decimal" else "(1)"
-    return name + sizes.replace(" ", "")
+    if not bracket and name in ("decimal", "char"):
+        return "decimal(10,0)" if name == "decimal" else "char(1)"
+    return name + bracket + sizes
 
 
 def describe(command: nodes.Command, schema: Schema) -> CompiledQuery:

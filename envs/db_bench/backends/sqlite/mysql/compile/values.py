@@ -22,7 +22,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
 _HANDLERS: dict[type | str, Handler] = {}
-_MAX_CHARS = 256 * 1024
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292).
 
@@ -45,19 +44,9 @@ def compile_expression(node: Expression, scope: Scope) -> Fragment:
     mark = len(scope.bare)
     kind = node.operator if isinstance(node, Operation) else type(node)
     fragment = _HANDLERS[kind](node, scope)
-    check_size(len(fragment.sql))
     if scope.group_sql and fragment.sql in scope.group_sql:
         del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
     return fragment
-
-
-def check_size(num_chars: int) -> None:
-    """Refuses an expression that grows out of bounds: one that is copied doubles at each level.
-
-    Raises: MySQLError (1436).
-    """
-    if num_chars > _MAX_CHARS:
-        raise Mistake.STACK()
 
 
 def compile_condition(node: Expression, scope: Scope) -> str:
@@ -160,8 +149,7 @@ def align(values: Sequence[Fragment]) -> list[str]:
 
 def _is_any_text(value: Fragment) -> bool:
     """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
-    is_date = value.literal is not None or value.sql.startswith(("my_date_add(", "my_date_format("))
-    return value.type.kind is Kind.TEXT and not is_date
+    return value.type.kind is Kind.TEXT and value.literal is None
 
 
 def _is_no_date(value: Fragment) -> bool:
@@ -182,14 +170,14 @@ def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
     return Kind.DATETIME if has_time else Kind.DATE
 
 
-def choose(tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
+def choose(operand: str, tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
     """Returns a CASE over tests; `values` has one more, for when none holds."""
     kind = types.merge_types(value.type for value in values)
     *chosen, default = [convert(value, kind).sql for value in values]
     branches = " ".join(
         f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
     )
-    return Fragment(f"(CASE {branches} ELSE {default} END)", kind)
+    return Fragment(f"(CASE {operand} {branches} ELSE {default} END)", kind)
 
 
 def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:

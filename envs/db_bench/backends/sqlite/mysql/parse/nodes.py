@@ -4,7 +4,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Constant(NamedTuple):
-    """A literal; `kind`: "number", "text", "boolean", "null", or DATE or TIMESTAMP before it."""
+    """A literal; `kind`: "number", "text", "boolean" or "null"."""
 
     text: str
     kind: str
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function call. TRIM(BOTH a FROM b) and the like have their words as first arguments."""
+    """A function call."""
 
     name: str
     arguments: tuple["Expression", ...]
@@ -70,22 +70,13 @@ class Cast(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Interval(NamedTuple):
-    """`INTERVAL 5 DAY`."""
-
-    amount: "Expression"
-    unit: str
-
-
 class Subquery(NamedTuple):
     """A query as a value, or behind IN or EXISTS."""
 
     query: "Query"
 
 
-Expression: TypeAlias = (
-    Constant | Column | Star | Call | Operation | Case | Cast | Interval | Subquery
-)
+Expression: TypeAlias = Constant | Column | Star | Call | Operation | Case | Cast | Subquery
 
 
 class Item(NamedTuple):
@@ -191,7 +182,7 @@ class Create(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "BEGIN" …"""
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
 
     words: str
     tables: tuple[Table, ...] = ()

@@ -150,13 +150,22 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(first)
         if first == "(" or first in _QUERY_WORDS:
             return self._query()
-        if first not in _STATEMENTS:
+        readers = {
+            "INSERT": self._insert,
+            "UPDATE": self._update,
+            "DELETE": self._delete,
+            "CREATE": self._create,
+            "DROP": self._drop,
+            "SHOW": self._show,
+            **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
+            **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
+        }
+        if first not in readers:
             raise self._statement.syntax_error(self.token.start)
         self._advance()
-        return _STATEMENTS[first](self)
+        return readers[first]()
 
-    def insert(self) -> nodes.Node:
-        """Reads an INSERT of rows or a query."""
+    def _insert(self) -> nodes.Node:
         self._accept("INTO")
         table = self._table()
         columns: tuple[str, ...] | None = None
@@ -175,8 +184,7 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
         return nodes.Insert(table, columns, source)
 
-    def update(self) -> nodes.Node:
-        """Reads an UPDATE of one table."""
+    def _update(self) -> nodes.Node:
         table = self._aliased_table()
         if self.token.upper in _JOINS:
             raise Mistake.NOT_SUPPORTED("UPDATE of several tables")
@@ -190,8 +198,7 @@ class _Parser:
             self.fail()
         return column, self._expression()
 
-    def delete(self) -> nodes.Node:
-        """Reads a DELETE from one table."""
+    def _delete(self) -> nodes.Node:
         is_one = self._accept("FROM")
         table = self._aliased_table()
         if self.token.upper in _JOINS or self.token.upper in ("FROM", ".", "USING"):
@@ -202,8 +209,7 @@ class _Parser:
         where = self._expression() if self._accept("WHERE") else None
         return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
-    def create(self) -> nodes.Node:
-        """Reads a CREATE TABLE."""
+    def _create(self) -> nodes.Node:
         self._expect("TABLE")
         if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
         table = self._table()
@@ -232,26 +238,22 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(self.token.upper)
         return name, declared
 
-    def drop(self) -> nodes.Node:
-        """Reads a DROP TABLE."""
+    def _drop(self) -> nodes.Node:
         self._expect("TABLE")
         command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
         return nodes.Command(command, self._read_list(self._table))
 
-    def show(self) -> nodes.Node:
-        """Reads a SHOW TABLES."""
+    def _show(self) -> nodes.Node:
         if not self._accept("TABLES") or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
         return nodes.Command("SHOW TABLES")
 
-    def describe(self) -> nodes.Node:
-        """Reads a DESCRIBE of a table."""
+    def _describe(self) -> nodes.Node:
         if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
             raise Mistake.NOT_SUPPORTED("EXPLAIN")
         return nodes.Command("DESCRIBE", (self._table(),))
 
-    def transaction(self) -> nodes.Node:
-        """Reads a BEGIN, START TRANSACTION, COMMIT or ROLLBACK."""
+    def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
         if word == "START":
             self._expect("TRANSACTION")
@@ -362,7 +364,7 @@ class _Parser:
         if self._peek().upper not in _QUERY_WORDS:
             raise Mistake.NOT_SUPPORTED("parentheses in FROM")
         query = self._subquery()
-        if not (self._accept("AS") or self._is_name()):
+        if not (self._accept("AS") or self._is_name() or self.token.kind == "text"):
             raise Mistake.DERIVED_ALIAS()
         derived = nodes.Derived(query, self._name())
         if self.token.upper == "(":
@@ -442,6 +444,8 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
+            if self.token.upper == "ESCAPE":
+                self.fail()
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")
@@ -467,9 +471,17 @@ class _Parser:
                 return value
             operator = self._advance().upper
             operator = "%" if operator == "MOD" else operator
-            is_interval = operators is _SUMS and self.token.upper == "INTERVAL"
-            value = Operation(operator, (value, self._interval() if is_interval else read()))
+            if self.token.upper == "INTERVAL" and operators is _SUMS:
+                self._refuse_interval()
+            value = Operation(operator, (value, read()))
         raise Mistake.STACK()
+
+    def _refuse_interval(self) -> NoReturn:
+        """Raises: MySQLError (1235, 1064 for an interval without a unit)."""
+        self._advance()
+        self._expression()
+        self._expect(*words.INTERVAL_UNITS)
+        raise Mistake.NOT_SUPPORTED("INTERVAL")
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -488,10 +500,9 @@ class _Parser:
             return self._call()
         if upper in words.CALLED_WITHOUT_PARENTHESES:
             return nodes.Call(self._advance().text, ())
-        if upper in ("DATE", "TIMESTAMP") and self._peek().kind == "text":
-            self._advance()
-            return nodes.Constant(self._advance().text, upper)
         if self._is_name():
+            if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
+                raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
             return self._column()
         if upper == "(":
             return self._parenthesized()
@@ -534,7 +545,7 @@ class _Parser:
 
     def _case(self) -> Expression:
         operand = None if self.token.upper == "WHEN" else self._expression()
-        branches = []
+        branches: list[tuple[Expression, Expression]] = []
         while not branches or self.token.upper == "WHEN":
             self._expect("WHEN")
             condition = self._expression()
@@ -543,10 +554,6 @@ class _Parser:
         default = self._expression() if self._accept("ELSE") else _NULL
         self._expect("END")
         return nodes.Case(operand, tuple(branches), default)
-
-    def _interval(self) -> nodes.Interval:
-        self._expect("INTERVAL")
-        return nodes.Interval(self._expression(), self._expect(*words.INTERVAL_UNITS))
 
     def _call(self) -> Expression:
         token = self.token
@@ -570,7 +577,7 @@ class _Parser:
         if upper == "COUNT" and not is_distinct and self._accept("*"):
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
-            arguments = self._read_list(self._argument)
+            arguments = self._read_list(self._expression)
         if self.token.upper == "FROM" and upper in words.WITH_FROM:
             raise Mistake.NOT_SUPPORTED(f"{name} with FROM")
         self._expect(")")
@@ -579,18 +586,17 @@ class _Parser:
             self.fail()
         return nodes.Call(name, arguments, is_distinct, window)
 
-    def _argument(self) -> Expression:
-        return self._interval() if self.token.upper == "INTERVAL" else self._expression()
-
     def _window(self) -> nodes.Window:
-        if self._accept("(") and not self._is_name():
+        partition: tuple[Expression, ...] = ()
+        order: tuple[nodes.Ordered, ...] = ()
+        is_named = self._is_name() or not self._accept("(") or self._is_name()
+        if not is_named:
             partition = self._read_list(self._expression) if self._accept_by("PARTITION") else ()
             order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
-            if self._accept(")"):
-                return nodes.Window(partition, order)
-        if self._is_name() or self.token.upper in ("ROWS", "RANGE"):
+        if (is_named and self._is_name()) or self.token.upper in ("ROWS", "RANGE"):
             raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
-        self.fail()
+        self._expect(")")
+        return nodes.Window(partition, order)
 
     def _cast(self) -> nodes.Cast:
         value = self._expression()
@@ -603,16 +609,3 @@ class _Parser:
             sizes = self._read_in_parentheses(self._number)
         self._expect(")")
         return nodes.Cast(value, name, sizes)
-
-
-_STATEMENTS: dict[str, Callable[[_Parser], nodes.Node]] = {
-    "INSERT": _Parser.insert,
-    "UPDATE": _Parser.update,
-    "DELETE": _Parser.delete,
-    "CREATE": _Parser.create,
-    "DROP": _Parser.drop,
-    "SHOW": _Parser.show,
-    "DESCRIBE": _Parser.describe,
-    "DESC": _Parser.describe,
-    **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), _Parser.transaction),
-}

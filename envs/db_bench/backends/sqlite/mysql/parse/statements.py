@@ -107,7 +107,7 @@ def _read(kind: str, match: re.Match[str]) -> Token:
 
 
 def _decode(written: str) -> str:
-    """Returns what a text in quotes means; `\\%` and `\\_` stay, for LIKE."""
+    r"""Returns what a text in quotes means; `\%` and `\_` stay, for LIKE."""
     quote, text = written[0], written[1:-1]
 
     def change(match: re.Match[str]) -> str:

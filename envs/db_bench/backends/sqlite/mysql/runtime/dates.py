@@ -1,7 +1,6 @@
 """Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
 
 import re
-from calendar import monthrange
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -17,7 +16,6 @@ _PARTS = re.compile(
 )
 _TIME = re.compile(r"\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.0*)?\s*", re.ASCII)
 _BEGINS_LIKE_A_DATE = re.compile(r"\s*[-+]?\d", re.ASCII)
-_WHOLE_NUMBER = re.compile(r"\s*[-+]?\d+\s*", re.ASCII)
 _MAX_CHARS = 40
 _UNITS = {
     "SECOND": timedelta(seconds=1),
@@ -27,7 +25,6 @@ _UNITS = {
     "WEEK": timedelta(weeks=1),
 }
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
-DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
 UNITS = frozenset({*_UNITS, *_MONTHS})
 
 
@@ -96,29 +93,6 @@ def temporal_number(value: str) -> int:
     return int(re.sub(r"[^0-9]", "", value) or 0)
 
 
-def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str | None:
-    """Returns a date plus `sign` times an interval; None where that is no date."""
-    moment = parse_datetime(value)
-    if moment is None:
-        return None
-    if not _WHOLE_NUMBER.fullmatch(str(amount)):
-        raise Mistake.NOT_SUPPORTED(f"INTERVAL '{amount}'")
-    try:
-        moment = _step(moment, sign * int(str(amount)), unit)
-    except (OverflowError, ValueError):
-        return None
-    is_date = len(str(value).strip()) <= 10 and unit in DATE_UNITS
-    return moment.date().isoformat() if is_date else moment.isoformat(" ")
-
-
-def _step(moment: datetime, count: int, unit: str) -> datetime:
-    if unit in _UNITS:
-        return moment + count * _UNITS[unit]
-    year, month = divmod(moment.year * 12 + moment.month - 1 + count * _MONTHS[unit], 12)
-    day = min(moment.day, monthrange(year, month + 1)[1])
-    return moment.replace(year=year, month=month + 1, day=day)
-
-
 def _days_between(left: SQLiteValue, right: SQLiteValue) -> int | None:
     first, second = parse_datetime(left), parse_datetime(right)
     return (first.date() - second.date()).days if first and second else None
@@ -139,30 +113,6 @@ def _difference(unit: str, start: SQLiteValue, end: SQLiteValue) -> int | None:
     return sign * (months // _MONTHS[unit])
 
 
-_FORMATS = {
-    **{letter: f"%{letter}" for letter in "YymbdjawHIpS%"},
-    **{"M": "%B", "W": "%A", "h": "%I", "i": "%M", "s": "%S", "T": "%T", "r": "%I:%M:%S %p"},
-}
-_WITHOUT_ZERO = {"c": "%m", "e": "%d", "k": "%H", "l": "%I"}
-
-
-def date_format(value: SQLiteValue, pattern: str) -> str | None:
-    """Returns a date in one of MySQL's formats (DATE_FORMAT). Raises: MySQLError (1235)."""
-    moment = parse_datetime(value)
-    if moment is None or not pattern:
-        return None
-
-    def write(match: re.Match[str]) -> str:
-        letter = match[1]
-        if letter in _WITHOUT_ZERO:
-            return str(int(moment.strftime(_WITHOUT_ZERO[letter])))
-        if letter not in _FORMATS or moment.year < 1000:
-            raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
-        return moment.strftime(_FORMATS[letter])
-
-    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
-
-
 _DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
     "year": lambda moment: moment.year,
     "quarter": lambda moment: (moment.month + 2) // 3,
@@ -176,9 +126,6 @@ _DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
     "hour": lambda moment: moment.hour,
     "minute": lambda moment: moment.minute,
     "second": lambda moment: moment.second,
-    "last_day": lambda moment: (
-        moment.date().replace(day=monthrange(moment.year, moment.month)[1]).isoformat()
-    ),
 }
 
 
@@ -208,8 +155,6 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "temporal": lambda value, kind: normalize(value, Kind(kind)),
     "temporal_number": temporal_number,
     "strict_date": _strict_date,
-    "date_add": add_interval,
-    "date_format": date_format,
     "datediff": _days_between,
     "timestampdiff": _difference,
 }

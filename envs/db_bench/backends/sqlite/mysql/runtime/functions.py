@@ -7,10 +7,8 @@ in its arguments, or tells the deadline how much it may take.
 import math
 import re
 import sqlite3
-import time
 from collections.abc import Callable
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
-from functools import partial
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import fold
@@ -30,7 +28,6 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import float_
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import parse_type
 
 MAX_TEXT_CHARS = 1 << 20
-_MAX_SLEEP_S = 0.05
 NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
 """A number in a text, which may go on after it; the group is without spaces."""
 _WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
@@ -59,21 +56,8 @@ def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
     return text[first : first + length]
 
 
-def _substring_index(text: str, delimiter: str, count: int) -> str:
-    if not delimiter or not count:
-        return ""
-    parts = text.split(delimiter)
-    return delimiter.join(parts[:count] if count > 0 else parts[count:])
-
-
 def _repeat(text: str, count: int) -> str | None:
     return text * count if len(text) * count <= MAX_TEXT_CHARS else None
-
-
-def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
-    if separator is None:
-        return None
-    return separator.join(part for part in parts if part is not None)
 
 
 def _quotient(left: float, right: float) -> float | None:
@@ -153,22 +137,12 @@ def _store(value: SQLiteValue, declared: str, column: str, row: int) -> SQLiteVa
     return stored_value(value, parse_type(declared, is_task=True), column, row)
 
 
-def _sleep(deadline: Deadline, seconds: float) -> int:
-    if seconds > _MAX_SLEEP_S:
-        raise Mistake.TIMEOUT()
-    if time.monotonic() + seconds > deadline.end_s:
-        raise StatementInterrupted
-    time.sleep(max(seconds, 0))
-    return 0
-
-
 _NULL_IS_NULL: dict[str, Function] = {
     **DATE_FUNCTIONS,
     "upper": _cased(str.upper),
     "lower": _cased(str.lower),
     "right": lambda text, count: text[-count:] if count > 0 else "",
     "substring": _substring,
-    "substring_index": _substring_index,
     "repeat": _repeat,
     "locate": lambda part, text: fold(text).find(fold(part)) + 1,
     "quotient": _quotient,
@@ -185,7 +159,6 @@ _NULL_IS_NULL: dict[str, Function] = {
 }
 """Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
-    "concat_ws": _concat_ws,
     "single_row": _single_row,
     "bigint": _bigint,
     "store": _store,
@@ -238,5 +211,4 @@ def install_functions(
 
     for name, function in _ALL.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
-    connection.create_function("my_sleep", 1, guarded(_nullable(partial(_sleep, deadline))))
     return errors
