@@ -84,16 +84,10 @@ def test_a_script_stops_at_its_first_error(session):
 
 
 def test_a_failed_statement_leaves_no_partial_effect(session):
-    rows(session, "CREATE TABLE k (a INT PRIMARY KEY)")
-    result = session.execute("INSERT INTO k VALUES (1), (2), (1)")
-    assert result.error.startswith("1062 (23000): Duplicate entry '1' for key '")
+    rows(session, "CREATE TABLE k (a TINYINT)")
+    result = session.execute("INSERT INTO k SELECT 100 UNION SELECT 200")
+    assert result.error.startswith("1264 (22003): Out of range value for column 'a' at row ")
     assert contents(session, "k") == []
-
-
-def test_a_null_in_a_not_null_column_is_refused(session):
-    rows(session, "CREATE TABLE k (a INT NOT NULL)")
-    result = session.execute("INSERT INTO k VALUES (NULL)")
-    assert result.error == "1048 (23000): Column 'a' cannot be null"
 
 
 def test_rollback_undoes_and_commit_keeps(session):

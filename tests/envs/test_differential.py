@@ -21,19 +21,9 @@ def measure(url: str, folder: Path, *options: str) -> tuple[dict[str, float], st
     return json.loads(done.stdout), show.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_answered_agrees_with_the_server(seed, mysql_url, tmp_path):
-    line, differing = measure(mysql_url, tmp_path, "--seed", str(seed), "--num-statements", "2000")
-    assert line["statements"] == 2000
-    assert line["differing_rows"] <= 3, differing
-    assert line["differing_errors"] <= 10, differing
-    assert line["refused"] <= 250
-
-
-@pytest.mark.parametrize("seed", [31, 32])
-def test_changed_statements_are_answered_alike_or_refused(seed, mysql_url, tmp_path):
-    options = ("--mutated", "--seed", str(seed), "--num-statements", "3000")
+def test_changed_statements_are_answered_alike_or_refused(mysql_url, tmp_path):
+    options = ("--mutated", "--seed", "31", "--num-statements", "600")
     line, differing = measure(mysql_url, tmp_path, *options)
-    assert line["statements"] == 3000
-    assert line["differing_rows"] <= 3, differing
-    assert line["differing_errors"] <= 90, differing
+    assert line["statements"] == 600
+    assert line["differing_rows"] == 0, differing
+    assert line["differing_errors"] <= 20, differing

@@ -135,12 +135,12 @@ def test_any_name_of_a_column_comes_back(database: Database, name: str) -> None:
     )
     rows(f"INSERT INTO t (id, {column}) VALUES (3, 9)")
     rows(f"UPDATE `t` SET {column} = {column} + 1 WHERE {column} = '9'")
-    rows(f"UPDATE t a JOIN t b ON a.id = b.id SET a.{column} = b.{column} + 1 WHERE a.id = 3")
+    rows(f"UPDATE t a SET a.{column} = a.{column} + 1 WHERE a.id = 3")
     rows("DELETE FROM t WHERE id = 1 ORDER BY id LIMIT 1")
     contents = session.read_table("t")
     assert contents.columns == ("id", name)
     assert sorted(contents.rows) == [(2, 7), (3, 11)]
-    rows(f"CREATE TABLE u ({column} INT NOT NULL PRIMARY KEY); INSERT INTO u SELECT id FROM t")
+    rows(f"CREATE TABLE u ({column} INT); INSERT INTO u SELECT id FROM t")
     assert session.read_table("u").columns == (name,)
     session.close()
 
@@ -167,7 +167,7 @@ def test_any_name_of_a_table_works(database: Database, name: str) -> None:
         (2,),
     )
     rows(f"CREATE TABLE other (c INT, d INT); INSERT INTO other SELECT * FROM {table}")
-    rows(f"UPDATE {table} JOIN other o ON o.c = {table}.c SET {table}.d = 5")
+    rows(f"UPDATE {table} SET {table}.d = 5 WHERE c IN (SELECT c FROM other)")
     contents = session.read_table(name)
     assert contents.columns == ("c", "d")
     assert sorted(contents.rows) == [(1, 5), (2, 5)]

@@ -54,31 +54,11 @@ def test_bombs_end_in_time(session: DatabaseSession, sql: str) -> None:
     assert session.execute("SELECT item FROM shop").rows == (("pen",),)
 
 
-@pytest.mark.parametrize(
-    ("opening", "closing"),
-    [
-        ("(", " IN (item, price, 1))"),
-        ("(CASE ", " WHEN item THEN 1 WHEN price THEN 2 END)"),
-        ("NULLIF(", ", item)"),
-        ("FIELD(", ", 2, item, price)"),
-        ("((", ", 1) IN ((1, 2), (item, price)))"),
-        ("(", " > ALL (SELECT item FROM shop))"),
-    ],
-)
-def test_copied_expressions_do_not_grow_without_bound(
-    session: DatabaseSession, opening: str, closing: str
-) -> None:
-    result = session.execute(f"SELECT {opening * 40} price {closing * 40} FROM shop")
+def test_copied_expressions_do_not_grow_without_bound(session: DatabaseSession) -> None:
+    opening, closing = "(SELECT AVG(", ") FROM shop)"
+    result = session.execute(f"SELECT {opening * 25} price {closing * 25} FROM shop")
     assert result.error is not None
     assert result.error.startswith("1436 (HY000): Thread stack overrun")
-
-
-def test_a_large_operand_of_a_long_list_is_no_larger_text(session: DatabaseSession) -> None:
-    operand = f"{'(' * 7} price {' IN (item, price, 1))' * 7}"
-    values = ", ".join(["item", *["1"] * 6000])
-    result = session.execute(f"SELECT {operand} IN ({values}) FROM shop")
-    assert result.error is not None
-    assert result.error.startswith("1436 (HY000)")
 
 
 def test_long_values_work_in_every_lane(session: DatabaseSession) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
-from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 
 pytestmark = pytest.mark.slow
 
@@ -85,25 +84,6 @@ def test_hostile_episodes_leave_memory_flat(kind: str) -> None:
     command = [sys.executable, __file__, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < MAX_GROWTH_KIB
-
-
-def test_a_byte_cache_keeps_what_is_used_and_no_more_than_its_bytes() -> None:
-    cache: ByteCache[int, str] = ByteCache(1000)
-    cache.keep(0, "used", 100)
-    for number in range(1, 100):
-        cache.keep(number, "seen once", 100)
-        assert cache.find(0) == "used"
-    kept = [number for number in range(100) if cache.find(number) is not None]
-    assert 99 in kept
-    assert len(kept) <= 10
-
-
-def test_a_byte_cache_leaves_out_what_would_fill_it() -> None:
-    cache: ByteCache[str, str] = ByteCache(1000)
-    cache.keep("small", "x", 100)
-    cache.keep("large", "y", 501)
-    assert cache.find("large") is None
-    assert cache.find("small") == "x"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
+_MAX_CHARS = 256 * 1024
 _HANDLERS: dict[type | str, Handler] = {}
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292).
@@ -44,6 +45,8 @@ def compile_expression(node: Expression, scope: Scope) -> Fragment:
     mark = len(scope.bare)
     kind = node.operator if isinstance(node, Operation) else type(node)
     fragment = _HANDLERS[kind](node, scope)
+    if len(fragment.sql) > _MAX_CHARS:  # AVG copies its argument: nested ones double at each level
+        raise Mistake.STACK()
     if scope.group_sql and fragment.sql in scope.group_sql:
         del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
     return fragment
