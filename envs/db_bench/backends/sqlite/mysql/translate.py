@@ -64,7 +64,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
     return _command(node, schema)
 
 
-def _command(node: nodes.Command, schema: Schema) -> Translation:
+def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
     if node.words in ("BEGIN", "COMMIT", "ROLLBACK"):
         return Translation(StatementKind(node.words.lower()))
     if node.words == "DESCRIBE":

@@ -184,7 +184,7 @@ _SPECIAL = {"IF": (3, 3), "TIMESTAMPDIFF": (3, 3), "DATABASE": (0, 0)}
 
 def _difference(arguments: tuple[nodes.Expression, ...], scope: Scope) -> Fragment:
     """TIMESTAMPDIFF, whose unit is read as a column's name."""
-    unit = arguments[0].name.upper() if isinstance(arguments[0], nodes.Column) else ""
+    unit = arguments[0].name.upper() if isinstance(arguments[0], nodes.ColumnName) else ""
     if unit not in UNITS:
         raise Mistake.NOT_SUPPORTED(f"TIMESTAMPDIFF of {unit}")
     start, end = (

@@ -22,8 +22,8 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
-@handles(nodes.Column)
-def _column(node: nodes.Column, scope: Scope) -> Fragment:
+@handles(nodes.ColumnName)
+def _column(node: nodes.ColumnName, scope: Scope) -> Fragment:
     return scope.find_column(node)
 
 
@@ -134,7 +134,7 @@ _ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
 
 
 @handles(*_ARITHMETIC)
-def _arithmetic(node: nodes.Operation, scope: Scope) -> Fragment:
+def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
     operator, (first, second) = node
     left = to_number(compile_expression(first, scope))
     right = to_number(compile_expression(second, scope))
@@ -144,7 +144,7 @@ def _arithmetic(node: nodes.Operation, scope: Scope) -> Fragment:
 
 
 @handles("NEGATIVE")
-def _negative(node: nodes.Operation, scope: Scope) -> Fragment:
+def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
     operand = compile_expression(node.operands[0], scope)
     if operand.type.kind in types.TEMPORALS:
         raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
@@ -158,7 +158,7 @@ _CHAIN = 30
 
 
 @handles("AND", "OR")
-def _connector(node: nodes.Operation, scope: Scope) -> Fragment:
+def _connector(node: nodes.Operator, scope: Scope) -> Fragment:
     """AND and OR: SQLite reads a chain of thousands as a tree as deep, which it refuses."""
     word = f" {node.operator} "
     conditions = [compile_condition(operand, scope) for operand in node.operands]
@@ -169,13 +169,13 @@ def _connector(node: nodes.Operation, scope: Scope) -> Fragment:
 
 
 @handles("NOT")
-def _not(node: nodes.Operation, scope: Scope) -> Fragment:
+def _not(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
 
 
 @handles("=", "<>", ">", ">=", "<", "<=", "<=>")
-def _comparison(node: nodes.Operation, scope: Scope) -> Fragment:
-    if any(isinstance(n, nodes.Operation) and n.operator == "ROW" for n in node.operands):
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    if any(isinstance(n, nodes.Operator) and n.operator == "ROW" for n in node.operands):
         raise Mistake.NOT_SUPPORTED("a comparison of rows")
     left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
     if right.is_collated and left.literal is not None:
@@ -186,18 +186,18 @@ def _comparison(node: nodes.Operation, scope: Scope) -> Fragment:
 
 
 @handles("ROW")
-def _row(node: nodes.Operation, scope: Scope) -> Fragment:
+def _row(node: nodes.Operator, scope: Scope) -> Fragment:
     raise Mistake.OPERAND(1)
 
 
 @handles("IS NULL", "IS NOT NULL")
-def _is_null(node: nodes.Operation, scope: Scope) -> Fragment:
+def _is_null(node: nodes.Operator, scope: Scope) -> Fragment:
     value = compile_expression(node.operands[0], scope)
     return Fragment(f"({value.sql} {node.operator})", types.INTEGER)
 
 
 @handles("IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
-def _is_true(node: nodes.Operation, scope: Scope) -> Fragment:
+def _is_true(node: nodes.Operator, scope: Scope) -> Fragment:
     condition = compile_condition(node.operands[0], scope)
     return Fragment(f"({condition} {node.operator})", types.INTEGER)
 
@@ -212,13 +212,13 @@ def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
 
 
 @handles("BETWEEN", "NOT BETWEEN")
-def _between(node: nodes.Operation, scope: Scope) -> Fragment:
+def _between(node: nodes.Operator, scope: Scope) -> Fragment:
     first, low, high = align([compile_expression(operand, scope) for operand in node.operands])
     return Fragment(f"({first} {node.operator} {low} AND {high})", types.INTEGER)
 
 
 @handles("LIKE", "NOT LIKE")
-def _like(node: nodes.Operation, scope: Scope) -> Fragment:
+def _like(node: nodes.Operator, scope: Scope) -> Fragment:
     value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
     return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
 

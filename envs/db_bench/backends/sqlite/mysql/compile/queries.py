@@ -81,7 +81,7 @@ def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
     for term, is_descending in tail.order:
         sql = order_term(term, projections)
         if sql is None:
-            if not isinstance(term, nodes.Column):
+            if not isinstance(term, nodes.ColumnName):
                 raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
             raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
         terms.append(sql + direction(is_descending))
@@ -145,7 +145,7 @@ def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
     return sql
 
 
-def _compile_source(node: nodes.Table | nodes.Derived, scope: Scope) -> str:
+def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
     if isinstance(node, nodes.Derived):
         outer = Scope(scope.schema, scope.parent, common_tables=scope.common_tables)
         query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
@@ -163,14 +163,14 @@ def _compile_source(node: nodes.Table | nodes.Derived, scope: Scope) -> str:
     return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"  # and no CTE of that name
 
 
-def find_table(node: nodes.Table, schema: types.Schema) -> TableSchema:
+def find_table(node: nodes.TableName, schema: types.Schema) -> TableSchema:
     """Returns the table that a node names. Raises: MySQLError (1142, 1146, 1235)."""
     if node.database.lower() == "information_schema":
         raise Mistake.NOT_SUPPORTED("information_schema")
     return schema.table(table_name(node, schema, "SELECT"))
 
 
-def table_name(node: nodes.Table, schema: types.Schema, command: str) -> str:
+def table_name(node: nodes.TableName, schema: types.Schema, command: str) -> str:
     """Returns the name of a table, which `command` is for. Raises: MySQLError (1142)."""
     if (node.database or schema.name) != schema.name:
         raise Mistake.COMMAND_DENIED(command, node.name)
@@ -194,17 +194,17 @@ def _scalar_subquery(node: nodes.Subquery, scope: Scope) -> Fragment:
 
 
 @handles("EXISTS")
-def _exists(node: nodes.Operation, scope: Scope) -> Fragment:
+def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
     (subquery,) = node.operands
     assert isinstance(subquery, nodes.Subquery)  # noqa: S101 (the parser makes no other)
     return Fragment(f"EXISTS ({compile_query(subquery.query, scope).sql})", types.INTEGER)
 
 
 @handles("IN", "NOT IN")
-def _in(node: nodes.Operation, scope: Scope) -> Fragment:
+def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     first, *others = node.operands
-    if isinstance(first, nodes.Operation) and first.operator == "ROW":
-        is_row = isinstance(others[0], nodes.Subquery | nodes.Operation)
+    if isinstance(first, nodes.Operator) and first.operator == "ROW":
+        is_row = isinstance(others[0], nodes.Subquery | nodes.Operator)
         raise (
             Mistake.NOT_SUPPORTED("IN with rows")
             if is_row

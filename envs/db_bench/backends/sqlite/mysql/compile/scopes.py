@@ -136,7 +136,7 @@ class Scope:
                 return scope.common_tables[name.lower()]
         return None
 
-    def find_column(self, node: nodes.Column) -> Fragment:
+    def find_column(self, node: nodes.ColumnName) -> Fragment:
         """Returns a column of this block or one around it. Raises: MySQLError (1052, 1054)."""
         if not node.table and node.name.lower() in self.refused:
             raise Mistake.NOT_SUPPORTED(f"the column {node.name} here")
@@ -151,7 +151,7 @@ class Scope:
         """Returns whether an unqualified name is a column of this block's sources."""
         return any(name.lower() in source.fragments for source in self.sources)
 
-    def _find_own(self, node: nodes.Column, clause: str) -> Fragment | None:
+    def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
         if not node.table and name in self.select_list:
             return self.select_list[name]

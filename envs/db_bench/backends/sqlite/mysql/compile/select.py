@@ -94,14 +94,18 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     terms = []
     for term in node.group:
         expression = _ordinal(term, node, scope)
-        if isinstance(term, nodes.Column) and not term.table and not scope.has_column(term.name):
+        if (
+            isinstance(term, nodes.ColumnName)
+            and not term.table
+            and not scope.has_column(term.name)
+        ):
             expression = scope.aliases.get(term.name.lower(), term)
         num_aggregates = scope.num_aggregates
         scope.aggregates_allowed = True
         terms.append(compile_expression(expression, scope))
         scope.aggregates_allowed = False
         if scope.num_aggregates > num_aggregates:
-            name = term.name if isinstance(term, nodes.Column) else "an aggregate"
+            name = term.name if isinstance(term, nodes.ColumnName) else "an aggregate"
             raise Mistake.WRONG_GROUP_FIELD(name)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
@@ -224,7 +228,7 @@ def _check_distinct_order(
 def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     """Returns a term that is a position or a name of the select list; None for others."""
     position = _position(term, len(projections), "order clause")
-    if position is None and isinstance(term, nodes.Column) and not term.table:
+    if position is None and isinstance(term, nodes.ColumnName) and not term.table:
         named = [
             (index, value.sql)
             for index, (name, value) in enumerate(projections)
@@ -274,7 +278,7 @@ def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
     columns: set[str] = set()
     while conditions:
         condition = conditions.pop()
-        if not isinstance(condition, nodes.Operation):
+        if not isinstance(condition, nodes.Operator):
             continue
         if condition.operator == "AND":
             conditions += condition.operands
@@ -282,7 +286,7 @@ def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
             column, value = condition.operands
             if isinstance(column, nodes.Constant):
                 column, value = value, column
-            if isinstance(column, nodes.Column) and isinstance(value, nodes.Constant):
+            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
                 columns.add(scope.find_column(column).sql)
     scope.bare.clear()
     return columns

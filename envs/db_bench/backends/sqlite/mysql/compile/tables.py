@@ -47,7 +47,7 @@ def compile_create(node: nodes.Create, schema: Schema) -> Definition:
     return (table.sqlite_ddl,), Schema(schema.name, (*schema.tables, table))
 
 
-def compile_drop(command: nodes.Command, schema: Schema) -> Definition:
+def compile_drop(command: nodes.PlainStatement, schema: Schema) -> Definition:
     """Translates DROP TABLE. Raises: MySQLError (1051)."""
     names = dict.fromkeys(table_name(table, schema, "DROP") for table in command.tables)
     unknown = [f"{schema.name}.{name}" for name in names if name not in schema.by_name]
@@ -77,7 +77,7 @@ def _declared(column: ColumnSchema) -> str:
     return name + bracket + sizes
 
 
-def describe(command: nodes.Command, schema: Schema) -> CompiledQuery:
+def describe(command: nodes.PlainStatement, schema: Schema) -> CompiledQuery:
     """Answers DESCRIBE. Raises: MySQLError (1146)."""
     table = find_table(command.tables[0], schema)
     rows = [(column.name, _declared(column), "YES", "", None, "") for column in table.columns]

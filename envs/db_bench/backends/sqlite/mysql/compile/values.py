@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operation
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
@@ -43,7 +43,7 @@ def handles(*kinds: type | str) -> Callable[[Handler], Handler]:
 def compile_expression(node: Expression, scope: Scope) -> Fragment:
     """Returns an expression as SQLite text with its type. Raises: MySQLError."""
     mark = len(scope.bare)
-    kind = node.operator if isinstance(node, Operation) else type(node)
+    kind = node.operator if isinstance(node, Operator) else type(node)
     fragment = _HANDLERS[kind](node, scope)
     if len(fragment.sql) > _MAX_CHARS:  # AVG copies its argument: nested ones double at each level
         raise Mistake.STACK()

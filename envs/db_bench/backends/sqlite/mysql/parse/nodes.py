@@ -10,7 +10,7 @@ class Constant(NamedTuple):
     kind: str
 
 
-class Column(NamedTuple):
+class ColumnName(NamedTuple):
     """A column's name, as it is written."""
 
     name: str
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     window: Window | None = None
 
 
-class Operation(NamedTuple):
+class Operator(NamedTuple):
     """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
 
     operator: str
@@ -76,7 +76,7 @@ class Subquery(NamedTuple):
     query: "Query"
 
 
-Expression: TypeAlias = Constant | Column | Star | Call | Operation | Case | Cast | Subquery
+Expression: TypeAlias = Constant | ColumnName | Star | Call | Operator | Case | Cast | Subquery
 
 
 class Item(NamedTuple):
@@ -87,7 +87,7 @@ class Item(NamedTuple):
     is_alias: bool
 
 
-class Table(NamedTuple):
+class TableName(NamedTuple):
     """A table's name, and its alias."""
 
     name: str
@@ -105,7 +105,7 @@ class Derived(NamedTuple):
 class Join(NamedTuple):
     """A source of FROM; `side`: how it is joined to those before it: "", ",", LEFT or RIGHT."""
 
-    source: Table | Derived
+    source: TableName | Derived
     side: str
     condition: Expression | None
 
@@ -153,13 +153,13 @@ class Query(NamedTuple):
     common_tables: tuple[CommonTable, ...] = ()
 
 
-Assignments: TypeAlias = tuple[tuple[Column, Expression], ...]
+Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
 
 
 class Insert(NamedTuple):
     """INSERT of rows or a query; `columns` is None where no names are given."""
 
-    table: Table
+    table: TableName
     columns: tuple[str, ...] | None
     source: tuple[tuple[Expression, ...], ...] | Query
 
@@ -167,7 +167,7 @@ class Insert(NamedTuple):
 class Change(NamedTuple):
     """UPDATE of one table, or DELETE from one, without assignments."""
 
-    table: Table
+    table: TableName
     assignments: Assignments
     where: Expression | None
     tail: Tail
@@ -176,16 +176,16 @@ class Change(NamedTuple):
 class Create(NamedTuple):
     """CREATE TABLE; `columns`: their names and types."""
 
-    table: Table
+    table: TableName
     columns: tuple[tuple[str, str], ...]
     if_not_exists: bool
 
 
-class Command(NamedTuple):
+class PlainStatement(NamedTuple):
     """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
 
     words: str
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TableName, ...] = ()
 
 
-Node: TypeAlias = Query | Insert | Change | Create | Command
+Node: TypeAlias = Query | Insert | Change | Create | PlainStatement

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
-from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operation, Query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator, Query
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement, Token
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import TYPE_NAMES
 
@@ -127,13 +127,13 @@ class _Parser:
             raise Mistake.BAD_NAME(written)
         return self._advance().text
 
-    def _table(self) -> nodes.Table:
+    def _table(self) -> nodes.TableName:
         name, database = self._name(), ""
         if self._accept("."):
             name, database = self._name(may_be_reserved=True), name
-        return nodes.Table(name, database, name)
+        return nodes.TableName(name, database, name)
 
-    def _aliased_table(self) -> nodes.Table:
+    def _aliased_table(self) -> nodes.TableName:
         table = self._table()
         start = self.token.start
         if not (self._accept("AS") or self._is_name()):
@@ -191,10 +191,10 @@ class _Parser:
         self._expect("SET")
         return self._change(table, self._read_list(self._assignment))
 
-    def _assignment(self) -> tuple[nodes.Column, Expression]:
+    def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
         self._expect("=")
-        if not isinstance(column, nodes.Column):
+        if not isinstance(column, nodes.ColumnName):
             self.fail()
         return column, self._expression()
 
@@ -205,7 +205,7 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED("DELETE with joins")
         return self._change(table, ()) if is_one else self.fail()
 
-    def _change(self, table: nodes.Table, assignments: nodes.Assignments) -> nodes.Node:
+    def _change(self, table: nodes.TableName, assignments: nodes.Assignments) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
         return nodes.Change(table, assignments, where, self._tail(is_change=True))
 
@@ -241,17 +241,17 @@ class _Parser:
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
         command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
-        return nodes.Command(command, self._read_list(self._table))
+        return nodes.PlainStatement(command, self._read_list(self._table))
 
     def _show(self) -> nodes.Node:
         if not self._accept("TABLES") or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
-        return nodes.Command("SHOW TABLES")
+        return nodes.PlainStatement("SHOW TABLES")
 
     def _describe(self) -> nodes.Node:
         if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
             raise Mistake.NOT_SUPPORTED("EXPLAIN")
-        return nodes.Command("DESCRIBE", (self._table(),))
+        return nodes.PlainStatement("DESCRIBE", (self._table(),))
 
     def _transaction(self) -> nodes.Node:
         word = self._peek(-1).upper
@@ -261,7 +261,7 @@ class _Parser:
             self._accept("WORK")
         if self.token.upper in words.TRANSACTION_OPTIONS:
             raise Mistake.NOT_SUPPORTED(f"{word} {self.token.upper}")
-        return nodes.Command("BEGIN" if word == "START" else word)
+        return nodes.PlainStatement("BEGIN" if word == "START" else word)
 
     def _query(self) -> Query:
         return self._read_deeper(self._read_query)
@@ -328,7 +328,7 @@ class _Parser:
         if self._accept("AS") or self.token.kind == "text" or self._is_name():
             is_text = self.token.kind == "text"
             return nodes.Item(value, self._advance().text if is_text else self._name(), True)
-        if isinstance(value, nodes.Column):
+        if isinstance(value, nodes.ColumnName):
             written = value.name
         elif isinstance(value, nodes.Constant) and value.kind == "text":
             written = value.text
@@ -358,7 +358,7 @@ class _Parser:
             raise Mistake.STACK()
         return tuple(joins)
 
-    def _source(self) -> nodes.Table | nodes.Derived:
+    def _source(self) -> nodes.TableName | nodes.Derived:
         if self.token.upper != "(":
             return self._aliased_table()
         if self._peek().upper not in _QUERY_WORDS:
@@ -404,12 +404,12 @@ class _Parser:
         operands = [read()]
         while self._accept(word, symbol):
             operands.append(read())
-        return Operation(word, tuple(operands)) if len(operands) > 1 else operands[0]
+        return Operator(word, tuple(operands)) if len(operands) > 1 else operands[0]
 
     def _negation(self) -> Expression:
         if not self._accept("NOT"):
             return self._comparison()
-        return Operation("NOT", (self._read_deeper(self._negation),))
+        return Operator("NOT", (self._read_deeper(self._negation),))
 
     def _comparison(self) -> Expression:
         value = self._predicate()
@@ -421,16 +421,16 @@ class _Parser:
                 negation = "NOT " if self._accept("NOT") else ""
                 truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
                 truth = "NULL" if truth == "UNKNOWN" else truth
-                value = Operation(f"IS {negation}{truth}", (value,))
+                value = Operator(f"IS {negation}{truth}", (value,))
                 continue
             operator = "<>" if operator == "!=" else operator
             if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
                 same = _QUANTIFIED.get((operator, self._advance().upper))
                 if same is None:
                     raise Mistake.NOT_SUPPORTED(f"{operator} {self._peek(-1).upper}")
-                value = Operation(same, (value, nodes.Subquery(self._subquery())))
+                value = Operator(same, (value, nodes.Subquery(self._subquery())))
             else:
-                value = Operation(operator, (value, self._predicate()))
+                value = Operator(operator, (value, self._predicate()))
         raise Mistake.STACK()
 
     def _predicate(self) -> Expression:
@@ -454,7 +454,7 @@ class _Parser:
             operands = (nodes.Subquery(self._subquery()),)
         else:
             operands = self._read_in_parentheses(self._expression)
-        return Operation(negation + operator, (value, *operands))
+        return Operator(negation + operator, (value, *operands))
 
     def _sum(self) -> Expression:
         return self._read_operations(self._product, _SUMS)
@@ -473,7 +473,7 @@ class _Parser:
             operator = "%" if operator == "MOD" else operator
             if self.token.upper == "INTERVAL" and operators is _SUMS:
                 self._refuse_interval()
-            value = Operation(operator, (value, read()))
+            value = Operator(operator, (value, read()))
         raise Mistake.STACK()
 
     def _refuse_interval(self) -> NoReturn:
@@ -488,7 +488,7 @@ class _Parser:
         if not sign:
             return self._operand()
         value = self._read_deeper(self._signed)
-        return Operation("NEGATIVE", (value,)) if sign == "-" else value
+        return Operator("NEGATIVE", (value,)) if sign == "-" else value
 
     def _operand(self) -> Expression:
         """Reads what no operator stands in."""
@@ -507,7 +507,7 @@ class _Parser:
         if upper == "(":
             return self._parenthesized()
         if self._accept("EXISTS"):
-            return Operation("EXISTS", (nodes.Subquery(self._subquery()),))
+            return Operator("EXISTS", (nodes.Subquery(self._subquery()),))
         return self._case() if self._accept("CASE") else self.fail()
 
     def _constant(self) -> nodes.Constant:
@@ -523,14 +523,14 @@ class _Parser:
             return nodes.Constant(text, "text")
         return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
 
-    def _column(self) -> nodes.Column | nodes.Call | nodes.Cast:
+    def _column(self) -> nodes.ColumnName | nodes.Call | nodes.Cast:
         """Reads a column's name, or the call of a function that is another database's."""
         names = [self._name()]
         while len(names) < 3 and self._accept("."):
             names.append(self._name(may_be_reserved=True))
         if len(names) > 1 and self.token.upper == "(":
             return self._finish_call(".".join(names))
-        return nodes.Column(*reversed(names))
+        return nodes.ColumnName(*reversed(names))
 
     def _parenthesized(self) -> Expression:
         """Reads a query, a row or an expression in parentheses."""
@@ -541,7 +541,7 @@ class _Parser:
         if isinstance(values[0], nodes.Subquery) and self.token.upper in _SET_OPERATIONS:
             raise Mistake.NOT_SUPPORTED(f"{self.token.upper} of queries in parentheses here")
         self._expect(")")
-        return values[0] if len(values) == 1 else Operation("ROW", values)
+        return values[0] if len(values) == 1 else Operator("ROW", values)
 
     def _case(self) -> Expression:
         operand = None if self.token.upper == "WHEN" else self._expression()
