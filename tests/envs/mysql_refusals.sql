@@ -246,6 +246,7 @@ INSERT INTO team (label) VALUES (1) RETURNING label
 UPDATE OR IGNORE team SET budget = 1
 UPDATE team SET budget = 1 FROM staff
 SELECT hired + INTERVAL '1 day' FROM staff
+SELECT DATE_ADD(hired, INTERVAL '1 day') FROM staff
 SELECT hired + INTERVAL 2 DAYS FROM staff
 CREATE TABLE z (a STRING)
 CREATE TABLE z (a INT64)

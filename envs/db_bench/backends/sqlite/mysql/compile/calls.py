@@ -54,15 +54,21 @@ def _left(values: list[Fragment]) -> Fragment:
     return Fragment(f"substr({to_text(values[0]).sql}, 1, max({count}, 0))", types.TEXT)
 
 
+def _numeric(value: Fragment) -> Fragment:
+    if value.type.kind in types.TEMPORALS:
+        raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
+    return to_number(value)
+
+
 def _abs(values: list[Fragment]) -> Fragment:
-    value = to_number(values[0])
+    value = _numeric(values[0])
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     return Fragment(f"abs({value.sql})", kind)
 
 
 def _rounded(values: list[Fragment]) -> Fragment:
     """ROUND, whose places are known, for they are the type's decimals."""
-    value = to_number(values[0])
+    value = _numeric(values[0])
     places = _whole_number(values[1]) if len(values) > 1 else 0
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
@@ -78,7 +84,7 @@ def _whole_number(value: Fragment) -> int:
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
-    value = to_number(values[0])
+    value = _numeric(values[0])
     is_double = value.type.kind in types.FLOATS
     return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
 
@@ -98,7 +104,7 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "LEFT": (2, 2, _left),
     "LENGTH": (1, 1, _length),
     "ABS": (1, 1, _abs),
-    "MOD": (2, 2, lambda values: modulo(to_number(values[0]), to_number(values[1]))),
+    "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
     "ROUND": (1, 2, _rounded),
     **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
@@ -107,12 +113,12 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
         f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER)),
 }  # fmt: skip
 
-# Arguments: t text, i whole number, d date; one before "?" may be missing.
+# Arguments: t text, i whole number, d date, m date that is no text; one before "?" may be missing.
 _PLAIN_TEXTS = {
     types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t) rtrim(t)
         replace(ttt) dayname(d) monthname(d)""",
     types.INTEGER: """char_length(t) locate(tt) datediff(dd) year(d) quarter(d) month(d) day(d)
-        dayofweek(d) dayofyear(d) weekday(d) hour(d) minute(d) second(d)""",
+        dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)""",
     types.DATE: "curdate()",
     types.DATETIME: "now()",
 }
@@ -138,13 +144,19 @@ _ALIASES = {
 }
 
 
+_ALLOWED = {
+    "i": frozenset({Kind.INTEGER}),
+    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME}),
+}
+
+
 def _convert_argument(letter: str, value: Fragment, name: str) -> str:
     """Returns an argument of a function as its kind asks. Raises: MySQLError (1235)."""
     if letter == "t":
         return to_text(value).sql
     kind = value.type.kind
-    allowed = {Kind.INTEGER} if letter == "i" else {Kind.DATE, Kind.DATETIME, Kind.TEXT}
-    if kind not in allowed | {Kind.NULL}:
+    if kind not in _ALLOWED[letter] | {Kind.NULL}:
         raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
     is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
     return f"my_strict_date({value.sql})" if is_date else value.sql

@@ -57,8 +57,8 @@ def _number_type(text: str) -> SqlType:
 
 
 def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
-    if left.type.is_unsigned or right.type.is_unsigned:
-        raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED")
+    if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
+        raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
     scales = (left.type.scale, right.type.scale)
     scale = sum(scales) if operator == "*" else max(scales)
     kind = _common_type(left.type, right.type, scale)

@@ -147,6 +147,8 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
         for name, _ in projections:
             if name.lower() in seen:
                 raise Mistake.DUPLICATE_COLUMN(name)
+            if name.upper() in ("TRUE", "FALSE"):  # SQLite does not find these, even in quotes
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
             seen.add(name.lower())
     return projections, bare
 

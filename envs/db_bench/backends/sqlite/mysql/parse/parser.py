@@ -558,6 +558,13 @@ class _Parser:
     def _call(self) -> Expression:
         token = self.token
         if token.upper in words.FUNCTIONS:
+            if token.upper in words.DATE_SHIFTS:
+                self._advance()
+                self._expect("(")
+                self._expression()
+                self._expect(",")
+                if self.token.upper == "INTERVAL":
+                    self._refuse_interval()
             raise Mistake.NOT_SUPPORTED(token.text)
         if token.upper in words.GLUED and token.end != self._peek().start:
             if self._peek(2).upper == "*":
