@@ -2,7 +2,7 @@
 
 # ruff: noqa: E501 (a table of statements has one a line)
 
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 
 import pytest

@@ -32,10 +32,10 @@ def test_what_is_no_mysql_is_a_syntax_error(mysql, sql):
 
 def test_no_function_of_mysql_is_said_to_be_missing(mysql):
     for name in FUNCTIONS:
-        for arguments in ("", "1", "'a', 2", "1, 2, 3"):
-            error = mysql.error(f"SELECT {name}({arguments})")
-            assert error.startswith(("1235 ", "1064 ")), (name, error)
-        assert "1235" in mysql.error(f"SELECT {name}(1)"), name
+        calls = (f"SELECT {name}({arguments})" for arguments in ("", "1", "'a', 2", "1, 2, 3"))
+        numbers = {mysql.error(sql)[:4] for sql in calls}
+        assert "1235" in numbers, name
+        assert numbers <= {"1235", "1064"}, name
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
         ("SELECT 'é' LIKE 'E', 'ß' LIKE 'ss', 'añb' LIKE 'A_B'", [(1, 0, 1)]),
         ("SELECT 1.5e-3 + 1, 1e1+2", [(1.0015, 12.0)]),
         (
-            "UPDATE team SET budget = budget + 1 ORDER BY budget DESC; SELECT MAX(budget) FROM team",
+            "UPDATE team SET budget = budget + 1 ORDER BY budget; SELECT MAX(budget) FROM team",
             [(301,)],
         ),
         ("SELECT id FROM staff ORDER BY TRUE, id DESC LIMIT 1", [(5,)]),

@@ -289,10 +289,11 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
 database = SqliteDatabase(DatabaseLimits())
-numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
-result = database.open([]).execute(f"{numbers} SELECT SUM(a.i * b.i) FROM n a, n b")  # slow
+numbers = "SELECT 0 AS i" + "".join(f" UNION ALL SELECT {i}" for i in range(1, 40))
+tables = ", ".join(f"({numbers}) AS t{n}" for n in range(4))
+result = database.open([]).execute(f"SELECT COUNT(*) FROM {tables} WHERE t0.i + t3.i >= 0")  # slow
 database.close()
-print(result.rows[0][0] == (1000 * 2001) ** 2, result.error)
+print(result.rows[0][0] == 40**4, result.error)
 """
 
 

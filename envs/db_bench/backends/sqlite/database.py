@@ -49,6 +49,7 @@ _COMMITTING = (
     StatementKind.BEGIN,
     StatementKind.COMMIT,
     StatementKind.DEFINITION,
+    StatementKind.AUTOCOMMIT_ON,
 )
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
@@ -88,6 +89,7 @@ class SqliteSession(Closable):
         layouts = [table_layout(table.name, table.columns) for table in tables]
         self._schema = Schema(_DATABASE_NAME, tuple(layout.schema for layout in layouts))
         self._before_transaction: tuple[bytes, Schema] | None = None
+        self._autocommits = True
         image = database.images.find(tables)
         self._connection = GuardedConnection(self._limits.max_database_mib, image)
         if not image:
@@ -143,7 +145,10 @@ class SqliteSession(Closable):
             self._roll_back()
         elif kind in _COMMITTING:
             self._before_transaction = None
-        if kind is StatementKind.BEGIN:
+        if kind in (StatementKind.AUTOCOMMIT_ON, StatementKind.AUTOCOMMIT_OFF):
+            self._autocommits = kind is StatementKind.AUTOCOMMIT_ON
+        begins = kind is StatementKind.WRITE and not self._autocommits
+        if (begins or kind is StatementKind.BEGIN) and self._before_transaction is None:
             self._before_transaction = (self._connection.image(), self._schema)
         if not translation.sql:
             return StatementResult()

@@ -23,6 +23,8 @@ class StatementKind(StrEnum):
     BEGIN = "begin"
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    AUTOCOMMIT_ON = "autocommit on"
+    AUTOCOMMIT_OFF = "autocommit off"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _translate(statement: Statement, schema: Schema) -> Translation:
 
 
 def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
-    if node.words in ("BEGIN", "COMMIT", "ROLLBACK"):
+    if node.words in ("BEGIN", "COMMIT", "ROLLBACK", "AUTOCOMMIT ON", "AUTOCOMMIT OFF"):
         return Translation(StatementKind(node.words.lower()))
     if node.words == "DESCRIBE":
         return _read(tables.describe(node, schema))

@@ -157,6 +157,7 @@ class _Parser:
             "CREATE": self._create,
             "DROP": self._drop,
             "SHOW": self._show,
+            "SET": self._set,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
         }
@@ -247,6 +248,17 @@ class _Parser:
         if not self._accept("TABLES") or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
         return nodes.PlainStatement("SHOW TABLES")
+
+    def _set(self) -> nodes.Node:
+        """Only `SET autocommit` is done."""
+        self._accept("SESSION")
+        if not self._accept_all("AUTOCOMMIT", "="):
+            raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
+        value = self._advance()
+        is_on = (value.upper or value.text) in ("1", "ON", "TRUE")
+        if not is_on and (value.upper or value.text) not in ("0", "OFF", "FALSE"):
+            raise Mistake.WRONG_VALUE("autocommit", value.text)
+        return nodes.PlainStatement("AUTOCOMMIT ON" if is_on else "AUTOCOMMIT OFF")
 
     def _describe(self) -> nodes.Node:
         if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
