@@ -49,7 +49,6 @@ def test_no_function_of_mysql_is_said_to_be_missing(mysql):
             "UPDATE team SET budget = budget + 1 ORDER BY budget; SELECT MAX(budget) FROM team",
             [(301,)],
         ),
-        ("SELECT id FROM staff ORDER BY TRUE, id DESC LIMIT 1", [(5,)]),
         ("SELECT ISNULL(NULL), ISNULL(5)", [(1, 0)]),
         ("SELECT id FROM staff ORDER BY id LIMIT 1 OFFSET 2", [(3,)]),
         ("SELECT age IS NOT TRUE FROM staff WHERE id = 4", [(1,)]),

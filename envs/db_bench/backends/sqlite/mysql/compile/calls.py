@@ -71,7 +71,7 @@ def _rounded(values: list[Fragment]) -> Fragment:
     value = _numeric(values[0])
     places = _whole_number(values[1]) if len(values) > 1 else 0
     kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE) and values[0].type.kind is not Kind.TEXT:
         kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
     return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
@@ -282,6 +282,7 @@ def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> 
     if not scope.windows_allowed:
         raise Mistake.WINDOW_MISUSE(name.lower())
     scope.windows_allowed, scope.refused = False, scope.aliases
+    num_outer_uses = scope.num_outer_uses
     parts = []
     if window.partition:
         terms = (collated(compile_expression(term, scope)) for term in window.partition)
@@ -289,6 +290,8 @@ def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> 
     if window.order:
         parts.append(compile_order(window.order, scope))
     scope.refused = ()
+    if scope.num_outer_uses > num_outer_uses:
+        raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
     over = f" OVER ({' '.join(parts)})"
     value = _windowed(node, name, over, scope)
     scope.windows_allowed = True

@@ -126,7 +126,7 @@ def _limited(tail: nodes.Tail, source: str, table: TableSchema, where: str, scop
         return where
     scope.clause = "order clause"
     for term, _ in tail.order:
-        if isinstance(term, nodes.Constant) and term.kind == "number":
+        if isinstance(term, nodes.Constant) and term.text.isdigit() and term.kind == "number":
             raise Mistake.UNKNOWN_COLUMN(term.text, scope.clause)  # there are no positions
     order = f" {compile_order(tail.order, scope)}" if tail.order else ""
     row = table.row_id

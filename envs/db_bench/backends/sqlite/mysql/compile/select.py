@@ -114,8 +114,11 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
 
 def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
     """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
-    is_number = isinstance(term, nodes.Constant) and term.kind == "number" and term.text.isdigit()
-    if not is_number or not isinstance(term, nodes.Constant):
+    if not isinstance(term, nodes.Constant):
+        return None
+    if term.kind == "boolean":  # MariaDB reads TRUE as 1, a position
+        raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
+    if term.kind != "number" or not term.text.isdigit():
         return None
     if not 1 <= int(term.text) <= num_columns:
         raise Mistake.UNKNOWN_COLUMN(term.text, clause)
