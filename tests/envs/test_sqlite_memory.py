@@ -12,6 +12,7 @@ import pytest
 
 from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
+from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,17 @@ def test_hostile_episodes_leave_memory_flat(kind: str) -> None:
     command = [sys.executable, __file__, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) < MAX_GROWTH_KIB
+
+
+def test_a_byte_cache_holds_no_more_than_its_bytes() -> None:
+    cache: ByteCache[int, str] = ByteCache(1000)
+    for number in range(100):
+        cache.keep(number, "seen once", 100)
+    kept = [number for number in range(100) if cache.find(number) is not None]
+    assert 99 in kept
+    assert len(kept) <= 10
+    cache.keep(100, "large", 501)
+    assert cache.find(100) is None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from sys import getsizeof
 
+from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile import changes, tables
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.queries import compile_query
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import CompiledQuery, Scope
@@ -41,12 +43,24 @@ class Translation:
     schema: Schema | None = None
 
 
+_KEPT: ByteCache[tuple[str, Schema], Translation] = ByteCache(16 * 1024**2)
+_COLUMN_BYTES = 500
+
+
 def translate(statement: Statement, schema: Schema) -> Translation:
     """Returns the statement for SQLite. Raises: MySQLError for what MySQL would refuse."""
+    key = (statement.text, schema)
+    kept = _KEPT.find(key)
+    if kept is not None:
+        return kept
     try:
-        return _translate(statement, schema)
+        translation = _translate(statement, schema)
     except RecursionError:
         raise Mistake.STACK() from None
+    num_columns = sum(len(table.columns) for table in (translation.schema or schema).tables)
+    num_bytes = getsizeof(statement.text) + sum(map(getsizeof, translation.sql))
+    _KEPT.keep(key, translation, num_bytes + _COLUMN_BYTES * (2 + num_columns))
+    return translation
 
 
 def _translate(statement: Statement, schema: Schema) -> Translation:

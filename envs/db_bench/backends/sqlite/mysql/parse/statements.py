@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agentpeft.envs.db_bench.backends.sqlite.mysql.byte_cache import ByteCache
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 
 MAX_CHARS = 100_000
@@ -30,6 +31,10 @@ _ESCAPES = {
     "%": r"\%",
     "_": r"\_",
 }
+
+
+_CHAR_BYTES = 100
+"""Most that a statement takes for each character, as tokens."""
 
 
 class Token(NamedTuple):
@@ -60,11 +65,17 @@ class Statement:
         return Mistake.SYNTAX(near, self.text.count("\n", 0, offset) + 1)
 
 
+_SPLIT: ByteCache[str, tuple[Statement, ...]] = ByteCache(8 * 1024**2)
+
+
 def parse_statements(sql: str) -> tuple[Statement, ...]:
     """Splits a text at its semicolons; those within strings and comments do not count.
 
     Raises: MySQLError where the text is empty, too long, or does not consist of tokens.
     """
+    kept = _SPLIT.find(sql)
+    if kept is not None:
+        return kept
     if len(sql) > MAX_CHARS:
         raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
     statements = []
@@ -83,6 +94,7 @@ def parse_statements(sql: str) -> tuple[Statement, ...]:
             tokens = []
     if not statements:
         raise Mistake.EMPTY_QUERY()
+    _SPLIT.keep(sql, tuple(statements), _CHAR_BYTES * len(sql))
     return tuple(statements)
 
 
