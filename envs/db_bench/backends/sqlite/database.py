@@ -27,7 +27,7 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     Transaction,
     TransactionResult,
 )
-from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error
+from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error, unhandled
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
     Statement,
@@ -51,6 +51,16 @@ _COMMITTING = (
     StatementKind.DEFINITION,
     StatementKind.AUTOCOMMIT_ON,
 )
+_INTERNAL_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+"""What a statement that the dialect did not foresee may raise (not a fault of a worker process)."""
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
 _FAST_LANE_CALL_WORK = 20_000_000
@@ -114,6 +124,8 @@ class SqliteSession(Closable):
             return StatementResult(error=str(error), is_timeout=is_timeout)
         except RecursionError:
             return StatementResult(error=str(Mistake.STACK()))
+        except _INTERNAL_ERRORS as error:
+            return StatementResult(error=str(unhandled(error)))
         return result
 
     @gated

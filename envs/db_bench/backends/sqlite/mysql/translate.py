@@ -27,6 +27,7 @@ class StatementKind(StrEnum):
     ROLLBACK = "rollback"
     AUTOCOMMIT_ON = "autocommit on"
     AUTOCOMMIT_OFF = "autocommit off"
+    USE = "use"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,14 @@ def _command(node: nodes.PlainStatement, schema: Schema) -> Translation:
         return _read(tables.describe(node, schema))
     if node.words == "SHOW TABLES":
         return _read(tables.show_tables(schema))
+    if node.words == "SHOW DATABASES":
+        return _read(tables.show_databases(schema))
+    if node.words == "TRUNCATE":
+        return _define(*tables.compile_truncate(node, schema))
+    if node.words == "USE":
+        if node.tables[0].name != schema.name:
+            raise Mistake.NOT_SUPPORTED(f"USE {node.tables[0].name}")
+        return Translation(StatementKind.USE)
     return _define(*tables.compile_drop(node, schema))
 
 

@@ -21,7 +21,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import UNITS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS, has_time
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 Builder = Callable[[list[Fragment]], Fragment]
@@ -89,6 +89,73 @@ def _whole(function: str, values: list[Fragment]) -> Fragment:
     return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
 
 
+def _truncated(values: list[Fragment]) -> Fragment:
+    value = _numeric(values[0])
+    places = _whole_number(values[1])
+    if value.type.kind in types.FLOATS:
+        raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
+    kind = value.type
+    if kind.kind is Kind.DECIMAL:
+        kind = SqlType(Kind.DECIMAL, min(max(places, 0), kind.scale))
+    return Fragment(f"my_truncate({value.sql}, {places})", kind)
+
+
+def _format(values: list[Fragment]) -> Fragment:
+    if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
+        raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
+    places = max(_whole_number(values[1]), 0)
+    number = rounded(_rounded([values[0], values[1]])).sql
+    return Fragment(f"my_format({number}, {places})", types.TEXT)
+
+
+def _field(values: list[Fragment]) -> Fragment:
+    if len({value.type.kind in types.NUMBERS for value in values}) > 1:
+        raise Mistake.NOT_SUPPORTED("FIELD of several types")
+    tests = (" = ".join(align([values[0], other])) for other in values[1:])
+    branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))
+    return Fragment(f"(CASE {branches} ELSE 0 END)", types.INTEGER)
+
+
+def _extreme(function: str, values: list[Fragment]) -> Fragment:
+    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if not kinds <= types.NUMBERS and len(kinds) > 1:
+        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
+    kind = types.merge_types(value.type for value in values)
+    return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
+
+
+def _trim(values: list[Fragment]) -> Fragment:
+    value, removed, side = (to_text(value).sql for value in values)
+    return Fragment(f"my_trim({value}, {removed}, {side})", types.TEXT)
+
+
+def _concat_ws(values: list[Fragment]) -> Fragment:
+    return Fragment(f"my_concat_ws({', '.join(to_text(v).sql for v in values)})", types.TEXT)
+
+
+def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
+    """A date plus or minus an INTERVAL."""
+    base, amount, unit = values
+    if unit.literal not in UNITS:
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL … {unit.literal}")
+    kind = base.type
+    if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
+        kind = types.DATETIME
+    elif kind.kind not in (Kind.DATE, Kind.DATETIME):
+        kind = types.TEXT
+    date = _convert_argument("d", base, "INTERVAL")
+    return Fragment(f"my_date_add({date}, {amount.sql}, {unit.sql}, {sign})", kind)
+
+
+def _parsed_date(values: list[Fragment]) -> Fragment:
+    """STR_TO_DATE, whose type is the format's."""
+    text, pattern = values
+    if pattern.literal is None or STRICT.get():
+        raise Mistake.NOT_SUPPORTED("STR_TO_DATE in a change, or with a format that is no literal")
+    kind = types.DATETIME if has_time(pattern.literal) else types.DATE
+    return Fragment(f"my_str_to_date({to_text(text).sql}, {pattern.sql})", kind)
+
+
 def _date(values: list[Fragment]) -> Fragment:
     if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
         raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
@@ -107,6 +174,20 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
     "ROUND": (1, 2, _rounded),
     **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
+    "FIELD": (2, _MOST, _field),
+    "FORMAT": (2, 2, _format),
+    "TRUNCATE": (2, 2, _truncated),
+    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
+    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
+    "SIGN": (1, 1, lambda v: Fragment(f"my_sign({_numeric(v[0]).sql})", types.INTEGER)),
+    "SQRT": (1, 1, lambda v: Fragment(f"my_sqrt({_numeric(v[0]).sql})", types.DOUBLE)),
+    "POW": (2, 2, lambda v: Fragment(
+        f"my_pow({_numeric(v[0]).sql}, {_numeric(v[1]).sql})", types.DOUBLE)),
+    "TRIM": (3, 3, _trim),
+    "CONCAT_WS": (2, _MOST, _concat_ws),
+    "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
+    "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
+    "STR_TO_DATE": (2, 2, _parsed_date),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
     "DATE": (1, 1, _date),
     "INSTR": (2, 2, lambda v: Fragment(
@@ -115,11 +196,12 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
 
 # Arguments: t text, i whole number, d date, m date that is no text; one before "?" may be missing.
 _PLAIN_TEXTS = {
-    types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) trim(t) ltrim(t) rtrim(t)
-        replace(ttt) dayname(d) monthname(d)""",
-    types.INTEGER: """char_length(t) locate(tt) datediff(dd) year(d) quarter(d) month(d) day(d)
-        dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)""",
-    types.DATE: "curdate()",
+    types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
+        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
+        date_format(dt)""",
+    types.INTEGER: """char_length(t) locate(tti?) ascii(t) datediff(dd) year(d) quarter(d) month(d)
+        day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)""",
+    types.DATE: "curdate() last_day(d)",
     types.DATETIME: "now()",
 }
 _WITHOUT_MARKS = str.maketrans("", "", "?")
@@ -130,13 +212,15 @@ _PLAIN = {
 }
 _SQLITE_NAMES = {
     "CHAR_LENGTH": "length",
-    **{name: name.lower() for name in ("TRIM", "LTRIM", "RTRIM", "REPLACE")},
+    **{name: name.lower() for name in ("LTRIM", "RTRIM", "REPLACE")},
 }
 _ALIASES = {
     "UCASE": "UPPER",
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
     "OCTET_LENGTH": "LENGTH",
+    "POWER": "POW",
+    "SCHEMA": "DATABASE",
     "DAYOFMONTH": "DAY",
     **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
     "CURRENT_DATE": "CURDATE",
@@ -147,7 +231,7 @@ _ALIASES = {
 _ALLOWED = {
     "i": frozenset({Kind.INTEGER}),
     "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
-    "m": frozenset({Kind.DATE, Kind.DATETIME}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
 }
 
 
@@ -212,7 +296,7 @@ def _plain_call(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     letters = pattern.translate(_WITHOUT_MARKS)
     least = 2 * len(letters) - len(pattern)
     if not least <= len(arguments) <= len(letters):
-        if name in ("NOW", "LOCATE"):
+        if name == "NOW":
             raise Mistake.NOT_SUPPORTED(f"{written} with these arguments")
         raise Mistake.ARGUMENTS(written)
     values = [
@@ -245,8 +329,12 @@ def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fra
     """Returns an aggregate, `over` a window if that is not empty."""
     if isinstance(node.arguments[0], nodes.Star):
         return Fragment(f"count(*){over}", types.INTEGER)
-    if len(node.arguments) > 1 or (over and node.is_distinct):
-        raise Mistake.NOT_SUPPORTED(f"{name} of several columns, or DISTINCT in a window")
+    if over and (node.is_distinct or name == "GROUP_CONCAT"):
+        raise Mistake.NOT_SUPPORTED(f"{name} in a window, or DISTINCT there")
+    if name == "GROUP_CONCAT":
+        return _group_concat(node, scope)
+    if len(node.arguments) > 1:
+        return _count_rows(node, name, scope)
     value = compile_expression(node.arguments[0], scope)
     distinct = "DISTINCT " if node.is_distinct else ""
     if over or distinct or scope.is_grouped:
@@ -256,6 +344,27 @@ def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fra
     if name in ("MIN", "MAX"):
         return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
     return value if name == "ANY_VALUE" else _sum(name, distinct, value, over)
+
+
+def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+    """COUNT(DISTINCT a, b)."""
+    if name != "COUNT" or not node.is_distinct:
+        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
+    values = ", ".join(rounded(compile_expression(v, scope)).sql for v in node.arguments)
+    return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
+
+
+def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
+    value = rounded(compile_expression(node.arguments[0], scope))
+    separator = compile_expression(node.arguments[1], scope).sql
+    terms = []
+    for term, is_descending in node.order:
+        key = rounded(compile_expression(term, scope))
+        if key.literal is not None or (node.is_distinct and key.sql != value.sql):
+            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
+        terms += [key.sql, str(int(is_descending))]
+    arguments = (to_text(value).sql, separator, str(int(node.is_distinct)), *terms)
+    return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
 
 
 def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:

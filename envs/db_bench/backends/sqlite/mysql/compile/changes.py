@@ -50,6 +50,9 @@ def _insert_columns(names: tuple[str, ...] | None, table: TableSchema) -> list[C
     for number in reversed(range(len(columns))):
         if columns[number] in columns[:number]:
             raise Mistake.FIELD_TWICE(columns[number].name)
+    for column in table.columns:
+        if column not in columns and not column.is_nullable and column.default == "NULL":
+            raise Mistake.NO_DEFAULT(column.name)
     return columns
 
 
@@ -92,19 +95,79 @@ def _stored(node: nodes.Expression, column: ColumnSchema, row: int, scope: Scope
 
 
 def compile_change(node: nodes.Change, schema: Schema) -> str:
-    """Translates UPDATE or DELETE of one table. Raises: MySQLError."""
-    table = find_table(node.table, schema)
+    """Translates UPDATE of one table or DELETE from one. Raises: MySQLError."""
     scope = Scope(schema, Scope(schema))
-    source = compile_joins((nodes.Join(node.table, "", None),), scope)
+    tables = {
+        join.source.alias: find_table(join.source, schema)
+        for join in node.sources
+        if isinstance(join.source, nodes.TableName)
+    }
+    source = compile_joins(node.sources, scope)
+    is_joined = len(node.sources) > 1 or bool(node.target)
+    alias = node.target or next(iter(tables), "")
+    sets: dict[str, str] = {}
+    if node.assignments:
+        alias = _changed_alias(node.assignments, tables, scope)
+    elif alias not in tables:
+        raise Mistake.UNKNOWN_TABLE_IN(alias)
+    table = tables[alias]
     scope.target = table.name
-    sets = _assignments(node.assignments, table, scope)
+    if node.assignments:
+        sets = _assignments(node.assignments, table, scope)
     scope.clause = "where clause"
     where = f" WHERE {compile_condition(node.where, scope)}" if node.where else ""
+    if is_joined:
+        if node.tail != nodes.Tail():
+            raise Mistake.NOT_SUPPORTED("ORDER BY and LIMIT of a change with joins")
+        return _change_joined(alias, table, sets, f"{source}{where}")
     where = _limited(node.tail, source, table, where, scope)
-    return f"UPDATE {source} SET {sets}{where}" if sets else f"DELETE FROM {source}{where}"
+    terms = ", ".join(f"{name} = {value}" for name, value in sets.items())
+    return f"UPDATE {source} SET {terms}{where}" if sets else f"DELETE FROM {source}{where}"
 
 
-def _assignments(assignments: nodes.Assignments, table: TableSchema, scope: Scope) -> str:
+def _changed_alias(
+    assignments: nodes.Assignments, tables: dict[str, TableSchema], scope: Scope
+) -> str:
+    """Returns the one table that SET changes. Raises: MySQLError (1054, 1235, 1288)."""
+    changed = {}
+    for node, _ in assignments:
+        column = scope.find_column(node)
+        owner = next(s for s in scope.sources if column in s.fragments.values())
+        changed[owner.alias] = None
+    if len(changed) > 1:
+        raise Mistake.NOT_SUPPORTED("UPDATE of several tables")
+    (alias,) = changed
+    if alias not in tables:
+        raise Mistake.NOT_UPDATABLE(alias)
+    keys = {column.lower() for _, key in tables[alias].keys for column in key}
+    if keys & {node.name.lower() for node, _ in assignments}:
+        raise Mistake.NOT_SUPPORTED("UPDATE of a key")  # compared row by row, in an order
+    return alias
+
+
+def _change_joined(alias: str, table: TableSchema, sets: dict[str, str], joined: str) -> str:
+    """A row that matches several times may be set to one value only."""
+    name, row = quote_name(table.name), f"{quote_name(alias)}.{table.row_id}"
+    if not sets:
+        return f"DELETE FROM {name} WHERE {table.row_id} IN (SELECT {row} FROM {joined})"
+    new = quote_name(f"{INTERNAL}s")
+    values = ", ".join(f"{value} AS v{index}" for index, value in enumerate(sets.values()))
+    singles = ", ".join(
+        f"my_single_value(count(DISTINCT v{n}) + (count(v{n}) BETWEEN 1 AND count(*) - 1), "
+        f"max(v{n})) AS v{n}"
+        for n in range(len(sets))
+    )
+    terms = ", ".join(f"{column} = {new}.v{n}" for n, column in enumerate(sets))
+    return (
+        f"UPDATE {name} SET {terms} FROM (SELECT r, {singles} "
+        f"FROM (SELECT {row} AS r, {values} FROM {joined}) GROUP BY r) AS {new} "
+        f"WHERE {name}.{table.row_id} = {new}.r"
+    )
+
+
+def _assignments(
+    assignments: nodes.Assignments, table: TableSchema, scope: Scope
+) -> dict[str, str]:
     """Returns what SET sets; later ones see the values before them. Raises: MySQLError."""
     sets: dict[str, str] = {}
     changed: dict[str, Fragment] = {}
@@ -113,11 +176,13 @@ def _assignments(assignments: nodes.Assignments, table: TableSchema, scope: Scop
         scope.find_column(node)
         scope.select_list = changed
         column = table.by_name[node.name.lower()]
+        if quote_name(column.name) in sets and len(scope.sources) > 1:
+            raise Mistake.NOT_SUPPORTED("UPDATE of a column twice")
         value = _stored(expression, column, 1, scope)
         sets[quote_name(column.name)] = value
         changed[node.name.lower()] = Fragment(f"({value})", column.type, True)
     scope.select_list = {}
-    return ", ".join(f"{name} = {value}" for name, value in sets.items())
+    return sets
 
 
 def _limited(tail: nodes.Tail, source: str, table: TableSchema, where: str, scope: Scope) -> str:

@@ -173,16 +173,13 @@ def _not(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
 
 
-@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
-def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
-    if any(isinstance(n, nodes.Operator) and n.operator == "ROW" for n in node.operands):
-        raise Mistake.NOT_SUPPORTED("a comparison of rows")
-    left, right = (rounded(compile_expression(operand, scope)) for operand in node.operands)
+def compare(left: Fragment, operator: str, right: Fragment) -> str:
+    """Returns a comparison of two values."""
+    left, right = rounded(left), rounded(right)
     if right.is_collated and left.literal is not None:
         left = left._replace(is_collated=True)  # the right side's collation will be used
     first, second = align([left, right])
-    operator = "IS" if node.operator == "<=>" else node.operator
-    return Fragment(f"({first} {operator} {second})", types.INTEGER)
+    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
 
 
 @handles("ROW")
@@ -203,12 +200,18 @@ def _is_true(node: nodes.Operator, scope: Scope) -> Fragment:
 
 
 def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
-    """Returns whether a value is in a list. Raises: MySQLError (1235) for one of mixed types."""
-    kinds = {value.type.kind for value in values} - {Kind.NULL}
-    if len(kinds) > 1 and not kinds <= types.NUMBERS:
+    """Returns whether a value is in a list; one of texts and numbers is two lists."""
+    kinds = {value.type.kind for value in (left, *values)} - {Kind.NULL}
+    texts = [value for value in values if value.type.kind is Kind.TEXT]
+    others = [value for value in values if value.type.kind is not Kind.TEXT]
+    if not kinds <= types.NUMBERS | {Kind.TEXT} and len(kinds - {left.type.kind}) > 1:
         raise Mistake.NOT_SUPPORTED("a list of several types")
-    first, *rest = align([left, *values])
-    return Fragment(f"({first} {operator} ({', '.join(rest)}))", types.INTEGER)
+    tests = []
+    for group in filter(None, (others, texts)):
+        first, *rest = align([left, *group])
+        tests.append(f"{first} IN ({', '.join(rest)})")
+    negation = "NOT " if operator == "NOT IN" else ""
+    return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
 
 
 @handles("BETWEEN", "NOT BETWEEN")
@@ -219,8 +222,23 @@ def _between(node: nodes.Operator, scope: Scope) -> Fragment:
 
 @handles("LIKE", "NOT LIKE")
 def _like(node: nodes.Operator, scope: Scope) -> Fragment:
+    value, pattern, *escape = (
+        to_text(compile_expression(operand, scope)) for operand in node.operands
+    )
+    sql = f"{value.sql} {node.operator} {pattern.sql}"
+    if escape:
+        character = escape[0].literal
+        if character is None or len(character) > 1 or character in ("%", "_"):
+            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
+        sql += f" ESCAPE {escape[0].sql}"
+    return Fragment(f"({sql})", types.INTEGER)
+
+
+@handles("REGEXP", "NOT REGEXP")
+def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
     value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
-    return Fragment(f"({value.sql} {node.operator} {pattern.sql})", types.INTEGER)
+    negation = node.operator.removesuffix("REGEXP")
+    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
 
 
 @handles(nodes.Case)
@@ -239,8 +257,12 @@ def _case(node: nodes.Case, scope: Scope) -> Fragment:
 @handles(nodes.Cast)
 def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
     value, sizes = compile_expression(node.value, scope), node.sizes
-    if node.type_name == "SIGNED":
-        return _to_integer(value)
+    if node.type_name in ("SIGNED", "UNSIGNED"):
+        number = _to_integer(value)
+        if node.type_name == "SIGNED":
+            return number
+        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
+        return Fragment(f"my_unsigned({number.sql})", kind)
     if node.type_name == "DECIMAL":
         return _to_decimal(value, *(sizes or (10,)))
     if node.type_name == "CHAR":

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql import types
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import is_in
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compare, is_in
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     CompiledQuery,
     Fragment,
@@ -18,6 +18,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
     order_term,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    MAX_CHARS,
     align,
     collated,
     compile_condition,
@@ -32,6 +33,14 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchem
 
 INNER = quote_name(f"{types.INTERNAL}q")
 """A common table expression of ours; within its own query the name is another one's or none."""
+
+MAX_ROWS = 200
+"""Most rows of values in a list: each is a level of SQLite's tree."""
+_EXTREMES = {
+    operator: ("min", "max") if ">" in operator else ("max", "min")
+    for operator in (">", ">=", "<", "<=")
+}
+"""What a comparison with ANY row, and with ALL, is a comparison with."""
 
 
 def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
@@ -200,27 +209,119 @@ def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
     return Fragment(f"EXISTS ({compile_query(subquery.query, scope).sql})", types.INTEGER)
 
 
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    first, second = node.operands
+    if isinstance(first, nodes.Subquery) and _is_row(second):
+        first, second = second, first
+    if not _is_row(first) or not isinstance(second, nodes.Subquery):
+        left, right = _row(first, scope), _row(second, scope)
+        return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
+    left = _row(first, scope)
+    _check_row_operator(node.operator)
+    query = compile_query(second.query, scope)
+    values, columns, listed = _aligned(left, query)
+    row = f"my_single_row(count(*), max({columns[0]}))"
+    chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(
+        f"(({', '.join(values)}) {operator} (WITH {INNER}({listed}) AS ({query.sql}) "
+        f"SELECT {chosen} FROM (SELECT * FROM {INNER} LIMIT 2)))",
+        types.INTEGER,
+    )
+
+
+def _is_row(node: nodes.Expression) -> bool:
+    return isinstance(node, nodes.Operator) and node.operator == "ROW"
+
+
+def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
+    """Returns the values of a row, or one value."""
+    parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
+    return [compile_expression(part, scope) for part in parts]
+
+
+def _check_row_operator(operator: str) -> None:
+    if operator not in ("=", "<>", "<=>"):
+        raise Mistake.NOT_SUPPORTED(f"rows compared by {operator}")
+
+
+def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
+    """Returns a comparison of rows, or of single values."""
+    if len(left) != len(right):
+        raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return compare(left[0], operator, right[0])
+    _check_row_operator(operator)
+    equal = "<=>" if operator == "<=>" else "="
+    tests = (compare(*pair) for pair in zip(left, [equal] * len(left), right, strict=True))
+    return f"({'NOT ' if operator == '<>' else ''}({' AND '.join(tests)}))"
+
+
+def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], list[str], str]:
+    """Returns values and a query's columns as they are compared, and the columns' names."""
+    if len(left) != len(query.columns):
+        raise Mistake.OPERAND(len(left))
+    names = [f'"c{index}"' for index in range(len(left))]
+    columns = [
+        Fragment(name, column.type, True) for name, column in zip(names, query.columns, strict=True)
+    ]
+    pairs = [align(pair) for pair in zip(left, columns, strict=True)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
+
+
+@handles(*(f"{operator} {word}" for operator in _EXTREMES for word in ("ANY", "ALL")))
+def _quantified(node: nodes.Operator, scope: Scope) -> Fragment:
+    """A comparison with all rows of a query, or with any: with the greatest or the least."""
+    operator, word = node.operator.split()
+    first, second = node.operands
+    assert isinstance(second, nodes.Subquery)  # noqa: S101 (the parser makes no other)
+    left = _row(first, scope)
+    query = compile_query(second.query, scope)
+    if len(left) > 1 or query.is_limited:
+        raise Mistake.NOT_SUPPORTED(f"{node.operator} of rows, or with LIMIT")
+    values, _, listed = _aligned([rounded(left[0])], query)
+    value = collated(rounded(Fragment('"c0"', query.columns[0].type)))
+    kinds = {item.type.kind for item in (*left, *query.columns)} - {Kind.NULL}
+    if len(kinds) > 1 and not kinds <= types.NUMBERS:
+        raise Mistake.NOT_SUPPORTED(f"{node.operator} of several types")
+    rows = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT"
+    extreme = f"({rows} {_EXTREMES[operator][word == 'ALL']}({value}) FROM {INNER})"
+    if word == "ALL":
+        rest = f'AND ({rows} CASE WHEN count(*) = count("c0") THEN 1 END FROM {INNER})'
+    else:
+        rest = f'OR ({rows} CASE WHEN count(*) = count("c0") THEN 0 END FROM {INNER})'
+    empty = f"NOT EXISTS ({query.sql}) THEN {int(word == 'ALL')}"
+    return Fragment(
+        f"(CASE WHEN {empty} ELSE ({values[0]} {operator} {extreme}) {rest} END)", types.INTEGER
+    )
+
+
 @handles("IN", "NOT IN")
 def _in(node: nodes.Operator, scope: Scope) -> Fragment:
     first, *others = node.operands
-    if isinstance(first, nodes.Operator) and first.operator == "ROW":
-        is_row = isinstance(others[0], nodes.Subquery | nodes.Operator)
-        raise (
-            Mistake.NOT_SUPPORTED("IN with rows")
-            if is_row
-            else Mistake.OPERAND(len(first.operands))
-        )
-    left = compile_expression(first, scope)
+    left = _row(first, scope)
     if not isinstance(others[0], nodes.Subquery) or len(others) > 1:
-        values = [compile_expression(value, scope) for value in others]
-        return is_in(left, values, node.operator)
+        return _in_list(left, [_row(value, scope) for value in others], node.operator)
     query = compile_query(others[0].query, scope)
-    if len(query.columns) != 1:
-        raise Mistake.OPERAND(1)
+    values, columns, listed = _aligned(left, query)
     if query.is_limited:
         raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
-    first_sql, second = align([left, Fragment('"c"', query.columns[0].type, True)])
     inner = query.sql
-    if second != '"c"':
-        inner = f'WITH {INNER}("c") AS ({query.sql}) SELECT {second} FROM {INNER}'
-    return Fragment(f"({first_sql} {node.operator} ({inner}))", types.INTEGER)
+    if ", ".join(columns) != listed:
+        chosen = ", ".join(columns)
+        inner = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT {chosen} FROM {INNER}"
+    value = values[0] if len(values) == 1 else f"({', '.join(values)})"
+    return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
+
+
+def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) -> Fragment:
+    for row in rows:
+        if len(row) != len(left):
+            raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return is_in(left[0], [value for (value,) in rows], operator)
+    if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
+        raise Mistake.STACK()
+    tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
+    return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)

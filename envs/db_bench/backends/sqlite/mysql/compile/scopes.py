@@ -153,6 +153,9 @@ class Scope:
 
     def _find_own(self, node: nodes.ColumnName, clause: str) -> Fragment | None:
         name = node.name.lower()
+        is_change = self.clause == "field list" and (node.table or len(self.sources) > 1)
+        if name in self.select_list and is_change:  # the value before, or the one that SET gave?
+            raise Mistake.NOT_SUPPORTED(f"{node.name} after it was SET")
         if not node.table and name in self.select_list:
             return self.select_list[name]
         matches = [

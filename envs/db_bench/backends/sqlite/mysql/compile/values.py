@@ -21,7 +21,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 Handler: TypeAlias = Callable[[Any, Scope], Fragment]
-_MAX_CHARS = 256 * 1024
+MAX_CHARS = 256 * 1024
 _HANDLERS: dict[type | str, Handler] = {}
 STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
 """Whether the statement changes tables: then a text that is no number is an error (1292).
@@ -45,7 +45,7 @@ def compile_expression(node: Expression, scope: Scope) -> Fragment:
     mark = len(scope.bare)
     kind = node.operator if isinstance(node, Operator) else type(node)
     fragment = _HANDLERS[kind](node, scope)
-    if len(fragment.sql) > _MAX_CHARS:  # AVG copies its argument: nested ones double at each level
+    if len(fragment.sql) > MAX_CHARS:  # AVG copies its argument: nested ones double at each level
         raise Mistake.STACK()
     if scope.group_sql and fragment.sql in scope.group_sql:
         del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
@@ -152,7 +152,12 @@ def align(values: Sequence[Fragment]) -> list[str]:
 
 def _is_any_text(value: Fragment) -> bool:
     """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
-    return value.type.kind is Kind.TEXT and value.literal is None
+    is_text = value.type.kind is Kind.TEXT and value.literal is None
+    return is_text and not _is_sum_of_dates(value)
+
+
+def _is_sum_of_dates(value: Fragment) -> bool:
+    return value.type.kind is Kind.TEXT and value.sql.startswith("my_date_add(")
 
 
 def _is_no_date(value: Fragment) -> bool:
@@ -166,7 +171,7 @@ def _is_no_date(value: Fragment) -> bool:
 def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
     if kinds & types.TEMPORALS == {Kind.TIME}:
         return Kind.TIME
-    if Kind.DATETIME in kinds:
+    if Kind.DATETIME in kinds or any(_is_sum_of_dates(value) for value in values):
         return Kind.DATETIME
     moments = (parse_datetime(v.literal) for v in values if v.literal and v.type.kind is Kind.TEXT)
     has_time = any(moment and moment.time() != moment.min.time() for moment in moments)

@@ -39,12 +39,13 @@ class Window(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function call."""
+    """A function call; `order`: of GROUP_CONCAT."""
 
     name: str
     arguments: tuple["Expression", ...]
     is_distinct: bool = False
     window: Window | None = None
+    order: tuple[Ordered, ...] = ()
 
 
 class Operator(NamedTuple):
@@ -165,24 +166,48 @@ class Insert(NamedTuple):
 
 
 class Change(NamedTuple):
-    """UPDATE of one table, or DELETE from one, without assignments."""
+    """UPDATE of one table, or DELETE from one, without assignments.
 
-    table: TableName
+    `target`: which table DELETE names before FROM; `sources`: the tables, joined.
+    """
+
+    target: str
+    sources: tuple[Join, ...]
     assignments: Assignments
     where: Expression | None
     tail: Tail
 
 
+class ColumnDefinition(NamedTuple):
+    """A column of CREATE TABLE; `keys`: the names of those that it alone is."""
+
+    name: str
+    declared: str
+    is_nullable: bool = True
+    default: Expression = Constant("NULL", "null")
+    keys: tuple[str, ...] = ()
+
+
+class Key(NamedTuple):
+    """A key of CREATE TABLE."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+Definition: TypeAlias = ColumnDefinition | Key
+
+
 class Create(NamedTuple):
-    """CREATE TABLE; `columns`: their names and types."""
+    """CREATE TABLE."""
 
     table: TableName
-    columns: tuple[tuple[str, str], ...]
+    definitions: tuple[Definition, ...]
     if_not_exists: bool
 
 
 class PlainStatement(NamedTuple):
-    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "COMMIT"."""
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
 
     words: str
     tables: tuple[TableName, ...] = ()

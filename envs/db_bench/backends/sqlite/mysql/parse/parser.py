@@ -20,8 +20,8 @@ _MAX_DIGITS = 81
 _COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
 _SUMS = frozenset({"+", "-"})
 _PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
-_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE"})
-_QUANTIFIED = {("=", "ANY"): "IN", ("=", "SOME"): "IN", ("<>", "ALL"): "NOT IN"}
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
+_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
 _SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 _JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
 _QUERY_WORDS = frozenset({"SELECT", "WITH"})
@@ -158,6 +158,8 @@ class _Parser:
             "DROP": self._drop,
             "SHOW": self._show,
             "SET": self._set,
+            "USE": self._use,
+            "TRUNCATE": self._truncate,
             **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
             **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
         }
@@ -186,11 +188,9 @@ class _Parser:
         return nodes.Insert(table, columns, source)
 
     def _update(self) -> nodes.Node:
-        table = self._aliased_table()
-        if self.token.upper in _JOINS:
-            raise Mistake.NOT_SUPPORTED("UPDATE of several tables")
+        sources = self._sources()
         self._expect("SET")
-        return self._change(table, self._read_list(self._assignment))
+        return self._change("", sources, self._read_list(self._assignment))
 
     def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
         column = self._column()
@@ -200,15 +200,22 @@ class _Parser:
         return column, self._expression()
 
     def _delete(self) -> nodes.Node:
-        is_one = self._accept("FROM")
-        table = self._aliased_table()
-        if self.token.upper in _JOINS or self.token.upper in ("FROM", ".", "USING"):
-            raise Mistake.NOT_SUPPORTED("DELETE with joins")
-        return self._change(table, ()) if is_one else self.fail()
+        target = ""
+        if self.token.upper != "FROM":
+            target = self._name()
+            if self.token.upper in (",", "."):
+                raise Mistake.NOT_SUPPORTED("DELETE from several tables")
+        self._expect("FROM")
+        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
+        if self.token.upper in _JOINS or self._accept(".", "USING"):
+            raise Mistake.NOT_SUPPORTED("DELETE … USING")
+        return self._change(target, sources, ())
 
-    def _change(self, table: nodes.TableName, assignments: nodes.Assignments) -> nodes.Node:
+    def _change(
+        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
+    ) -> nodes.Node:
         where = self._expression() if self._accept("WHERE") else None
-        return nodes.Change(table, assignments, where, self._tail(is_change=True))
+        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
 
     def _create(self) -> nodes.Node:
         self._expect("TABLE")
@@ -221,8 +228,15 @@ class _Parser:
         columns = self._read_in_parentheses(self._definition)
         return nodes.Create(table, columns, if_not_exists)
 
-    def _definition(self) -> tuple[str, str]:
-        """Reads a column of CREATE TABLE: its name, and its type as it is written."""
+    def _definition(self) -> nodes.Definition:
+        """Reads a column or a key of CREATE TABLE."""
+        if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
+            is_primary = self._peek(-1).upper == "KEY"
+            if not is_primary:
+                self._accept("KEY", "INDEX")
+                name = self._name() if self._is_name() else ""
+            key = self._read_in_parentheses(self._key_column)
+            return nodes.Key("PRIMARY" if is_primary else name or key[0], key)
         if self.token.upper in words.DEFINITIONS:
             raise Mistake.NOT_SUPPORTED(self.token.upper)
         name = self._name()
@@ -234,10 +248,30 @@ class _Parser:
             raise Mistake.NOT_SUPPORTED(kind)
         if self.token.upper == "(":
             self._read_in_parentheses(self._number)
-        declared = self._text_since(start)
-        if self.token.upper in words.DEFINITIONS:
-            raise Mistake.NOT_SUPPORTED(self.token.upper)
-        return name, declared
+        column = nodes.ColumnDefinition(name, self._text_since(start))
+        while self.token.upper in words.DEFINITIONS:
+            column = self._read_rule(column)
+        return column
+
+    def _key_column(self) -> str:
+        name = self._name()
+        if self.token.upper in ("(", "ASC", "DESC"):
+            raise Mistake.NOT_SUPPORTED("a key of a part of a column, or in an order")
+        return name
+
+    def _read_rule(self, column: nodes.ColumnDefinition) -> nodes.ColumnDefinition:
+        if self._accept_all("NOT", "NULL"):
+            return column._replace(is_nullable=False)
+        if self._accept("NULL"):
+            return column._replace(is_nullable=True)
+        if self._accept("DEFAULT"):
+            return column._replace(default=self._signed())
+        if self._accept_all("PRIMARY", "KEY"):
+            return column._replace(keys=(*column.keys, "PRIMARY"))
+        if self._accept("UNIQUE"):
+            self._accept("KEY")
+            return column._replace(keys=(*column.keys, column.name))
+        raise Mistake.NOT_SUPPORTED(self.token.upper)
 
     def _drop(self) -> nodes.Node:
         self._expect("TABLE")
@@ -245,9 +279,20 @@ class _Parser:
         return nodes.PlainStatement(command, self._read_list(self._table))
 
     def _show(self) -> nodes.Node:
-        if not self._accept("TABLES") or self.token.kind != "end":
+        what = self._accept("TABLES", "DATABASES", "SCHEMAS", "COLUMNS", "FIELDS")
+        if what in ("COLUMNS", "FIELDS"):
+            self._expect("FROM", "IN")
+            return nodes.PlainStatement("DESCRIBE", (self._table(),))
+        if not what or self.token.kind != "end":
             raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
-        return nodes.PlainStatement("SHOW TABLES")
+        return nodes.PlainStatement("SHOW TABLES" if what == "TABLES" else "SHOW DATABASES")
+
+    def _use(self) -> nodes.Node:
+        return nodes.PlainStatement("USE", (self._table(),))
+
+    def _truncate(self) -> nodes.Node:
+        self._accept("TABLE")
+        return nodes.PlainStatement("TRUNCATE", (self._table(),))
 
     def _set(self) -> nodes.Node:
         """Only `SET autocommit` is done."""
@@ -302,6 +347,20 @@ class _Parser:
             return Query(self._subquery())
         self._expect("SELECT")
         return Query(self._select())
+
+    def _begins_query(self) -> bool:
+        """Returns whether a parenthesis opens a query, whose first one may be in another."""
+        offset, depth = 1, 0
+        while self._peek(offset).upper == "(":
+            offset += 1
+        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
+            return False
+        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
+            word = self._peek(place).upper
+            depth += (word == "(") - (word == ")")
+            if depth == 0:
+                return self._peek(place + 1).upper in _SET_OPERATIONS
+        return True
 
     def _subquery(self) -> Query:
         """Reads a query in parentheses."""
@@ -373,7 +432,7 @@ class _Parser:
     def _source(self) -> nodes.TableName | nodes.Derived:
         if self.token.upper != "(":
             return self._aliased_table()
-        if self._peek().upper not in _QUERY_WORDS:
+        if not self._begins_query():
             raise Mistake.NOT_SUPPORTED("parentheses in FROM")
         query = self._subquery()
         if not (self._accept("AS") or self._is_name() or self.token.kind == "text"):
@@ -437,10 +496,9 @@ class _Parser:
                 continue
             operator = "<>" if operator == "!=" else operator
             if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
-                same = _QUANTIFIED.get((operator, self._advance().upper))
-                if same is None:
-                    raise Mistake.NOT_SUPPORTED(f"{operator} {self._peek(-1).upper}")
-                value = Operator(same, (value, nodes.Subquery(self._subquery())))
+                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
+                operator = _QUANTIFIED.get(operator, operator)
+                value = Operator(operator, (value, nodes.Subquery(self._subquery())))
             else:
                 value = Operator(operator, (value, self._predicate()))
         raise Mistake.STACK()
@@ -456,13 +514,15 @@ class _Parser:
         operands: tuple[Expression, ...]
         if operator == "LIKE":
             operands = (self._signed(),)
-            if self.token.upper == "ESCAPE":
-                self.fail()
+            if self._accept("ESCAPE"):
+                operands += (self._signed(),)
+        elif operator in ("REGEXP", "RLIKE"):
+            operator, operands = "REGEXP", (self._sum(),)
         elif operator == "BETWEEN":
             low = self._sum()
             self._expect("AND")
             operands = (low, self._read_deeper(self._predicate))
-        elif self.token.upper == "(" and self._peek().upper in _QUERY_WORDS:
+        elif self._begins_query():
             operands = (nodes.Subquery(self._subquery()),)
         else:
             operands = self._read_in_parentheses(self._expression)
@@ -483,17 +543,17 @@ class _Parser:
                 return value
             operator = self._advance().upper
             operator = "%" if operator == "MOD" else operator
-            if self.token.upper == "INTERVAL" and operators is _SUMS:
-                self._refuse_interval()
-            value = Operator(operator, (value, read()))
+            if operators is _SUMS and self._accept("INTERVAL"):
+                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
+            else:
+                value = Operator(operator, (value, read()))
         raise Mistake.STACK()
 
-    def _refuse_interval(self) -> NoReturn:
-        """Raises: MySQLError (1235, 1064 for an interval without a unit)."""
-        self._advance()
-        self._expression()
-        self._expect(*words.INTERVAL_UNITS)
-        raise Mistake.NOT_SUPPORTED("INTERVAL")
+    def _shift(self, date: Expression, name: str) -> nodes.Call:
+        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
+        amount = self._expression()
+        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+        return nodes.Call(name, (date, amount, unit))
 
     def _signed(self) -> Expression:
         sign = self._accept("-", "+")
@@ -546,12 +606,10 @@ class _Parser:
 
     def _parenthesized(self) -> Expression:
         """Reads a query, a row or an expression in parentheses."""
-        if self._peek().upper in _QUERY_WORDS:
+        if self._begins_query():
             return nodes.Subquery(self._subquery())
         self._advance()
         values = self._read_list(self._expression)
-        if isinstance(values[0], nodes.Subquery) and self.token.upper in _SET_OPERATIONS:
-            raise Mistake.NOT_SUPPORTED(f"{self.token.upper} of queries in parentheses here")
         self._expect(")")
         return values[0] if len(values) == 1 else Operator("ROW", values)
 
@@ -570,13 +628,6 @@ class _Parser:
     def _call(self) -> Expression:
         token = self.token
         if token.upper in words.FUNCTIONS:
-            if token.upper in words.DATE_SHIFTS:
-                self._advance()
-                self._expect("(")
-                self._expression()
-                self._expect(",")
-                if self.token.upper == "INTERVAL":
-                    self._refuse_interval()
             raise Mistake.NOT_SUPPORTED(token.text)
         if token.upper in words.GLUED and token.end != self._peek().start:
             if self._peek(2).upper == "*":
@@ -588,8 +639,10 @@ class _Parser:
         """Reads what follows a function's name."""
         upper = name.upper()
         self._expect("(")
-        if upper == "CAST":
-            return self._cast()
+        if upper in ("CAST", "CONVERT"):
+            return self._cast("AS" if upper == "CAST" else ",")
+        if upper in words.WITH_SYNTAX:
+            return self._special_call(upper, name)
         is_aggregate = upper in words.AGGREGATES
         is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
         arguments: tuple[Expression, ...] = ()
@@ -597,13 +650,55 @@ class _Parser:
             arguments = (nodes.Star(),)
         elif is_aggregate or self.token.upper != ")":
             arguments = self._read_list(self._expression)
-        if self.token.upper == "FROM" and upper in words.WITH_FROM:
-            raise Mistake.NOT_SUPPORTED(f"{name} with FROM")
+        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
+            arguments += (self._expression(),)
+            arguments += (self._expression(),) if self._accept("FOR") else ()
+        order: tuple[nodes.Ordered, ...] = ()
+        if upper == "GROUP_CONCAT":
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
+            arguments = (joined, self._separator())
         self._expect(")")
         window = self._window() if self._accept("OVER") else None
         if window is None and upper in words.WINDOW_FUNCTIONS:
             self.fail()
-        return nodes.Call(name, arguments, is_distinct, window)
+        return nodes.Call(name, arguments, is_distinct, window, order)
+
+    def _special_call(self, upper: str, name: str) -> nodes.Call:
+        """Reads the arguments of a function that has a grammar of its own."""
+        arguments: tuple[Expression, ...]
+        if upper in words.DATE_SHIFTS:
+            date = self._expression()
+            self._expect(",")
+            if not self._accept("INTERVAL"):
+                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+            shift = self._shift(date, words.DATE_SHIFTS[upper])
+            self._expect(")")
+            return shift
+        if upper == "EXTRACT":
+            unit = self._expect(*words.INTERVAL_UNITS)
+            self._expect("FROM")
+            name, arguments = unit, (self._expression(),)
+            if unit not in words.EXTRACTED:
+                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
+        elif upper == "POSITION":
+            part = self._sum()
+            self._expect("IN")
+            name, arguments = "LOCATE", (part, self._expression())
+        else:
+            side = self._accept("BOTH", "LEADING", "TRAILING")
+            removed = nodes.Constant(" ", "text")
+            value = removed if side and self.token.upper == "FROM" else self._expression()
+            if (self._expect if side else self._accept)("FROM"):
+                removed, value = value, self._expression()
+            arguments = (value, removed, nodes.Constant(side, "text"))
+        self._expect(")")
+        return nodes.Call(name, arguments)
+
+    def _separator(self) -> nodes.Constant:
+        if not self._accept("SEPARATOR"):
+            return nodes.Constant(",", "text")
+        return self._constant() if self.token.kind == "text" else self.fail()
 
     def _window(self) -> nodes.Window:
         partition: tuple[Expression, ...] = ()
@@ -617,12 +712,14 @@ class _Parser:
         self._expect(")")
         return nodes.Window(partition, order)
 
-    def _cast(self) -> nodes.Cast:
+    def _cast(self, separator: str) -> nodes.Cast:
         value = self._expression()
-        self._expect("AS")
-        name = self._expect("SIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        if self.token.upper == "USING":
+            raise Mistake.NOT_SUPPORTED("CONVERT … USING")
+        self._expect(separator)
+        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
         sizes: tuple[int, ...] = ()
-        if name == "SIGNED":
+        if name in ("SIGNED", "UNSIGNED"):
             self._accept("INTEGER", "INT")
         elif self.token.upper == "(":
             sizes = self._read_in_parentheses(self._number)
