@@ -103,6 +103,7 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         if isinstance(join.source, nodes.TableName)
     }
     source = compile_joins(node.sources, scope)
+    scope.clause = "field list"
     is_joined = len(node.sources) > 1 or bool(node.target)
     alias = node.target or next(iter(tables), "")
     sets: dict[str, str] = {}

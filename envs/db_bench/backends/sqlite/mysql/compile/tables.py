@@ -67,7 +67,7 @@ def _column(node: nodes.ColumnDefinition, schema: Schema) -> ColumnSchema:
         raise Mistake.NOT_SUPPORTED("DEFAULT of an expression")
     value = compile_expression(node.default, Scope(schema))
     if value.type.kind is not Kind.NULL:
-        is_long = column.type.kind is Kind.TEXT and column.type.length is None
+        is_long = (column.type.length or 0) >= _MAX_KEY_CHARS and column.type.kind is Kind.TEXT
         if value.literal is None or is_long:
             raise Mistake.NOT_SUPPORTED("DEFAULT of an expression, or of a TEXT")
         try:

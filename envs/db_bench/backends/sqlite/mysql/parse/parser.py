@@ -202,7 +202,7 @@ class _Parser:
     def _delete(self) -> nodes.Node:
         target = ""
         if self.token.upper != "FROM":
-            target = self._name()
+            target = self.fail() if self.token.upper in words.REFUSED else self._name()
             if self.token.upper in (",", "."):
                 raise Mistake.NOT_SUPPORTED("DELETE from several tables")
         self._expect("FROM")
@@ -578,6 +578,11 @@ class _Parser:
             return self._column()
         if upper == "(":
             return self._parenthesized()
+        if self._accept("INTERVAL"):
+            amount = self._expression()
+            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+            self._expect("+")
+            return nodes.Call("DATE_ADD", (self._product(), amount, unit))
         if self._accept("EXISTS"):
             return Operator("EXISTS", (nodes.Subquery(self._subquery()),))
         return self._case() if self._accept("CASE") else self.fail()

@@ -109,12 +109,13 @@ _PLAIN_PATTERN = re.compile(
     r"(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})?|[|(^$])+",
     re.ASCII,
 )
-"""What means the same to ICU and to RE2 in a text of ASCII characters in one line."""
+"""What means the same to ICU and to RE2 in a text of one line (ASCII, for `\\w` and the like)."""
+_LETTER_CLASS = frozenset("\\")
 
 
 def _regexp(text: str, pattern: str) -> int:
-    is_plain = text.isascii() and text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
-    if not is_plain or "--" in pattern:
+    is_plain = text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
+    if not is_plain or not (text.isascii() or _LETTER_CLASS.isdisjoint(pattern)) or "--" in pattern:
         raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}' of such a text")
     try:
         return int(compile_linear(f"(?i){pattern}").search(text) is not None)
