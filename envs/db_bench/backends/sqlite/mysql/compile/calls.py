@@ -96,7 +96,7 @@ def _truncated(values: list[Fragment]) -> Fragment:
         raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
     kind = value.type
     if kind.kind is Kind.DECIMAL:
-        kind = SqlType(Kind.DECIMAL, min(max(places, 0), kind.scale))
+        kind = SqlType(Kind.DECIMAL, min(max(places, 0), types.MAX_SCALE))
     return Fragment(f"my_truncate({value.sql}, {places})", kind)
 
 
@@ -109,7 +109,7 @@ def _format(values: list[Fragment]) -> Fragment:
 
 
 def _field(values: list[Fragment]) -> Fragment:
-    if len({value.type.kind in types.NUMBERS for value in values}) > 1:
+    if len({v.type.kind in types.NUMBERS for v in values if v.type.kind is not Kind.NULL}) > 1:
         raise Mistake.NOT_SUPPORTED("FIELD of several types")
     tests = (" = ".join(align([values[0], other])) for other in values[1:])
     branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))

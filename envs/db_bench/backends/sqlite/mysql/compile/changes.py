@@ -102,6 +102,8 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
         for join in node.sources
         if isinstance(join.source, nodes.TableName)
     }
+    if node.target and node.target not in tables:
+        raise Mistake.UNKNOWN_TABLE_IN(node.target)
     source = compile_joins(node.sources, scope)
     scope.clause = "field list"
     is_joined = len(node.sources) > 1 or bool(node.target)
@@ -109,8 +111,6 @@ def compile_change(node: nodes.Change, schema: Schema) -> str:
     sets: dict[str, str] = {}
     if node.assignments:
         alias = _changed_alias(node.assignments, tables, scope)
-    elif alias not in tables:
-        raise Mistake.UNKNOWN_TABLE_IN(alias)
     table = tables[alias]
     scope.target = table.name
     if node.assignments:

@@ -63,6 +63,8 @@ def _column(node: nodes.ColumnDefinition, schema: Schema) -> ColumnSchema:
         raise Mistake.WRONG_COLUMN_NAME(node.name)
     column = ColumnSchema(node.name, node.declared, types.parse_type(node.declared))
     default = "NULL"
+    if node.default is None:
+        return replace(column, is_nullable=node.is_nullable)
     if not isinstance(node.default, nodes.Constant | nodes.Operator):
         raise Mistake.NOT_SUPPORTED("DEFAULT of an expression")
     value = compile_expression(node.default, Scope(schema))
@@ -74,12 +76,9 @@ def _column(node: nodes.ColumnDefinition, schema: Schema) -> ColumnSchema:
             default = store(value, column)
         except MySQLError:
             raise Mistake.BAD_DEFAULT(column.name) from None
-    elif node.default != _NO_DEFAULT and not node.is_nullable:
+    elif not node.is_nullable:
         raise Mistake.BAD_DEFAULT(column.name)
     return replace(column, is_nullable=node.is_nullable, default=default)
-
-
-_NO_DEFAULT = nodes.ColumnDefinition("", "").default
 
 
 def _check_keys(

@@ -184,7 +184,7 @@ class ColumnDefinition(NamedTuple):
     name: str
     declared: str
     is_nullable: bool = True
-    default: Expression = Constant("NULL", "null")
+    default: Expression | None = None
     keys: tuple[str, ...] = ()
 
 

@@ -61,9 +61,8 @@ def like(text: str, pattern: str, deadline: Deadline, escape: str = "\\") -> int
     What earlier `%` take can stay as it is: the rest of the pattern matches there if anywhere.
     """
     text = fold(text)
-    written = _wildcards(fold(escape)).sub(
-        lambda match: match[1] or _MARKS[match[0]], fold(pattern)
-    )
+    marked = _wildcards(escape).sub(lambda match: match[1] or _MARKS[match[0]], pattern)
+    written = fold(marked)
     first, *rest = written.split(_MARKS["%"])
     if not rest:
         return int(len(first) == len(text) and _fits(first, text, 0))
