@@ -130,7 +130,7 @@ def _changed_alias(
     assignments: nodes.Assignments, tables: dict[str, TableSchema], scope: Scope
 ) -> str:
     """Returns the one table that SET changes. Raises: MySQLError (1054, 1235, 1288)."""
-    changed = {}
+    changed: dict[str, None] = {}
     for node, _ in assignments:
         column = scope.find_column(node)
         owner = next(s for s in scope.sources if column in s.fragments.values())

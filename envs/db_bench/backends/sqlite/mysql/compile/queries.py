@@ -282,7 +282,7 @@ def _quantified(node: nodes.Operator, scope: Scope) -> Fragment:
         raise Mistake.NOT_SUPPORTED(f"{node.operator} of rows, or with LIMIT")
     values, _, listed = _aligned([rounded(left[0])], query)
     value = collated(rounded(Fragment('"c0"', query.columns[0].type)))
-    kinds = {item.type.kind for item in (*left, *query.columns)} - {Kind.NULL}
+    kinds = {left[0].type.kind, query.columns[0].type.kind} - {Kind.NULL}
     if len(kinds) > 1 and not kinds <= types.NUMBERS:
         raise Mistake.NOT_SUPPORTED(f"{node.operator} of several types")
     rows = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT"

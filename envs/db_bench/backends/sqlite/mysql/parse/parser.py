@@ -692,7 +692,7 @@ class _Parser:
             name, arguments = "LOCATE", (part, self._expression())
         else:
             side = self._accept("BOTH", "LEADING", "TRAILING")
-            removed = nodes.Constant(" ", "text")
+            removed: Expression = nodes.Constant(" ", "text")
             value = removed if side and self.token.upper == "FROM" else self._expression()
             if (self._expect if side else self._accept)("FROM"):
                 removed, value = value, self._expression()

@@ -47,8 +47,9 @@ def install_collation(connection: sqlite3.Connection, deadline: Deadline | None 
         return (first > second) - (first < second)
 
     def like_operator(pattern: str | None, text: str | None, escape: str = "\\") -> int | None:
-        is_null = pattern is None or text is None
-        return None if is_null else like(text, pattern, deadline, escape)
+        if pattern is None or text is None:
+            return None
+        return like(text, pattern, deadline, escape)
 
     connection.create_collation("NOCASE", compare)
     connection.create_function("like", 2, like_operator)
