@@ -4,11 +4,14 @@
 
 Plays random statements on both and prints one JSON line with the share of equal results. Rows are
 compared as they print (floats to 12 digits), in order where the statement orders them; after a
-change all tables' contents; errors by their number.
+change all tables' contents; errors by their number. With `--mutated` each statement is changed at
+random. Counted are: equal results (of these, the rows), statements that SQLite alone refuses as not
+supported or as no MySQL, other errors against rows or other errors, and different rows.
 """
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 from differential_expressions import make_tables
+from differential_mutations import mutate
 from differential_statements import Statement, make_statement
 
 from agentpeft.envs.db_bench.backends.opening import open_database
@@ -40,6 +44,13 @@ class Difference:
     sqlite: str
     server: str
 
+    @property
+    def kind(self) -> str:
+        """What differs: "refused" by SQLite alone, "error" or "rows"."""
+        if self.sqlite in ("error 1235", "error 1064"):
+            return "refused"
+        return "error" if "error" in (self.sqlite[:5], self.server[:5]) else "rows"
+
     def to_text(self) -> str:
         """Returns it as lines to read."""
         tables = "\n".join(f"{table.name}: {table.rows}" for table in self.tables)
@@ -47,22 +58,27 @@ class Difference:
 
 
 def play(
-    seed: int, num_statements: int, databases: tuple[Database, Database]
+    seed: int,
+    num_statements: int,
+    databases: tuple[Database, Database],
+    is_mutated: bool = False,
 ) -> Iterator[Difference]:
     """Yields the statements whose results differ between two databases."""
     for start in range(0, num_statements, STATEMENTS_PER_TABLES):
         num_left = min(STATEMENTS_PER_TABLES, num_statements - start)
-        yield from _play_tables(Random(f"{seed}/{start}"), num_left, databases)
+        yield from _play_tables(Random(f"{seed}/{start}"), num_left, databases, is_mutated)
 
 
 def _play_tables(
-    rng: Random, num_statements: int, databases: tuple[Database, Database]
+    rng: Random, num_statements: int, databases: tuple[Database, Database], is_mutated: bool
 ) -> Iterator[Difference]:
     tables = make_tables(rng)
     with ExitStack() as stack:
         sessions: list[DatabaseSession] = []
         for _ in range(num_statements):
             statement = make_statement(rng)
+            if is_mutated:
+                statement = mutate(statement, rng)
             if not sessions or statement.is_write:  # a change begins with fresh tables
                 sessions = [
                     stack.enter_context(closing(database.open(tables))) for database in databases
@@ -100,6 +116,7 @@ def main() -> None:
     parser.add_argument("--database", required=True, help="mysql://user:password@host:port")
     parser.add_argument("--num-statements", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mutated", action="store_true", help="change each statement at random")
     parser.add_argument("--show", type=Path, help="file for the statements that differ")
     args = parser.parse_args()
     limits = DatabaseLimits()
@@ -108,16 +125,21 @@ def main() -> None:
             stack.enter_context(closing(open_database(name, limits)))
             for name in ("sqlite", args.database)
         )
-        differences = list(play(args.seed, args.num_statements, (sqlite, server)))
+        differences = list(play(args.seed, args.num_statements, (sqlite, server), args.mutated))
+    kinds = Counter(difference.kind for difference in differences)
     if args.show:
-        text = "\n".join(difference.to_text() for difference in differences)
+        unequal = [difference for difference in differences if difference.kind != "refused"]
+        text = "\n".join(difference.to_text() for difference in unequal)
         args.show.write_text(text, encoding="utf-8")
     share = 1 - len(differences) / args.num_statements
     line = {
         "benchmark": "differential",
         "seed": args.seed,
         "statements": args.num_statements,
-        "differing": len(differences),
+        "mutated": args.mutated,
+        "refused": kinds["refused"],
+        "differing_errors": kinds["error"],
+        "differing_rows": kinds["rows"],
         "share_equal": round(share, 5),
     }
     print(json.dumps(line))

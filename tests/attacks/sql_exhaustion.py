@@ -7,7 +7,7 @@ TIME = Topic(
     "time",
     "statements and functions that hardly end, or many that add up",
     {
-        "sqlite": "a deadline that every function looks at, linear regular expressions (RE2); what may take long in C runs in a worker process that is killed",
+        "sqlite": "a deadline that every function looks at; what may take long in C runs in a worker process that is killed",
         "server": "a watchdog kills the statement from an administrator's connection",
     },
 )

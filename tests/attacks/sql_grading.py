@@ -99,9 +99,9 @@ ATTACKS = [
             "a generated column of when": "ALTER TABLE pets ADD COLUMN z INT AS (NOW() > 0) STORED",
             "a default of when": "ALTER TABLE pets ADD COLUMN z DATETIME DEFAULT CURRENT_TIMESTAMP "
             "ON UPDATE CURRENT_TIMESTAMP",
-            "a column more": f"{_RIGHT}; ALTER TABLE pets ADD COLUMN z INT",
+            "a column more": f"ALTER TABLE pets ADD COLUMN z INT; {_RIGHT}",
             "a column more of the same name": f"ALTER TABLE pets ADD COLUMN AGE INT; {_RIGHT}",
-            "a column less": f"{_RIGHT}; ALTER TABLE pets DROP COLUMN weight",
+            "a column less": f"ALTER TABLE pets DROP COLUMN weight; {_RIGHT}",
             "a column renamed": "ALTER TABLE pets RENAME COLUMN age TO ages",
             "columns swapped": "ALTER TABLE pets CHANGE name x VARCHAR(20), CHANGE age name INT, "
             "CHANGE x age VARCHAR(20)",

@@ -22,11 +22,12 @@ from agentpeft.envs.os_interaction.actions import command_action
 
 SLOW_QUERY = "SELECT SUM(a.n * b.n * c.n) FROM t a, t b, t c"
 NUMBERS = Table("t", (Column("n", "INT"),), tuple((n,) for n in range(200)))
-ROWS = "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 2000)"
+DIGITS = "SELECT 0 AS n" + "".join(f" UNION ALL SELECT {digit}" for digit in range(1, 10))
+ROWS = f"WITH d AS ({DIGITS}), t AS (SELECT a.n + 10 * b.n + 100 * c.n AS n FROM d a, d b, d c)"
 ON_SQLITE = {
-    "sqlite": "SELECT SLEEP(0.04)",
+    "sqlite": f"{ROWS} SELECT COUNT(*) FROM t a, d WHERE a.n * d.n > 5",
     "sqlite, a function": f"{ROWS} SELECT SUM(LENGTH(REPEAT('x', n % 9))) FROM t",
-    "sqlite, an aggregate": f"{ROWS} SELECT GROUP_CONCAT(n) FROM t",
+    "sqlite, an aggregate": f"{ROWS} SELECT MAX(CONCAT(n, 'x')) FROM t",
     "sqlite, a sort": f"{ROWS} SELECT CONCAT('x', n % 97) AS x FROM t ORDER BY x LIMIT 1",
 }
 KINDS = ("arithmetic", "gsm8k", *ON_SQLITE, "mysql", "docker database", "bubblewrap", "docker")
@@ -177,10 +178,11 @@ def test_an_sqlite_session_is_not_closed_under_its_query():
 
 def test_a_statement_that_outlives_its_backend_leaves_no_worker():
     before = children_of(os.getpid())
-    database = open_database("sqlite", DatabaseLimits(statement_timeout_s=0.5))
+    database = open_database("sqlite", DatabaseLimits(statement_timeout_s=5))
     session = database.open([NUMBERS])
     database.close()
-    assert session.execute("SELECT SLEEP(0.04)").rows == ((0,),)
+    slow = "SELECT COUNT(*) FROM t a, t b, t c WHERE c.n < 20"
+    assert session.execute(slow).rows == ((800_000,),)
     session.close()
     assert set(children_of(os.getpid())) <= set(before)
 

@@ -115,7 +115,7 @@ def test_a_backend_lives_until_its_last_user_closes_it():
     first.close()
     first.close()
     session = second.open([SHOP])
-    assert session.execute("SELECT item FROM shop WHERE item REGEXP '^p'").rows == (("pen",),)
+    assert session.execute("SELECT item FROM shop WHERE item LIKE 'p%'").rows == (("pen",),)
     session.close()
     second.close()
 

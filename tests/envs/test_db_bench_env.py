@@ -130,9 +130,8 @@ def test_more_rows_than_the_agent_may_see_are_graded_all_the_same(play):
     assert play("read", whole, max_result_rows=1)[2] is Outcome.SUCCESS
 
 
-ENDLESS = operation_action(
-    "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 0 FROM n) SELECT COUNT(*) FROM n"
-)
+PAIRS = ", ".join(f"(SELECT 1 UNION ALL SELECT 2) AS t{number}" for number in range(40))
+ENDLESS = operation_action(f"SELECT COUNT(*) FROM {PAIRS}")
 
 
 def test_a_statement_over_its_time_ends_the_episode(play):

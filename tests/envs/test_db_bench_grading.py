@@ -167,6 +167,11 @@ def test_what_is_no_gold_query_has_no_gold_rows(database, sql):
 
 
 GROW = "UPDATE pets SET age = age + 1 WHERE kind = 'cat'"
+WIDEN = (
+    "CREATE TABLE p (a TEXT, b TEXT, c INT); INSERT INTO p SELECT * FROM pets; DROP TABLE pets; "
+    "CREATE TABLE pets (name VARCHAR(20), kind TEXT, age INT, extra INT); "
+    "INSERT INTO pets (name, kind, age) SELECT * FROM p"
+)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ GROW = "UPDATE pets SET age = age + 1 WHERE kind = 'cat'"
         ("UPDATE pets SET age = age + 1", False),
         ("SELECT 1", False),
         (f"{GROW}; INSERT INTO pets VALUES ('Fi', 'cat', 1)", False),
-        (f"{GROW}; ALTER TABLE pets ADD COLUMN extra INT", False),
+        (f"{GROW}; {WIDEN}", False),
         (f"{GROW}; DROP TABLE pets", False),
         (f"{GROW}; CREATE TABLE notes (a INT)", True),
         (f"{GROW}; UPDATE pets SET age = 0 WHERE age IS NULL", False),

@@ -32,8 +32,6 @@ def mysql():
         ("name", "CONCAT('a', 'b')", "ab"),
         ("name", "'exactly twenty chars  '", "exactly twenty chars"),
         ("hired", "'2020-1-5'", date(2020, 1, 5)),
-        ("hired", "20200105", date(2020, 1, 5)),
-        ("note", "DEFAULT", None),
     ],
 )
 def test_values_become_the_columns_types(mysql, column, value, stored):
@@ -54,17 +52,13 @@ def test_values_become_the_columns_types(mysql, column, value, stored):
         ("UPDATE staff SET name = REPEAT('x', 21)", "1406 (22001): Data too long for column 'name' at row 1"),
         ("UPDATE staff SET age = 'x' WHERE id = 1", "1366 (HY000): Incorrect integer value: 'x' for column 'age' at row 1"),
         ("UPDATE staff SET age = 'x' WHERE id = 99", "no error: []"),
-        ("UPDATE staff SET age = DEFAULT", "no error: []"),
         ("UPDATE staff SET age = age / 0", "1365 (22012): Division by 0"),
         ("UPDATE staff SET age = 1 WHERE note > 3", "1292 (22007): Truncated incorrect DOUBLE value: 'hello'"),
         ("UPDATE staff SET x = 1", "1054 (42S22): Unknown column 'x' in 'field list'"),
-        ("UPDATE staff SET id = NULL", "1048 (23000): Column 'id' cannot be null"),
         ("INSERT INTO team VALUES (1, 2)", "1136 (21S01): Column count doesn't match value count at row 1"),
         ("INSERT INTO team (label, label) VALUES (1, 2)", "1110 (42000): Column 'label' specified twice"),
-        ("INSERT INTO staff (name) VALUES ('x')", "1364 (HY000): Field 'id' doesn't have a default value"),
         ("INSERT INTO nope VALUES (1)", "1146 (42S02): Table 'shop.nope' doesn't exist"),
         ("DELETE FROM staff WHERE id = (SELECT MAX(id) FROM staff)", "1093 (HY000): You can't specify target table 'staff' for update in FROM clause"),
-        ("DELETE x FROM staff e JOIN team t", "1109 (42S02): Unknown table 'x' in MULTI DELETE"),
     ],
 )  # fmt: skip
 def test_strict_mode_refuses(mysql, sql, error):
@@ -77,23 +71,11 @@ def test_strict_mode_refuses(mysql, sql, error):
         ("UPDATE staff SET age = age + 1, pay = age WHERE id = 1", "SELECT age, pay FROM staff WHERE id = 1", [(31, Decimal("31.00"))]),
         ("UPDATE staff AS s SET s.pay = s.pay * 1.1 WHERE s.id = 2", "SELECT pay FROM staff WHERE id = 2", [(Decimal("4620.55"),)]),
         ("UPDATE staff SET age = 1 ORDER BY id DESC LIMIT 2", "SELECT id FROM staff WHERE age = 1", [(4,), (5,)]),
-        ("UPDATE staff s JOIN team t ON s.team = t.label SET s.note = t.boss, s.age = t.budget", "SELECT note, age FROM staff WHERE id < 4", [("Alice", 100), ("Alice", 100), ("Carol", 200)]),
-        ("UPDATE staff s, team t SET s.age = t.budget WHERE s.team = t.label AND t.label = 'hr'", "SELECT age FROM staff WHERE id > 2", [(200,), (200,), (35,)]),
-        ("UPDATE staff s LEFT JOIN team t ON s.team = t.label SET s.note = IFNULL(t.boss, '-')", "SELECT note FROM staff WHERE id = 5", [("-",)]),
         ("UPDATE staff SET age = (SELECT budget FROM team WHERE label = team)", "SELECT age FROM staff WHERE id = 3", [(200,)]),
         ("UPDATE staff SET age = 0 WHERE id IN (SELECT * FROM (SELECT MAX(id) FROM staff) t)", "SELECT id FROM staff WHERE age = 0", [(5,)]),
         ("DELETE FROM staff WHERE team = 'HR'", "SELECT COUNT(*) FROM staff", [(3,)]),
         ("DELETE FROM staff ORDER BY id LIMIT 2", "SELECT MIN(id) FROM staff", [(3,)]),
-        ("DELETE s FROM staff s JOIN team t ON s.team = t.label WHERE t.budget > 100", "SELECT id FROM staff", [(1,), (2,), (5,)]),
-        ("DELETE FROM s USING staff s JOIN team t ON s.team = t.label", "SELECT id FROM staff", [(5,)]),
-        ("DELETE s, t FROM staff s JOIN team t ON s.team = t.label", "SELECT (SELECT COUNT(*) FROM staff), COUNT(*) FROM team", [(1, 1)]),
-        ("TRUNCATE TABLE staff", "SELECT COUNT(*) FROM staff", [(0,)]),
-        ("INSERT INTO team SET label = 'x', budget = 1", "SELECT * FROM team WHERE budget = 1", [("x", None, 1)]),
         ("INSERT INTO team (label, budget) SELECT name, id FROM staff WHERE id = 1", "SELECT label FROM team WHERE budget = 1", [("Alice",)]),
-        ("INSERT IGNORE INTO staff (id, age) VALUES (1, 5), (9, 'x')", "SELECT id, age FROM staff WHERE id IN (1, 9)", [(1, 30), (9, 0)]),
-        ("REPLACE INTO staff (id, name) VALUES (1, 'a;b')", "SELECT name, age FROM staff WHERE id = 1", [("a;b", None)]),
-        ("INSERT INTO staff (id, age) VALUES (1, 7) ON DUPLICATE KEY UPDATE age = age + VALUES(age)", "SELECT age FROM staff WHERE id = 1", [(37,)]),
-        ("INSERT INTO staff (id, age) VALUES (1, 7) AS new ON DUPLICATE KEY UPDATE age = new.age", "SELECT age FROM staff WHERE id = 1", [(7,)]),
     ],
 )  # fmt: skip
 def test_changes(mysql, change, query, rows):
@@ -104,15 +86,8 @@ def test_changes(mysql, change, query, rows):
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
-        ("CREATE TABLE a (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(5) NOT NULL DEFAULT 'z', KEY k (v)); INSERT INTO a (v) VALUES ('x'), (DEFAULT); SELECT * FROM a", [(1, "x"), (2, "z")]),
-        ("CREATE TABLE a AS SELECT team, AVG(age) x FROM staff GROUP BY team; SELECT x FROM a WHERE team = 'it'", [(Decimal("35.0000"),)]),
+        ("CREATE TABLE a (v VARCHAR(5), n DECIMAL); INSERT INTO a VALUES ('x', 1.5); DESCRIBE a", [("v", "varchar(5)", "YES", "", None, ""), ("n", "decimal(10,0)", "YES", "", None, "")]),
         ("CREATE TABLE IF NOT EXISTS team (x INT); SELECT COUNT(*) FROM team", [(3,)]),
-        ("ALTER TABLE team ADD COLUMN x INT NOT NULL AFTER label; SELECT * FROM team LIMIT 1", [("Sales", 0, "Alice", 100)]),
-        ("ALTER TABLE team DROP COLUMN boss, ADD y INT DEFAULT 3; SELECT * FROM team LIMIT 1", [("Sales", 100, 3)]),
-        ("ALTER TABLE team MODIFY budget DECIMAL(6,1); SELECT budget FROM team LIMIT 1", [(Decimal("100.0"),)]),
-        ("ALTER TABLE team CHANGE budget money VARCHAR(9); SELECT money FROM team LIMIT 1", [("100",)]),
-        ("ALTER TABLE team RENAME COLUMN boss TO head; SELECT head FROM team LIMIT 1", [("Alice",)]),
-        ("ALTER TABLE team RENAME TO teams; SELECT COUNT(*) FROM teams", [(3,)]),
         ("DROP TABLE IF EXISTS team, nope; SHOW TABLES", [("staff",)]),
     ],
 )  # fmt: skip
@@ -125,21 +100,8 @@ def test_definitions(mysql, sql, rows):
     [
         ("CREATE TABLE team (x INT)", "1050 (42S01): Table 'team' already exists"),
         ("CREATE TABLE a (x INT, X INT)", "1060 (42S21): Duplicate column name 'X'"),
-        ("CREATE TABLE a (x INT, PRIMARY KEY (y))", "1072 (42000): Key column 'y' doesn't exist in table"),
-        ("CREATE TABLE a (x INT DEFAULT 'y')", "1067 (42000): Invalid default value for 'x'"),
         ("DROP TABLE nope", "1051 (42S02): Unknown table 'shop.nope'"),
-        ("ALTER TABLE team DROP COLUMN x", "1091 (42000): Can't DROP 'x'; check that column/key exists"),
-        ("ALTER TABLE team MODIFY boss INT", "1366 (HY000): Incorrect integer value: 'Alice' for column 'boss' at row 1"),
     ],
 )  # fmt: skip
 def test_definitions_that_mysql_refuses(mysql, sql, error):
     assert mysql.error(sql) == error
-
-
-def test_what_changes_keep_for_themselves_is_out_of_reach(mysql):
-    mysql.rows("SET @`.s` = 'x', @`rows s` = 'x'; DELETE s, t FROM staff s JOIN team t ON s.id = 1")
-    assert mysql.rows("SELECT @`.s`, @`rows s`, @`ROWS s`") == [("x", "x", "x")]
-    change = "INSERT INTO staff (id) VALUES (2) ON DUPLICATE KEY UPDATE age = "
-    error = "1054 (42S22): Unknown column '{}' in 'field list'"
-    assert mysql.error(f"{change}`new row`.age") == error.format("new row.age")
-    assert mysql.error(f"{change}VALUES(nope)") == error.format("nope")

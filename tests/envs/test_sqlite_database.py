@@ -59,7 +59,7 @@ def database():
 def in_worker(pool: WorkerPool, sql: str, timeout_s: float = 0.3) -> TransactionResult:
     connection = bare()
     try:
-        return pool.run(Request(transaction(sql, timeout_s), connection.image(), {}, 4)).result
+        return pool.run(Request(transaction(sql, timeout_s), connection.image(), 4)).result
     finally:
         connection.close()
 
@@ -152,7 +152,7 @@ def test_a_worker_stops_what_a_connection_cannot(pool, sql, error):
 
 def test_a_worker_returns_the_database_as_it_changed_it(pool):
     connection = bare()
-    reply = pool.run(Request(transaction("DELETE FROM t WHERE a < 7"), connection.image(), {}, 4))
+    reply = pool.run(Request(transaction("DELETE FROM t WHERE a < 7"), connection.image(), 4))
     connection.restore(reply.image)
     assert connection.run(transaction("SELECT a FROM t")).rows == [(7,), (8,), (9,)]
     connection.close()
@@ -200,10 +200,10 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import GuardedConnection
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 image = GuardedConnection(4).image()
 pool = WorkerPool()
-pool.run(Request(Transaction(("SELECT 1",), False, 9.0, 9), image, {{}}, 4))
+pool.run(Request(Transaction(("SELECT 1",), False, 9.0, 9), image, 4))
 print("started", flush=True)
 if sys.argv[1] == "busy":
-    pool.run(Request(Transaction(({ENDLESS!r},), False, 2.0, 9), image, {{}}, 4))
+    pool.run(Request(Transaction(({ENDLESS!r},), False, 2.0, 9), image, 4))
 time.sleep(60)
 """
 
@@ -289,10 +289,11 @@ from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
 database = SqliteDatabase(DatabaseLimits())
-numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
-result = database.open([]).execute(f"{numbers} SELECT SUM(a.i * b.i) FROM n a, n b")  # slow
+numbers = "SELECT 0 AS i" + "".join(f" UNION ALL SELECT {i}" for i in range(1, 40))
+tables = ", ".join(f"({numbers}) AS t{n}" for n in range(4))
+result = database.open([]).execute(f"SELECT COUNT(*) FROM {tables} WHERE t0.i + t3.i >= 0")  # slow
 database.close()
-print(result.rows[0][0] == (1000 * 2001) ** 2, result.error)
+print(result.rows[0][0] == 40**4, result.error)
 """
 
 

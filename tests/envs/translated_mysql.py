@@ -12,7 +12,7 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import StatementKin
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema
 
 STAFF = """
-CREATE TABLE staff (id INT PRIMARY KEY, name VARCHAR(20), team VARCHAR(20), pay DECIMAL(10,2),
+CREATE TABLE staff (id INT, name VARCHAR(20), team VARCHAR(20), pay DECIMAL(10,2),
   age INT, hired DATE, score FLOAT, note TEXT);
 INSERT INTO staff VALUES (1, 'Alice', 'Sales', 5000, 30, '2020-01-15', 3.5, 'hello'),
   (2, 'bob', 'sales', 4200.5, 25, '2019-06-30', 0.1, NULL),

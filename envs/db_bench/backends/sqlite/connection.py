@@ -6,9 +6,7 @@ expressions multiply) is to run in a worker process. Nor is memory bounded here 
 see `worker`. Ctrl-C is raised after the statement that it ends (`_hearing_ctrl_c`).
 """
 
-import contextlib
 import math
-import re
 import signal
 import sqlite3
 import threading
@@ -22,19 +20,15 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     StatementInterrupted,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import (
-    FunctionState,
+    FunctionErrors,
     install_functions,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import quote_name
 
 SqliteRow = tuple[SQLiteValue, ...]
 
-Variables = dict[str, SQLiteValue]
-
 FUNCTION_PREFIX = "my_"
 MAX_VALUE_BYTES = 256 * 1024
-_MAX_VARIABLES_BYTES = 1024 * 1024
 _MAX_RESULT_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
 _OPERATIONS_BETWEEN_CHECKS = 1000
@@ -76,24 +70,10 @@ _DENIED_FUNCTIONS = frozenset(
 )
 
 
-class KeyViolated(Exception):  # noqa: N818 (it becomes a MySQLError where the schema is known)
-    """A statement would have written a unique key twice.
-
-    `values`: the key, None where the statement, run again, did not.
-    """
-
-    def __init__(self, table: str, columns: tuple[str, ...], values: SqliteRow | None) -> None:
-        super().__init__(table, columns, values)
-        self.table = table
-        self.columns = columns
-        self.values = values
-
-
 RUN_ERRORS = (
     sqlite3.Error,
     MySQLError,
     StatementInterrupted,
-    KeyViolated,
     UnicodeError,
     MemoryError,
 )
@@ -132,7 +112,7 @@ class GuardedConnection:
         """`image`: what the database begins as."""
         self._deadline = Deadline()
         self._is_ddl = False
-        self._functions: FunctionState | None = None
+        self._functions: FunctionErrors | None = None
         self._is_trusted = True
         self._is_guarded = False
         self._max_value_bytes = MAX_VALUE_BYTES
@@ -158,8 +138,8 @@ class GuardedConnection:
     def run(self, transaction: Transaction) -> TransactionResult:
         """Runs a transaction; one that fails leaves nothing behind.
 
-        Raises: StatementInterrupted, MySQLError (a function's), KeyViolated, sqlite3.Error,
-        UnicodeError, MemoryError.
+        Raises: StatementInterrupted, MySQLError (a function's), sqlite3.Error, UnicodeError,
+        MemoryError.
         """
         is_query = len(transaction.sql) == 1 and transaction.sql[0].startswith("SELECT")
         if self._max_pages is not None and not is_query:
@@ -173,14 +153,8 @@ class GuardedConnection:
         try:
             with _hearing_ctrl_c(self._deadline):
                 return self._run_in_transaction(transaction, not is_query)
-        except sqlite3.IntegrityError as error:
-            key = None if transaction.is_ddl else failed_key(error)
-            if key is None:
-                raise
-            values = self._find_duplicate(transaction, *key)
         finally:
             self._deadline.stop()
-        raise KeyViolated(*key, values)
 
     def _run_in_transaction(
         self, transaction: Transaction, is_transaction: bool
@@ -206,7 +180,6 @@ class GuardedConnection:
                 self._deadline.is_over, _OPERATIONS_BETWEEN_CHECKS
             )
             self._is_guarded = True
-        variables = self.variables
         cursor = self._connection.cursor()
         self._is_ddl = transaction.is_ddl
         self._is_trusted = False
@@ -215,19 +188,13 @@ class GuardedConnection:
             for sql in transaction.sql:
                 cursor.execute(sql)
             result = _fetch(cursor, transaction.max_rows)
-            self._check_variables(variables)
             if self._deadline.is_missed:
-                self.variables = variables
                 raise StatementInterrupted
             return result
-        except sqlite3.DataError:  # the statement may start again where there is more room
-            self.variables = variables
-            raise
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
             cause = self._functions and self._functions.take()
             is_late = self._deadline.is_missed or isinstance(cause, StatementInterrupted)
             if is_late or vars(error).get("sqlite_errorcode") == sqlite3.SQLITE_INTERRUPT:
-                self.variables = variables
                 raise StatementInterrupted from None
             raise cause or error from None
         finally:
@@ -239,67 +206,16 @@ class GuardedConnection:
             self._max_value_bytes = max_value_bytes
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_value_bytes)
 
-    def _check_variables(self, before: Variables) -> None:
-        """Raises: MemoryError where the variables are too large; they are as before then."""
-        texts = [value for value in self.variables.values() if isinstance(value, str | bytes)]
-        if sum(map(len, texts)) > _MAX_VARIABLES_BYTES:
-            self.variables = before
-            raise MemoryError
-
     def read(self, sql: str) -> list[SqliteRow]:
         """Returns all rows of a query of the grader's, without a limit."""
         self._limit_values(MAX_VALUE_BYTES)
         return self._connection.execute(sql).fetchall()
 
-    def _find_duplicate(
-        self, transaction: Transaction, table: str, columns: Sequence[str]
-    ) -> SqliteRow | None:
-        """Returns the key that a statement failed to write twice, None where it is not found.
-
-        The statement runs again in what is left of its time, watched by triggers, and nothing of
-        that stays. Raises: StatementInterrupted.
-        """
-        found: list[SqliteRow] = []
-        names = [quote_name(column) for column in columns]
-        same = " AND ".join(f"{name} = NEW.{name}" for name in names)
-        values = ", ".join(f"NEW.{name}" for name in names)
-        connection, variables = self._connection, self.variables
-        connection.create_function("found_key", -1, lambda *key: found.append(key))
-        connection.execute("BEGIN")
-        try:
-            with contextlib.suppress(sqlite3.Error, MySQLError, UnicodeError, MemoryError):
-                for event in ("INSERT", "UPDATE"):
-                    connection.execute(
-                        f"CREATE TRIGGER found_{event} BEFORE {event} ON {quote_name(table)} "  # noqa: S608
-                        f"WHEN EXISTS (SELECT 1 FROM {quote_name(table)} WHERE {same}) "
-                        f"BEGIN SELECT found_key({values}); END"
-                    )
-                self._run_guarded(transaction)
-        finally:
-            if connection.in_transaction:  # an interrupted change has rolled back by itself
-                connection.execute("ROLLBACK")
-            self.variables = variables
-        return found[-1] if found else None
-
-    def prepare_functions(self) -> FunctionState:
+    def prepare_functions(self) -> FunctionErrors:
         """Gives the connection MySQL's functions: done when a statement first needs them."""
         if self._functions is None:
             self._functions = install_functions(self._connection, self._deadline)
         return self._functions
-
-    @property
-    def variables(self) -> Variables:
-        """The session's @variables."""
-        return dict(self._functions.variables) if self._functions else {}
-
-    @variables.setter
-    def variables(self, values: Variables) -> None:
-        """Replaces them all."""
-        if values:
-            self.prepare_functions()
-        if self._functions:
-            self._functions.variables.clear()
-            self._functions.variables.update(values)
 
     def image(self) -> bytes:
         """Returns the database as bytes, none for a database without tables."""
@@ -309,7 +225,6 @@ class GuardedConnection:
 
     def restore(self, image: bytes) -> None:
         """Replaces the database; the limits stay."""
-        self.prepare_functions()  # a column's default may call one
         source = sqlite3.connect(":memory:")
         if image:
             source.deserialize(image)
@@ -376,12 +291,3 @@ def _fetch(cursor: sqlite3.Cursor, max_rows: int) -> TransactionResult:
             if isinstance(value, (str, bytes)):
                 num_bytes += len(value)
     return TransactionResult(rows, is_cut=False)
-
-
-def failed_key(error: Exception) -> tuple[str, tuple[str, ...]] | None:
-    """Returns the table and the columns of the unique key that an error is about, if it is."""
-    match = re.fullmatch(r"UNIQUE constraint failed: (.*)", str(error), re.DOTALL)
-    if match is None:
-        return None
-    pairs = [part.rpartition(".") for part in match[1].split(", ")]
-    return pairs[0][0], tuple(column for _, _, column in pairs)

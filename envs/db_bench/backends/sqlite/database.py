@@ -5,7 +5,6 @@ cannot be interrupted, starts again in a worker process under the full limits.
 """
 
 import contextlib
-import logging
 import math
 import sqlite3
 import time
@@ -25,12 +24,10 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     MAX_VALUE_BYTES,
     RUN_ERRORS,
     GuardedConnection,
-    KeyViolated,
     Transaction,
     TransactionResult,
-    failed_key,
 )
-from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error
+from agentpeft.envs.db_bench.backends.sqlite.errors import PACKET_TOO_BIG, to_mysql_error, unhandled
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
 from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import (
     Statement,
@@ -43,15 +40,10 @@ from agentpeft.envs.db_bench.backends.sqlite.mysql.translate import (
     Translation,
     translate,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    INTERNAL,
-    Schema,
-    quote_name,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Schema, quote_name
 from agentpeft.envs.db_bench.backends.sqlite.tables import TableImages, fill, table_layout
 from agentpeft.envs.db_bench.backends.sqlite.worker import Request, WorkerPool
 
-_LOGGER = logging.getLogger(__name__)
 _DATABASE_NAME = "db"
 _COMMITTING = (
     StatementKind.BEGIN,
@@ -59,12 +51,19 @@ _COMMITTING = (
     StatementKind.DEFINITION,
     StatementKind.AUTOCOMMIT_ON,
 )
+_INTERNAL_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+"""What a statement that the dialect did not foresee may raise (not a fault of a worker process)."""
 _FAST_LANE_S = 0.05
 _FAST_LANE_VALUE_BYTES = 16 * 1024
 _FAST_LANE_CALL_WORK = 20_000_000
-_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, StopIteration)
-"""What comes of a syntax tree that is not as the translator expects: sqlglot checks little."""
-
 _MAX_CTE_COPIES = 100_000
 
 
@@ -125,6 +124,8 @@ class SqliteSession(Closable):
             return StatementResult(error=str(error), is_timeout=is_timeout)
         except RecursionError:
             return StatementResult(error=str(Mistake.STACK()))
+        except _INTERNAL_ERRORS as error:
+            return StatementResult(error=str(unhandled(error)))
         return result
 
     @gated
@@ -150,7 +151,7 @@ class SqliteSession(Closable):
         self._connection.close()  # under a query it would end the process
 
     def _run(self, statement: Statement, deadline_s: float) -> StatementResult:
-        translation = self._translate(statement)
+        translation = translate(statement, self._schema)
         kind = translation.kind
         if kind is StatementKind.ROLLBACK:
             self._roll_back()
@@ -169,13 +170,6 @@ class SqliteSession(Closable):
             return StatementResult()
         rows = to_mysql_rows(result.rows, translation.types)
         return StatementResult(rows, is_cut=result.is_cut)
-
-    def _translate(self, statement: Statement) -> Translation:
-        try:
-            return translate(statement, self._schema)
-        except _MALFORMED:
-            _LOGGER.debug("no translation of %r", statement.text, exc_info=True)
-            raise Mistake.SYNTAX(statement.text[:80], 1) from None
 
     def _roll_back(self) -> None:
         if self._before_transaction is not None:
@@ -200,7 +194,7 @@ class SqliteSession(Closable):
                     return self._connection.run(transaction)
             return self._run_in_worker(transaction, deadline_s)
         except RUN_ERRORS as error:
-            raise self._explain(error, transaction.sql[0]) from None
+            raise to_mysql_error(error, transaction.sql[0]) from None
 
     def _run_in_worker(self, transaction: Transaction, deadline_s: float) -> TransactionResult:
         transaction = replace(
@@ -211,26 +205,10 @@ class SqliteSession(Closable):
         )
         connection = self._connection
         image = connection.image()
-        reply = self._workers.run(
-            Request(transaction, image, connection.variables, self._limits.max_database_mib)
-        )
+        reply = self._workers.run(Request(transaction, image, self._limits.max_database_mib))
         if reply.image != image:
             connection.restore(reply.image)
-        connection.variables = reply.variables
         return reply.result
-
-    def _explain(self, error: Exception, sql: str) -> MySQLError:
-        if isinstance(error, sqlite3.IntegrityError) and (key := failed_key(error)):
-            name = key[0].removeprefix(INTERNAL)  # a table that ALTER TABLE was building
-            return Mistake.DUPLICATE_KEY("", f"{name}.{key[1][0]}")
-        if not isinstance(error, KeyViolated):
-            return to_mysql_error(error, sql)
-        table = self._schema.by_name[error.table]
-        names = {tuple(map(str.lower, columns)): name for name, columns in table.unique_keys}
-        key_name = names.get(tuple(map(str.lower, error.columns)), "PRIMARY")
-        types = tuple(table.by_name[column.lower()].type for column in error.columns)
-        entry = to_mysql_rows([error.values], types)[0] if error.values else ()
-        return Mistake.DUPLICATE_KEY("-".join(map(str, entry)), f"{table.name}.{key_name}")
 
 
 def _may_hang(sql: str) -> bool:

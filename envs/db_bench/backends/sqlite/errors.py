@@ -15,8 +15,6 @@ _OUT_OF_MEMORY = MySQLError(
     1038, "HY001", "Out of sort memory, consider increasing server sort buffer size"
 )
 _BAD_TEXT = MySQLError(1300, "HY000", "Cannot convert string to utf8mb4")
-_BAD_ARGUMENTS = MySQLError(1210, "HY000", "Incorrect arguments to a function")
-_UNKNOWN = MySQLError(1105, "HY000", "Unknown error")
 _FOREIGN_KEY = MySQLError(
     1452, "23000", "Cannot add or update a child row: a foreign key constraint fails"
 )
@@ -47,13 +45,13 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Callable[[str], MySQLError]], ...] = (
         re.compile(r"ambiguous column name: (.*)"),
         lambda name: Mistake.AMBIGUOUS(name, "field list"),
     ),
-    (re.compile(r"(integer overflow)"), lambda _: Mistake.NUMBER_RANGE("BIGINT", "expression")),
+    (re.compile(r"(integer overflow)"), lambda _: Mistake.NOT_SUPPORTED("sums beyond 64 bits")),
     (re.compile(r"(Could not decode)"), lambda _: _BAD_TEXT),
     (re.compile(r"(query string is too large)"), lambda _: PACKET_TOO_BIG),
     (re.compile(r"(parser stack overflow|Expression tree is too large|too many)"), _stack),
     (re.compile(r'near "(.*)": syntax error', re.DOTALL), lambda near: Mistake.SYNTAX(near, 1)),
     (re.compile(r"incomplete input()"), lambda near: Mistake.SYNTAX(near, 1)),
-    (re.compile(r"(user-defined (?:function|aggregate))"), lambda _: _BAD_ARGUMENTS),
+    (re.compile(r"UNIQUE constraint failed: ([^,]*)"), Mistake.DUPLICATE_KEY),
     (re.compile(r"NOT NULL constraint failed: .*\.(.*)"), Mistake.NULL_COLUMN),
     (re.compile(r"CHECK constraint failed: (.*)"), _violated),
 )
@@ -81,5 +79,10 @@ def to_mysql_error(error: Exception, sql: str) -> MySQLError:
     for pattern, to_error in _MESSAGES:
         if match := pattern.match(str(error)):
             return to_error(match[1].replace(INTERNAL, ""))
-    _LOGGER.debug("no MySQL error for %s: %r", sql, error)
-    return _UNKNOWN
+    return unhandled(error)
+
+
+def unhandled(error: Exception) -> MySQLError:
+    """Returns error 1235 for a statement that the code did not foresee."""
+    _LOGGER.debug("a statement fails", exc_info=error)
+    return Mistake.NOT_SUPPORTED("this statement")

@@ -32,7 +32,6 @@ from agentpeft.envs.db_bench.backends.sqlite.connection import (
     GuardedConnection,
     Transaction,
     TransactionResult,
-    Variables,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import StatementInterrupted
 from agentpeft.envs.system import processes
@@ -51,7 +50,6 @@ class Request:
 
     transaction: Transaction
     image: bytes
-    variables: Variables
     max_database_mib: int
 
 
@@ -61,7 +59,6 @@ class Reply:
 
     result: TransactionResult
     image: bytes
-    variables: Variables
 
 
 Answer: TypeAlias = Reply | Exception | Literal["ready"]
@@ -84,7 +81,7 @@ class WorkerPool:
 
         The time that it waits for a worker is not the transaction's.
 
-        Raises: StatementInterrupted, MySQLError, KeyViolated, sqlite3.Error, MemoryError (the
+        Raises: StatementInterrupted, MySQLError, sqlite3.Error, MemoryError (the
         worker died of the transaction), EnvFault (no worker can be started).
         """
         answer: Answer | None = None
@@ -253,10 +250,8 @@ def _limit_process() -> None:
 def _run(request: Request) -> Answer:
     connection = GuardedConnection(request.max_database_mib, request.image)
     try:
-        connection.prepare_functions()  # a column's default may call one
-        connection.variables = request.variables
         result = connection.run(request.transaction)
-        return Reply(result, connection.image(), connection.variables)
+        return Reply(result, connection.image())
     except RUN_ERRORS as error:
         return error
     finally:

@@ -20,46 +20,30 @@ class MySQLError(Exception):
         return f"{self.number} ({self.sqlstate}): {self.message}"
 
 
-class Misplaced(Exception):  # noqa: N818 (it becomes a MySQLError where the text is known)
-    """A word that MySQL's grammar does not have there; `start`: its place in the whole text."""
-
-    def __init__(self, word: str, start: int | None = None) -> None:
-        super().__init__(word)
-        self.word = word
-        self.start = start
-
-
 class Mistake(Enum):
     """The mistakes that this package can report, as MySQL prints them; `{}` are the details."""
 
-    DATABASE_DENIED = "1044 (42000): Access denied for user 'agent'@'%' to database '{}'"
     NULL_COLUMN = "1048 (23000): Column '{}' cannot be null"
     TABLE_EXISTS = "1050 (42S01): Table '{}' already exists"
     UNKNOWN_TABLE = "1051 (42S02): Unknown table '{}'"
     AMBIGUOUS = "1052 (23000): Column '{}' in {} is ambiguous"
+    DUPLICATE_KEY = "1062 (23000): Duplicate entry for key '{}'"
+    BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
+    MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
+    KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
+    UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in MULTI DELETE"
+    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
+    NO_DEFAULT = "1364 (HY000): Field '{}' doesn't have a default value"
     UNKNOWN_COLUMN = "1054 (42S22): Unknown column '{}' in '{}'"
     WRONG_GROUP_FIELD = "1056 (42000): Can't group on '{}'"
     DUPLICATE_COLUMN = "1060 (42S21): Duplicate column name '{}'"
-    DUPLICATE_KEY = "1062 (23000): Duplicate entry '{}' for key '{}'"
     SYNTAX = (
         "1064 (42000): You have an error in your SQL syntax; check the manual that corresponds "
         "to your MySQL server version for the right syntax to use near '{}' at line {}"
     )
     EMPTY_QUERY = "1065 (42000): Query was empty"
     NOT_UNIQUE_TABLE = "1066 (42000): Not unique table/alias: '{}'"
-    BAD_DEFAULT = "1067 (42000): Invalid default value for '{}'"
-    MULTIPLE_PRIMARY_KEYS = "1068 (42000): Multiple primary key defined"
-    KEY_COLUMN_MISSING = "1072 (42000): Key column '{}' doesn't exist in table"
-    WRONG_AUTO_KEY = (
-        "1075 (42000): Incorrect table definition; there can be only one auto column and it must "
-        "be defined as a key"
-    )
-    CANT_DROP_ALL = (
-        "1090 (42000): You can't delete all columns with ALTER TABLE; use DROP TABLE instead"
-    )
-    CANT_DROP = "1091 (42000): Can't DROP '{}'; check that column/key exists"
     UPDATE_TARGET = "1093 (HY000): You can't specify target table '{}' for update in FROM clause"
-    UNKNOWN_TABLE_IN = "1109 (42S02): Unknown table '{}' in MULTI DELETE"
     FIELD_TWICE = "1110 (42000): Column '{}' specified twice"
     GROUP_FUNCTION = "1111 (HY000): Invalid use of group function"
     COLUMN_COUNT = "1136 (21S01): Column count doesn't match value count at row {}"
@@ -70,25 +54,18 @@ class Mistake(Enum):
     )
     COMMAND_DENIED = "1142 (42000): {} command denied to user 'agent'@'%' for table '{}'"
     NO_TABLE = "1146 (42S02): Table '{}.{}' doesn't exist"
-    UNKNOWN_VARIABLE = "1193 (HY000): Unknown system variable '{}'"
-    WRONG_USAGE = "1221 (HY000): Incorrect usage of {} and {}"
     UNION_COLUMNS = "1222 (21000): The used SELECT statements have a different number of columns"
-    PRIVILEGE = (
-        "1227 (42000): Access denied; you need (at least one of) the {} privilege(s) for this "
-        "operation"
-    )
+    FUNCTION_DENIED = "1370 (42000): execute command denied to user 'agent'@'%' for routine '{}'"
+    WRONG_VALUE = "1231 (42000): Variable '{}' can't be set to the value of '{}'"
     NOT_SUPPORTED = "1235 (42000): This version of MySQL doesn't yet support '{}'"
     OPERAND = "1241 (21000): Operand should contain {} column(s)"
     SUBQUERY_ROWS = "1242 (21000): Subquery returns more than 1 row"
     NO_COLUMNS = "1113 (42000): A table must have at least 1 column"
-    NOT_UPDATABLE = "1288 (HY000): The target table {} of the UPDATE is not updatable"
     NO_TABLES = "1096 (HY000): No tables used"
     VIEW_COLUMNS = (
         "1353 (HY000): In definition of view, derived table or common table expression, SELECT "
         "list and column names list have different column counts"
     )
-    UNKNOWN_CATALOG = "1109 (42S02): Unknown table '{}' in information_schema"
-    UNKNOWN_WINDOW = "3579 (HY000): Window name '{}' is not defined."
     DERIVED_ALIAS = "1248 (42000): Every derived table must have its own alias"
     OUT_OF_RANGE = "1264 (22003): Out of range value for column '{}' at row {}"
     TRUNCATED = "1265 (01000): Data truncated for column '{}' at row {}"
@@ -101,7 +78,6 @@ class Mistake(Enum):
     NO_FUNCTION = "1305 (42000): FUNCTION {}.{} does not exist"
     BAD_DOUBLE = "1367 (22007): Illegal double '{}' value found during parsing"
     DIVISION_BY_ZERO = "1365 (22012): Division by 0"
-    NO_DEFAULT = "1364 (HY000): Field '{}' doesn't have a default value"
     BAD_NUMBER = "1366 (HY000): Incorrect {} value: '{}' for column '{}' at row {}"
     TOO_LONG = "1406 (22001): Data too long for column '{}' at row {}"
     STACK = (
@@ -126,31 +102,6 @@ class Mistake(Enum):
         "1055 (42000): Expression #{} of {} is not in GROUP BY clause and contains nonaggregated "
         "column '{}' which is not functionally dependent on columns in GROUP BY clause; this is "
         "incompatible with sql_mode=only_full_group_by"
-    )
-    WRONG_ARGUMENTS = "1210 (HY000): Incorrect arguments to {}"
-    REGEXP_ARGUMENT = "3685 (HY000): Illegal argument to a regular expression."
-    REGEXP_BOUNDS = "3686 (HY000): Index out of bounds in regular expression search."
-    REGEXP_UNINSTALLED = (
-        "3687 (HY000): Internal error in the regular expression library. (pip install google-re2)"
-    )
-    REGEXP_SYNTAX = "3688 (HY000): Syntax error in regular expression on line {}, character {}."
-    REGEXP_ESCAPE = "3689 (HY000): Unrecognized escape sequence in regular expression."
-    REGEXP_UNIMPLEMENTED = (
-        "3690 (HY000): The regular expression contains a feature that is not implemented in this "
-        "library version."
-    )
-    REGEXP_PARENTHESIS = "3691 (HY000): Mismatched parenthesis in regular expression."
-    REGEXP_INTERVAL = "3692 (HY000): Incorrect description of a {{min,max}} interval."
-    REGEXP_MAX_LESS_THAN_MIN = (
-        "3693 (HY000): The maximum is less than the minumum in a {{min,max}} interval."
-    )
-    REGEXP_BRACKET = "3696 (HY000): The regular expression contains an unclosed bracket expression."
-    REGEXP_RANGE = (
-        "3697 (HY000): The regular expression contains an [x-y] character range where x comes "
-        "after y."
-    )
-    REGEXP_TOO_BIG = (
-        "3700 (HY000): The regular expression pattern exceeds limits on size or complexity."
     )
     WINDOW_MISUSE = "3593 (HY000): You cannot use the window function '{}' in this context.'"
 

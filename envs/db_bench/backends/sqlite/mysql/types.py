@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -12,6 +12,8 @@ from typing import TypeAlias
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
 
 MAX_SCALE = 30
+MAX_EXACT_DIGITS = 15
+"""SQLite holds decimals as doubles, which tell so many digits apart."""
 DIVISION_SCALE = 4
 _MAX_NAME_CHARS = 64
 
@@ -21,7 +23,7 @@ Row: TypeAlias = tuple[Value, ...]
 
 
 class Kind(StrEnum):
-    """What a value is. `FLOAT` is single precision; `UNKNOWN` takes SQLite's own type."""
+    """What a value is. `FLOAT` is single precision."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -31,12 +33,11 @@ class Kind(StrEnum):
     DATE = "date"
     DATETIME = "datetime"
     TIME = "time"
-    BLOB = "blob"
     NULL = "null"
-    UNKNOWN = "unknown"
 
 
 NUMBERS = frozenset({Kind.INTEGER, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE})
+FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 TEMPORALS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME})
 
 
@@ -61,73 +62,69 @@ DOUBLE = SqlType(Kind.DOUBLE)
 TEXT = SqlType(Kind.TEXT)
 DATE = SqlType(Kind.DATE)
 DATETIME = SqlType(Kind.DATETIME)
-TIME = SqlType(Kind.TIME)
-BLOB = SqlType(Kind.BLOB)
 NULL = SqlType(Kind.NULL)
-UNKNOWN = SqlType(Kind.UNKNOWN)
 
-_INTEGER_BITS = {
-    **dict.fromkeys(("TINYINT", "BOOL", "BOOLEAN"), 8),
-    **dict.fromkeys(("SMALLINT", "YEAR"), 16),
-    **dict.fromkeys(("INT", "INTEGER"), 32),
-    **dict.fromkeys(("BIGINT", "BIT", "SERIAL"), 64),
-    "MEDIUMINT": 24,
-}
-_OTHER_TYPES = {
+_TYPES = {
+    **dict.fromkeys(("TINYINT", "BOOL", "BOOLEAN"), SqlType(Kind.INTEGER, length=8)),
+    "SMALLINT": SqlType(Kind.INTEGER, length=16),
+    "MEDIUMINT": SqlType(Kind.INTEGER, length=24),
+    **dict.fromkeys(("INT", "INTEGER"), SqlType(Kind.INTEGER, length=32)),
+    "BIGINT": INTEGER,
+    **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC", "FIXED"), SqlType(Kind.DECIMAL, length=10)),
     "FLOAT": SqlType(Kind.FLOAT),
-    **dict.fromkeys(("DOUBLE", "REAL", "DOUBLE PRECISION"), DOUBLE),
+    "DOUBLE": DOUBLE,
     "CHAR": SqlType(Kind.TEXT, length=1, is_padded=True),
-    **dict.fromkeys(("ENUM", "SET", "JSON", "LONGTEXT", "MEDIUMTEXT"), TEXT),
-    "TEXT": SqlType(Kind.TEXT, length=65535),
+    "VARCHAR": TEXT,
     "TINYTEXT": SqlType(Kind.TEXT, length=255),
+    "TEXT": SqlType(Kind.TEXT, length=65535),
+    **dict.fromkeys(("MEDIUMTEXT", "LONGTEXT"), TEXT),
     "DATE": DATE,
     **dict.fromkeys(("DATETIME", "TIMESTAMP"), DATETIME),
-    "TIME": TIME,
-    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY"), BLOB),
+    "TIME": SqlType(Kind.TIME),
 }
-_MAX_KEPT_CHARS = 100
-_OBJECT_BYTES = 500
-_CHAR_BYTES = 4
+_OTHERS = {
+    "YEAR": SqlType(Kind.INTEGER, length=16),
+    **dict.fromkeys(("BIT", "SERIAL"), INTEGER),
+    **dict.fromkeys(("ENUM", "SET", "JSON", "BINARY", "VARBINARY"), TEXT),
+    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"), TEXT),
+    "REAL": DOUBLE,
+}
+"""Types of MySQL that are not done. A task's column is held as the type beside it."""
+TYPE_NAMES = frozenset({*_TYPES, *_OTHERS, "NCHAR", "NATIONAL", "GEOMETRY", "POINT"})
+_SIZED = frozenset({"CHAR", "VARCHAR", "TEXT"})
 _TYPE = re.compile(
-    r"\s*([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.ASCII | re.IGNORECASE
+    r"\s*([A-Z]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(UNSIGNED)?(.*)",
+    re.ASCII | re.IGNORECASE | re.DOTALL,
 )
 
 
-def parse_type(declared: str) -> SqlType:
+def parse_type(declared: str, is_task: bool = False) -> SqlType:
     """Returns the type that a declaration such as `DECIMAL(10,2) UNSIGNED` means.
 
-    Raises: MySQLError (1064) for one that MySQL does not know.
+    `is_task`: a task's column, which is held as the nearest type where this one is not done.
+    Raises: MySQLError (1064, 1235) for one that MySQL does not know, or that is not done.
     """
-    return _kept_type(declared) if len(declared) <= _MAX_KEPT_CHARS else _parse_type(declared)
-
-
-def _parse_type(declared: str) -> SqlType:
     match = _TYPE.match(declared)
     name = match[1].upper() if match else ""
-    size = int(match[2]) if match and match[2] else None
-    is_unsigned = "UNSIGNED" in declared.upper()
-    if name in _INTEGER_BITS:
-        return SqlType(Kind.INTEGER, length=_INTEGER_BITS[name], is_unsigned=is_unsigned)
-    if name in ("DECIMAL", "NUMERIC", "DEC", "FIXED"):
-        scale = int(match[3]) if match and match[3] else 0
-        return SqlType(Kind.DECIMAL, scale, 10 if size is None else size, is_unsigned)
-    if name == "VARCHAR" and size is not None:
-        return SqlType(Kind.TEXT, length=size)
-    if name not in _OTHER_TYPES:
+    kind = _TYPES.get(name) or (_OTHERS.get(name) if is_task else None)
+    if match is None or name not in TYPE_NAMES or (name == "VARCHAR" and not match[2]):
         raise Mistake.SYNTAX(declared, 1)
-    known = _OTHER_TYPES[name]
-    if size is not None and name in ("CHAR", "TEXT"):
-        return replace(known, length=size)
-    return known
+    sizes = [int(size) for size in match.groups()[1:3] if size]
+    is_sized = name in _SIZED or (kind is not None and kind.kind in (Kind.INTEGER, Kind.DECIMAL))
+    is_long = name not in _SIZED and sizes and sizes[0] > MAX_EXACT_DIGITS
+    if kind is None or (not is_task and ((sizes and not is_sized) or is_long or match[4])):
+        raise Mistake.NOT_SUPPORTED(declared)
+    if kind.kind is Kind.DECIMAL and sizes:
+        kind = replace(kind, length=sizes[0], scale=sizes[1] if sizes[1:] else 0)
+    elif name in _SIZED and sizes:
+        kind = replace(kind, length=sizes[0])
+    return replace(kind, is_unsigned=True) if match[4] else kind
 
-
-_kept_type = lru_cache(maxsize=512)(_parse_type)
 
 _AFFINITIES = {
     Kind.INTEGER: "INTEGER",
     **dict.fromkeys((Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE), "REAL"),
     **dict.fromkeys((Kind.TEXT, *TEMPORALS), "TEXT COLLATE NOCASE"),
-    Kind.BLOB: "BLOB",
 }
 
 
@@ -155,45 +152,33 @@ def quote_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """A column. `default` is a SQLite expression; `declared` the MySQL type as written."""
+    """A column. `default` is a SQLite literal; `declared` the MySQL type as written."""
 
     name: str
     declared: str
     type: SqlType
     is_nullable: bool = True
-    default: str | None = None
-    is_auto_increment: bool = False
+    default: str = "NULL"
 
     @property
     def definition(self) -> str:
-        """Returns the column's definition for SQLite's CREATE TABLE."""
-        parts = [quote_name(self.name), _AFFINITIES[self.type.kind]]
-        if not self.is_nullable:
-            parts.append("NOT NULL")
-        if self.default is not None:
-            parts.append(f"DEFAULT ({self.default})")
-        return " ".join(parts)
+        """The column's definition for SQLite's CREATE TABLE."""
+        text = f"{quote_name(self.name)} {_AFFINITIES[self.type.kind]} DEFAULT {self.default}"
+        return text if self.is_nullable else f"{text} NOT NULL"
 
 
 @dataclass(frozen=True, eq=False)
 class TableSchema:
-    """A table, equal only to itself. `unique_keys`: (name, columns); the primary key is apart."""
+    """A table, equal only to itself. `keys`: names and columns; PRIMARY is the primary key."""
 
     name: str
     columns: tuple[ColumnSchema, ...]
-    primary_key: tuple[str, ...] = ()
-    unique_keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    keys: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, ColumnSchema]:
         """The columns by name in lower case (MySQL's column names have no case)."""
         return {column.name.lower(): column for column in self.columns}
-
-    def column(self, name: str, clause: str) -> ColumnSchema:
-        """Returns a column. Raises: MySQLError (1054) that names `clause`."""
-        if name.lower() not in self.by_name:
-            raise Mistake.UNKNOWN_COLUMN(name, clause)
-        return self.by_name[name.lower()]
 
     @cached_property
     def row_id(self) -> str:
@@ -204,53 +189,28 @@ class TableSchema:
         raise Mistake.NOT_SUPPORTED("columns rowid, _rowid_ and oid in one table")
 
     @cached_property
-    def num_bytes(self) -> int:
-        """About the memory that it takes, with its definition and sources of it."""
-        num_chars = sum(len(c.name) + len(c.declared) + len(c.default or "") for c in self.columns)
-        return _OBJECT_BYTES * (1 + len(self.columns)) + 3 * _CHAR_BYTES * num_chars
-
-    @cached_property
     def sqlite_ddl(self) -> str:
         """The CREATE TABLE statement for SQLite."""
         definitions = [column.definition for column in self.columns]
-        keys = [key for _, key in self.unique_keys]
-        only = self.by_name[self.primary_key[0].lower()] if len(self.primary_key) == 1 else None
-        if only is not None and only.type.kind is Kind.INTEGER:
-            index = self.columns.index(only)
-            definitions[index] = f"{quote_name(only.name)} INTEGER PRIMARY KEY" + (
-                " AUTOINCREMENT" if only.is_auto_increment else ""
-            )
-        elif self.primary_key:
-            definitions.append(f"PRIMARY KEY ({', '.join(map(quote_name, self.primary_key))})")
-        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for key in keys]
+        definitions += [f"UNIQUE ({', '.join(map(quote_name, key))})" for _, key in self.keys]
         return f"CREATE TABLE {quote_name(self.name)} ({', '.join(definitions)})"
 
 
 @lru_cache(maxsize=1024)
 def table_schema(name: str, columns: tuple[tuple[str, str], ...]) -> TableSchema:
     """Returns the schema of a task's table. Raises: MySQLError for a type MySQL lacks."""
-    schemas = (ColumnSchema(column, text, parse_type(text)) for column, text in columns)
+    schemas = (
+        ColumnSchema(column, text, parse_type(text, is_task=True)) for column, text in columns
+    )
     return TableSchema(name, tuple(schemas))
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A database: its name and its tables. Hashable, cheaply."""
+    """A database: its name and its tables."""
 
     name: str
     tables: tuple[TableSchema, ...]
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.name, self.tables)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """About the memory that it takes."""
-        return _OBJECT_BYTES + sum(table.num_bytes for table in self.tables)
 
     @cached_property
     def by_name(self) -> dict[str, TableSchema]:
@@ -263,14 +223,6 @@ class Schema:
             raise Mistake.NO_TABLE(self.name, name)
         return self.by_name[name]
 
-    def with_table(self, table: TableSchema) -> "Schema":
-        """Returns this schema with `table` in it, in place of one of that name."""
-        return Schema(self.name, (*self.without(table.name).tables, table))
-
-    def without(self, name: str) -> "Schema":
-        """Returns this schema without a table."""
-        return Schema(self.name, tuple(table for table in self.tables if table.name != name))
-
 
 def merge_types(types: Iterable[SqlType]) -> SqlType:
     """Returns the type that CASE, COALESCE or UNION gives to values of these types.
@@ -282,19 +234,11 @@ def merge_types(types: Iterable[SqlType]) -> SqlType:
     if not known:
         return NULL
     kinds = {t.kind for t in known}
+    scale = max(t.scale for t in known)
+    if kinds & FLOATS and kinds <= NUMBERS:
+        return known[0] if kinds == {Kind.FLOAT} else DOUBLE
     if len(kinds) == 1:
-        first = known[0]
-        if first.kind is Kind.DOUBLE:
-            return DOUBLE
-        scale = max(t.scale for t in known)
-        return replace(first, scale=scale, is_exact=all(t.is_exact for t in known))
-    if Kind.UNKNOWN in kinds:
-        return UNKNOWN
+        return replace(known[0], scale=scale, is_exact=all(t.is_exact for t in known))
     if kinds <= NUMBERS:
-        if kinds & {Kind.FLOAT, Kind.DOUBLE}:
-            return DOUBLE
-        scale = max(t.scale for t in known)
         return SqlType(Kind.DECIMAL, scale, is_exact=all(t.is_exact for t in known))
-    if kinds == {Kind.DATE, Kind.DATETIME}:
-        return DATETIME
-    return TEXT
+    return DATETIME if kinds == {Kind.DATE, Kind.DATETIME} else TEXT

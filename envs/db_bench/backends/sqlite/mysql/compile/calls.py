@@ -1,331 +1,443 @@
-"""Scalar functions: which SQLite function each becomes, and its result's type."""
+"""Functions, aggregates and windows: which SQLite function each becomes, and its result's type."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from sqlglot import exp
-
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
-    AGGREGATES,
-    WINDOW_FUNCTIONS,
-    compile_aggregate,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import (
+from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import modulo
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    STRICT,
     align,
+    choose,
+    collated,
+    compile_expression,
     convert,
+    handles,
+    rounded,
     to_number,
+    to_temporal,
     to_text,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compile_expression,
-    handles,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.operators import modulo, shifted_date
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
-    NEW_ROW,
-    Fragment,
-    Scope,
-    name_of,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.temporal import UNITS
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    DATE,
-    DATETIME,
-    DOUBLE,
-    INTEGER,
-    MAX_SCALE,
-    TEXT,
-    TIME,
-    Kind,
-    SqlType,
-    merge_types,
-    quote_text,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_UNITS, UNITS, has_time
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
-Builder = Callable[[list[Fragment], Scope], Fragment]
-BUILDERS: dict[str, tuple[int, int, Builder]] = {}
-"""By name: (least arguments, most arguments, function)."""
+Builder = Callable[[list[Fragment]], Fragment]
+_MOST = 64
 
 
-def _builds(name: str, least: int, most: int | None = None) -> Callable[[Builder], Builder]:
-    def register(builder: Builder) -> Builder:
-        BUILDERS[name] = (least, least if most is None else most, builder)
-        return builder
-
-    return register
-
-
-@_builds("IFNULL", 1, 64)
-def _coalesce(values: list[Fragment], scope: Scope) -> Fragment:
-    kind = merge_types(value.type for value in values)
+def _coalesce(values: list[Fragment]) -> Fragment:
+    kind = types.merge_types(value.type for value in values)
     converted = [convert(value, kind).sql for value in values]
     return Fragment(f"coalesce({', '.join([*converted, 'NULL'])})", kind)
 
 
-@_builds("NULLIF", 2)
-def _nullif(values: list[Fragment], scope: Scope) -> Fragment:
-    test = " = ".join(align(values))
-    return Fragment(f"(CASE WHEN {test} THEN NULL ELSE {values[0].sql} END)", values[0].type)
+def _nullif(values: list[Fragment]) -> Fragment:
+    first, second = align([rounded(value) for value in values])
+    if first != collated(values[0]):
+        raise Mistake.NOT_SUPPORTED("NULLIF of several types")
+    return Fragment(f"nullif({first}, {second})", values[0].type)
 
 
-@_builds("ABS", 1)
-def _abs(values: list[Fragment], scope: Scope) -> Fragment:
-    value = to_number(values[0])
-    kind = DOUBLE if value.type.kind is Kind.FLOAT else value.type
+def _concat(values: list[Fragment]) -> Fragment:
+    return Fragment(f"({' || '.join(to_text(value).sql for value in values)})", types.TEXT)
+
+
+def _length(values: list[Fragment]) -> Fragment:
+    return Fragment(f"length(CAST({to_text(values[0]).sql} AS BLOB))", types.INTEGER)
+
+
+def _left(values: list[Fragment]) -> Fragment:
+    count = _convert_argument("i", values[1], "LEFT")
+    return Fragment(f"substr({to_text(values[0]).sql}, 1, max({count}, 0))", types.TEXT)
+
+
+def _numeric(value: Fragment) -> Fragment:
+    if value.type.kind in types.TEMPORALS:
+        raise Mistake.NOT_SUPPORTED(f"a function of numbers of {value.type.kind}")
+    return to_number(value)
+
+
+def _abs(values: list[Fragment]) -> Fragment:
+    value = _numeric(values[0])
+    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
     return Fragment(f"abs({value.sql})", kind)
 
 
-@_builds("FORMAT", 2)
-def _format(values: list[Fragment], scope: Scope) -> Fragment:
-    rounded = _rounded("my_round", values).sql
-    return Fragment(f"my_format({rounded}, {to_number(values[1]).sql})", TEXT)
-
-
-def _rounded(function: str, values: list[Fragment]) -> Fragment:
-    value = to_number(values[0])
-    places = to_number(values[1]) if len(values) > 1 else Fragment("0", INTEGER, literal="0")
-    kind = DOUBLE if value.type.kind is Kind.FLOAT else value.type
-    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE):
-        digits = kind.scale
-        if places.literal is not None:
-            digits = min(max(int(float(places.literal)), 0), MAX_SCALE)
-        kind = SqlType(kind.kind, digits)
+def _rounded(values: list[Fragment]) -> Fragment:
+    """ROUND, whose places are known, for they are the type's decimals."""
+    value = _numeric(values[0])
+    places = _whole_number(values[1]) if len(values) > 1 else 0
+    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    if kind.kind in (Kind.DECIMAL, Kind.DOUBLE) and values[0].type.kind is not Kind.TEXT:
+        kind = SqlType(kind.kind, min(max(places, 0), types.MAX_SCALE))
     is_decimal = int(kind.kind in (Kind.DECIMAL, Kind.INTEGER))
-    return Fragment(f"{function}({value.sql}, {places.sql}, {is_decimal})", kind)
+    return Fragment(f"my_round({value.sql}, {places}, {is_decimal})", kind)
+
+
+def _whole_number(value: Fragment) -> int:
+    if value.literal is None or value.type.kind is not Kind.INTEGER:
+        raise Mistake.NOT_SUPPORTED("a number of decimals that is no literal")
+    return min(max(int(value.literal), -types.MAX_SCALE), types.MAX_SCALE)
 
 
 def _whole(function: str, values: list[Fragment]) -> Fragment:
-    value = to_number(values[0])
-    is_double = value.type.kind in (Kind.FLOAT, Kind.DOUBLE)
-    return Fragment(f"{function}({value.sql})", DOUBLE if is_double else INTEGER)
+    value = _numeric(values[0])
+    is_double = value.type.kind in types.FLOATS
+    return Fragment(f"{function}({value.sql})", types.DOUBLE if is_double else types.INTEGER)
 
 
-@_builds("FIELD", 2, 64)
-def _field(values: list[Fragment], scope: Scope) -> Fragment:
+def _truncated(values: list[Fragment]) -> Fragment:
+    value = _numeric(values[0])
+    places = _whole_number(values[1])
+    if value.type.kind in types.FLOATS:
+        raise Mistake.NOT_SUPPORTED("TRUNCATE of floating-point numbers")
+    kind = value.type
+    if kind.kind is Kind.DECIMAL:
+        kind = SqlType(Kind.DECIMAL, min(max(places, 0), types.MAX_SCALE))
+    return Fragment(f"my_truncate({value.sql}, {places})", kind)
+
+
+def _format(values: list[Fragment]) -> Fragment:
+    if values[0].type.kind not in (Kind.INTEGER, Kind.DECIMAL):
+        raise Mistake.NOT_SUPPORTED(f"FORMAT of {values[0].type.kind}")
+    places = max(_whole_number(values[1]), 0)
+    number = rounded(_rounded([values[0], values[1]])).sql
+    return Fragment(f"my_format({number}, {places})", types.TEXT)
+
+
+def _field(values: list[Fragment]) -> Fragment:
+    if len({v.type.kind in types.NUMBERS for v in values if v.type.kind is not Kind.NULL}) > 1:
+        raise Mistake.NOT_SUPPORTED("FIELD of several types")
     tests = (" = ".join(align([values[0], other])) for other in values[1:])
     branches = " ".join(f"WHEN {test} THEN {n}" for n, test in enumerate(tests, start=1))
-    return Fragment(f"(CASE {branches} ELSE 0 END)", INTEGER)
-
-
-@_builds("INSTR", 2)
-def _instr(values: list[Fragment], scope: Scope) -> Fragment:
-    text, part = (to_text(value).sql for value in values)
-    return Fragment(f"my_locate({part}, {text})", INTEGER)
-
-
-@_builds("STR_TO_DATE", 2)
-def _str_to_date(values: list[Fragment], scope: Scope) -> Fragment:
-    kind = DATETIME
-    if values[1].literal is not None:
-        codes = set(re.findall(r"%(.)", values[1].literal))
-        has_date, has_time = codes & set("YymMcdejDbaW"), codes & set("HhIiSsTrklpf")
-        kind = (DATETIME if has_date else TIME) if has_time else DATE
-    return Fragment(
-        f"my_str_to_date({to_text(values[0]).sql}, {values[1].sql}, '{kind.kind}')", kind
-    )
-
-
-def _moment(value: Fragment, kind: SqlType) -> Fragment:
-    return Fragment(f"my_temporal({value.sql}, '{kind.kind}')", kind)
+    return Fragment(f"(CASE {branches} ELSE 0 END)", types.INTEGER)
 
 
 def _extreme(function: str, values: list[Fragment]) -> Fragment:
-    return Fragment(f"{function}({', '.join(align(values))})", merge_types(v.type for v in values))
+    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if not kinds <= types.NUMBERS and len(kinds) > 1:
+        raise Mistake.NOT_SUPPORTED("GREATEST and LEAST of several types")
+    kind = types.merge_types(value.type for value in values)
+    return Fragment(f"{function}({', '.join(align([rounded(v) for v in values]))})", kind)
 
 
-BUILDERS |= {
-    "GREATEST": (2, 64, lambda values, _: _extreme("max", values)),
-    "LEAST": (2, 64, lambda values, _: _extreme("min", values)),
-    "MOD": (2, 2, lambda values, _: modulo(to_number(values[0]), to_number(values[1]))),
-    "ROUND": (1, 2, lambda values, _: _rounded("my_round", values)),
-    "TRUNCATE": (2, 2, lambda values, _: _rounded("my_truncate", values)),
-    "CEIL": (1, 1, lambda values, _: _whole("my_ceil", values)),
-    "FLOOR": (1, 1, lambda values, _: _whole("my_floor", values)),
-    "DATE": (1, 1, lambda values, _: _moment(values[0], DATE)),
-    "TIMESTAMP": (1, 1, lambda values, _: _moment(values[0], DATETIME)),
-    "TIME": (1, 1, lambda values, _: _moment(values[0], TIME)),
-    "USER": (0, 0, lambda _values, _: Fragment("'agent@%'", TEXT)),
-    "VERSION": (0, 0, lambda _values, _: Fragment("'8.0.36'", TEXT)),
-    "DATABASE": (0, 0, lambda _, scope: Fragment(quote_text(scope.statement.schema.name), TEXT)),
-}
+def _trim(values: list[Fragment]) -> Fragment:
+    value, removed, side = (to_text(value).sql for value in values)
+    return Fragment(f"my_trim({value}, {removed}, {side})", types.TEXT)
 
 
-# Arguments: t text, n number, a any; one before "?" may be missing, "*" may be missing or be many.
+def _concat_ws(values: list[Fragment]) -> Fragment:
+    return Fragment(f"my_concat_ws({', '.join(to_text(v).sql for v in values)})", types.TEXT)
+
+
+def _shift_date(sign: int, values: list[Fragment]) -> Fragment:
+    """A date plus or minus an INTERVAL."""
+    base, amount, unit = values
+    if unit.literal not in UNITS:
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL … {unit.literal}")
+    kind = base.type
+    if kind.kind is Kind.DATE and unit.literal not in DATE_UNITS:
+        kind = types.DATETIME
+    elif kind.kind not in (Kind.DATE, Kind.DATETIME):
+        kind = types.TEXT
+    date = _convert_argument("d", base, "INTERVAL")
+    return Fragment(f"my_date_add({date}, {amount.sql}, {unit.sql}, {sign})", kind)
+
+
+def _parsed_date(values: list[Fragment]) -> Fragment:
+    """STR_TO_DATE, whose type is the format's."""
+    text, pattern = values
+    if pattern.literal is None or STRICT.get():
+        raise Mistake.NOT_SUPPORTED("STR_TO_DATE in a change, or with a format that is no literal")
+    kind = types.DATETIME if has_time(pattern.literal) else types.DATE
+    return Fragment(f"my_str_to_date({to_text(text).sql}, {pattern.sql})", kind)
+
+
+def _date(values: list[Fragment]) -> Fragment:
+    if values[0].type.kind in types.NUMBERS | {Kind.TIME}:
+        raise Mistake.NOT_SUPPORTED(f"DATE of {values[0].type.kind}")
+    return Fragment(to_temporal(values[0]._replace(literal=None), Kind.DATE).sql, types.DATE)
+
+
+_BUILDERS: dict[str, tuple[int, int, Builder]] = {
+    "IFNULL": (2, 2, _coalesce),
+    "COALESCE": (1, _MOST, _coalesce),
+    "NULLIF": (2, 2, _nullif),
+    "ISNULL": (1, 1, lambda v: Fragment(f"({v[0].sql} IS NULL)", types.INTEGER)),
+    "CONCAT": (1, _MOST, _concat),
+    "LEFT": (2, 2, _left),
+    "LENGTH": (1, 1, _length),
+    "ABS": (1, 1, _abs),
+    "MOD": (2, 2, lambda values: modulo(_numeric(values[0]), _numeric(values[1]))),
+    "ROUND": (1, 2, _rounded),
+    **dict.fromkeys(("CEIL", "CEILING"), (1, 1, lambda values: _whole("my_ceil", values))),
+    "FIELD": (2, _MOST, _field),
+    "FORMAT": (2, 2, _format),
+    "TRUNCATE": (2, 2, _truncated),
+    "GREATEST": (2, _MOST, lambda values: _extreme("max", values)),
+    "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
+    "SIGN": (1, 1, lambda v: Fragment(f"my_sign({_numeric(v[0]).sql})", types.INTEGER)),
+    "SQRT": (1, 1, lambda v: Fragment(f"my_sqrt({_numeric(v[0]).sql})", types.DOUBLE)),
+    "POW": (2, 2, lambda v: Fragment(
+        f"my_pow({_numeric(v[0]).sql}, {_numeric(v[1]).sql})", types.DOUBLE)),
+    "TRIM": (3, 3, _trim),
+    "CONCAT_WS": (2, _MOST, _concat_ws),
+    "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
+    "DATE_SUB": (3, 3, lambda values: _shift_date(-1, values)),
+    "STR_TO_DATE": (2, 2, _parsed_date),
+    "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
+    "DATE": (1, 1, _date),
+    "INSTR": (2, 2, lambda v: Fragment(
+        f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER)),
+}  # fmt: skip
+
+# Arguments: t text, i whole number, d date, m date that is no text; one before "?" may be missing.
 _PLAIN_TEXTS = {
-    TEXT: """upper(t) lower(t) concat(tt*) concat_ws(ttt*) left(tn) right(tn) reverse(t) lpad(tnt)
-        substring_index(ttn) rpad(tnt) ltrim(t) rtrim(t) replace(ttt) repeat(tn) insert(tnnt)
-        hex(a) bin(n) oct(n) md5(t) sha1(t) sha2(tn) elt(ntt*) quote(t) dayname(a) monthname(a)
-        date_format(at) regexp_replace(tttn?n?t?) regexp_substr(ttn?n?t?) substring(tnn?)
-        space(n)""",
-    INTEGER: """char_length(t) octet_length(t) locate(ttn?) ascii(t) crc32(t) find_in_set(tt)
-        strcmp(tt) sign(n) datediff(aa) to_days(a) unix_timestamp(a?) time_to_sec(a) week(an?)
-        yearweek(an?) regexp_like(ttt?) regexp_instr(ttn?n?n?t?) last_insert_id() row_count()
-        sleep(n) isnull(a) year(a) month(a) day(a) dayofweek(a) dayofyear(a) weekday(a) hour(a)
-        minute(a) second(a) microsecond(a) quarter(a) weekofyear(a) bit_count(n)""",
-    DOUBLE: """sqrt(n) pow(nn) exp(n) log(nn?) log2(n) log10(n) pi() sin(n) cos(n) tan(n)
-        asin(n) acos(n) atan(nn?) cot(n) radians(n) degrees(n) rand(n?)""",
-    DATE: "curdate() last_day(a) makedate(nn) from_days(n)",
-    DATETIME: "now(n?) from_unixtime(n)",
-    TIME: "curtime(n?) sec_to_time(n) timediff(aa) maketime(nnn)",
+    types.TEXT: """upper(t) lower(t) right(ti) repeat(ti) substring(tii?) ltrim(t) rtrim(t)
+        replace(ttt) reverse(t) lpad(tit) rpad(tit) substring_index(tti) dayname(d) monthname(d)
+        date_format(dt)""",
+    types.INTEGER: """char_length(t) locate(tti?) ascii(t) datediff(dd) year(d) quarter(d) month(d)
+        day(d) dayofweek(d) dayofyear(d) weekday(d) hour(m) minute(m) second(m)""",
+    types.DATE: "curdate() last_day(d)",
+    types.DATETIME: "now()",
 }
-_WITHOUT_MARKS = str.maketrans("", "", "?*")
+_WITHOUT_MARKS = str.maketrans("", "", "?")
 _PLAIN = {
     match[1].upper(): (match[2], kind)
     for kind, text in _PLAIN_TEXTS.items()
     for match in re.finditer(r"(\w+)\(([^)]*)\)", text)
 }
 _SQLITE_NAMES = {
-    "LTRIM": "ltrim",
-    "RTRIM": "rtrim",
-    "QUOTE": "quote",
     "CHAR_LENGTH": "length",
-    "LAST_INSERT_ID": "last_insert_rowid",
-    "ROW_COUNT": "changes",
+    **{name: name.lower() for name in ("LTRIM", "RTRIM", "REPLACE")},
 }
 _ALIASES = {
     "UCASE": "UPPER",
     "LCASE": "LOWER",
     "CHARACTER_LENGTH": "CHAR_LENGTH",
-    "LENGTH": "OCTET_LENGTH",
-    "ORD": "ASCII",
-    "SHA": "SHA1",
+    "OCTET_LENGTH": "LENGTH",
     "POWER": "POW",
-    "ATAN2": "ATAN",
-    "LN": "LOG",
-    "DAYOFMONTH": "DAY",
-    "TIME_FORMAT": "DATE_FORMAT",
-    **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
-    **dict.fromkeys(("CURRENT_DATE", "UTC_DATE"), "CURDATE"),
-    **dict.fromkeys(("CURRENT_TIME", "UTC_TIME"), "CURTIME"),
-    **dict.fromkeys(("LOCALTIME", "LOCALTIMESTAMP", "SYSDATE"), "NOW"),
-    **dict.fromkeys(("CURRENT_TIMESTAMP", "UTC_TIMESTAMP"), "NOW"),
-    **dict.fromkeys(("CURRENT_USER", "SESSION_USER", "SYSTEM_USER"), "USER"),
-    "CEILING": "CEIL",
-    "COALESCE": "IFNULL",
-    "ADDDATE": "DATE_ADD",
-    "SUBDATE": "DATE_SUB",
     "SCHEMA": "DATABASE",
-}
-_DENIED = frozenset({"GET_LOCK", "RELEASE_LOCK", "LOAD_FILE", "IS_FREE_LOCK"})
-_CONVERSIONS: dict[str, Callable[[Fragment], Fragment]] = {
-    "t": to_text,
-    "n": to_number,
-    "a": lambda value: value,
+    "DAYOFMONTH": "DAY",
+    **dict.fromkeys(("SUBSTR", "MID"), "SUBSTRING"),
+    "CURRENT_DATE": "CURDATE",
+    "CURRENT_TIMESTAMP": "NOW",
 }
 
 
-@handles(exp.Anonymous)
-def _call(node: exp.Expr, scope: Scope) -> Fragment:
-    name = name_of(node).upper()
-    if name in AGGREGATES:
-        return compile_aggregate(node, scope)
-    arguments = node.expressions
-    if name in ("DATE_ADD", "DATE_SUB", "ADDDATE", "SUBDATE") and len(arguments) == 2:
-        return _shifted(arguments, -1 if "SUB" in name else 1, scope)
-    if name in ("TIMESTAMPDIFF", "TIMESTAMPADD") and len(arguments) == 3:
-        return _by_unit(name, arguments, scope)
-    if name == "VALUES" and len(arguments) == 1:
-        return scope.find_column(name_of(arguments[0]), NEW_ROW)
-    if name in WINDOW_FUNCTIONS:
-        raise Misplaced(")")
-    if name in _DENIED:
-        raise Mistake.PRIVILEGE("FILE" if name == "LOAD_FILE" else "SUPER")
-    return _call_by_name(name_of(node), arguments, scope)
+_ALLOWED = {
+    "i": frozenset({Kind.INTEGER}),
+    "d": frozenset({Kind.DATE, Kind.DATETIME, Kind.TEXT}),
+    "m": frozenset({Kind.DATE, Kind.DATETIME, Kind.TIME}),
+}
 
 
-def _call_by_name(written: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
-    """Returns a function call. Raises: MySQLError (1305, 1582)."""
-    name = written.upper()
-    known = _ALIASES.get(name, name)
-    if known in _PLAIN:
-        return _plain_call(known, arguments, scope)
-    if known not in BUILDERS:
-        raise Mistake.NO_FUNCTION(scope.statement.schema.name, written)
-    least, most, builder = BUILDERS[known]
+def _convert_argument(letter: str, value: Fragment, name: str) -> str:
+    """Returns an argument of a function as its kind asks. Raises: MySQLError (1235)."""
+    if letter == "t":
+        return to_text(value).sql
+    kind = value.type.kind
+    if kind not in _ALLOWED[letter] | {Kind.NULL}:
+        raise Mistake.NOT_SUPPORTED(f"{name} of {kind}")
+    is_date = letter == "d" and kind is Kind.TEXT and STRICT.get()
+    return f"my_strict_date({value.sql})" if is_date else value.sql
+
+
+@handles(nodes.Call)
+def _call(node: nodes.Call, scope: Scope) -> Fragment:
+    """Returns a function call. Raises: MySQLError (1235, 1305, 1582)."""
+    written = node.name.upper()
+    name = _ALIASES.get(written, written)
+    if "." in name:
+        raise Mistake.FUNCTION_DENIED(node.name)
+    if node.window is not None:
+        return _window(node, name, node.window, scope)
+    if name in words.AGGREGATES:
+        return _aggregate(node, name, scope)
+    if name in _PLAIN:
+        return _plain_call(node, name, scope)
+    if name not in _BUILDERS and name not in _SPECIAL:
+        raise Mistake.NO_FUNCTION(scope.schema.name, node.name)
+    least, most = _BUILDERS[name][:2] if name in _BUILDERS else _SPECIAL[name]
+    arguments = node.arguments
     if not least <= len(arguments) <= most:
-        raise Mistake.ARGUMENTS(name)
-    return builder([compile_expression(argument, scope) for argument in arguments], scope)
+        raise Mistake.ARGUMENTS(written)
+    if name == "DATABASE":
+        return Fragment(types.quote_text(scope.schema.name), types.TEXT)
+    if name == "TIMESTAMPDIFF":
+        return _difference(arguments, scope)
+    values = [compile_expression(argument, scope) for argument in arguments]
+    if name == "IF":
+        return choose("", [to_number(values[0]).sql], values[1:])
+    return _BUILDERS[name][2](values)
 
 
-def _plain_call(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
+_SPECIAL = {"IF": (3, 3), "TIMESTAMPDIFF": (3, 3), "DATABASE": (0, 0)}
+
+
+def _difference(arguments: tuple[nodes.Expression, ...], scope: Scope) -> Fragment:
+    """TIMESTAMPDIFF, whose unit is read as a column's name."""
+    unit = arguments[0].name.upper() if isinstance(arguments[0], nodes.ColumnName) else ""
+    if unit not in UNITS:
+        raise Mistake.NOT_SUPPORTED(f"TIMESTAMPDIFF of {unit}")
+    start, end = (
+        _convert_argument("d", compile_expression(argument, scope), "TIMESTAMPDIFF")
+        for argument in arguments[1:]
+    )
+    return Fragment(f"my_timestampdiff('{unit}', {start}, {end})", types.INTEGER)
+
+
+def _plain_call(node: nodes.Call, name: str, scope: Scope) -> Fragment:
     pattern, kind = _PLAIN[name]
+    written, arguments = node.name.upper(), node.arguments
     letters = pattern.translate(_WITHOUT_MARKS)
     least = 2 * len(letters) - len(pattern)
-    most = 64 if pattern.endswith("*") else len(letters)
-    if not least <= len(arguments) <= most:
-        raise Mistake.ARGUMENTS(name)
-    values = []
-    for argument, letter in zip(arguments, letters.ljust(64, letters[-1:] or "a"), strict=False):
-        values.append(_CONVERSIONS[letter](compile_expression(argument, scope)).sql)
+    if not least <= len(arguments) <= len(letters):
+        if name == "NOW":
+            raise Mistake.NOT_SUPPORTED(f"{written} with these arguments")
+        raise Mistake.ARGUMENTS(written)
+    values = [
+        _convert_argument(letter, compile_expression(argument, scope), written)
+        for argument, letter in zip(arguments, letters, strict=False)
+    ]
     function = _SQLITE_NAMES.get(name, f"my_{name.lower()}")
     return Fragment(f"{function}({', '.join(values)})", kind)
 
 
-def _shifted(arguments: Sequence[exp.Expr], sign: int, scope: Scope) -> Fragment:
-    interval = arguments[1]
-    if not isinstance(interval, exp.Interval):
-        interval = exp.Interval(this=interval, unit=exp.Var(this="DAY"))
-    return shifted_date(arguments[0], interval, sign, scope)
+def _aggregate(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+    """Returns an aggregate call of a query block. Raises: MySQLError (1111)."""
+    if not scope.aggregates_allowed:
+        raise Mistake.GROUP_FUNCTION()
+    mark, num_uses, num_outer_uses = len(scope.bare), scope.num_uses, scope.num_outer_uses
+    select_list, windows_allowed = scope.select_list, scope.windows_allowed
+    scope.aggregates_allowed = scope.windows_allowed = False
+    scope.select_list = {}
+    value = _aggregate_over(node, name, "", scope)
+    scope.aggregates_allowed, scope.windows_allowed = True, windows_allowed
+    scope.select_list = select_list
+    if scope.num_uses == num_uses and scope.num_outer_uses > num_outer_uses:
+        raise Mistake.NOT_SUPPORTED("an aggregate of the query around")
+    del scope.bare[mark:]
+    scope.num_aggregates += name != "ANY_VALUE"
+    return value
 
 
-def _by_unit(name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Fragment:
-    unit = arguments[0].name.upper().removeprefix("SQL_TSI_")
-    if unit not in UNITS:
-        raise Misplaced(unit)
-    if name == "TIMESTAMPADD":
-        interval = exp.Interval(this=arguments[1], unit=exp.Var(this=unit))
-        return shifted_date(arguments[2], interval, 1, scope)
-    start, end = (compile_expression(argument, scope).sql for argument in arguments[1:])
-    return Fragment(f"my_timestampdiff('{unit}', {start}, {end})", INTEGER)
+def _aggregate_over(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
+    """Returns an aggregate, `over` a window if that is not empty."""
+    if isinstance(node.arguments[0], nodes.Star):
+        return Fragment(f"count(*){over}", types.INTEGER)
+    if over and (node.is_distinct or name == "GROUP_CONCAT"):
+        raise Mistake.NOT_SUPPORTED(f"{name} in a window, or DISTINCT there")
+    if name == "GROUP_CONCAT":
+        return _group_concat(node, scope)
+    if len(node.arguments) > 1:
+        return _count_rows(node, name, scope)
+    value = compile_expression(node.arguments[0], scope)
+    distinct = "DISTINCT " if node.is_distinct else ""
+    if over or distinct or scope.is_grouped:
+        value = rounded(value)
+    if name == "COUNT":
+        return Fragment(f"count({distinct}{collated(value)}){over}", types.INTEGER)
+    if name in ("MIN", "MAX"):
+        return Fragment(f"{name.lower()}({collated(value)}){over}", value.type)
+    return value if name == "ANY_VALUE" else _sum(name, distinct, value, over)
 
 
-@handles(exp.Ceil, exp.Floor, exp.Substring, exp.StrPosition)
-def _special_syntax(node: exp.Expr, scope: Scope) -> Fragment:
-    """Functions with a grammar of their own, such as SUBSTRING(a FROM 2)."""
-    if isinstance(node, exp.StrPosition):
-        return _call_by_name("LOCATE", [node.args["substr"], node.this], scope)
-    parts = [node.this, node.args.get("start"), node.args.get("length")]
-    name = type(node).__name__.upper()
-    return _call_by_name(name, [part for part in parts if part is not None], scope)
+def _count_rows(node: nodes.Call, name: str, scope: Scope) -> Fragment:
+    """COUNT(DISTINCT a, b)."""
+    if name != "COUNT" or not node.is_distinct:
+        raise Mistake.NOT_SUPPORTED(f"{name} of several columns")
+    values = ", ".join(rounded(compile_expression(v, scope)).sql for v in node.arguments)
+    return Fragment(f"count(DISTINCT my_row_key({values}))", types.INTEGER)
 
 
-_CURRENT: dict[type[exp.Expr], str] = {
-    exp.CurrentDate: "CURDATE",
-    exp.CurrentTime: "CURTIME",
-    exp.CurrentTimestamp: "NOW",
-    exp.Localtime: "NOW",
-    exp.Localtimestamp: "NOW",
-    exp.CurrentUser: "USER",
-}
+def _group_concat(node: nodes.Call, scope: Scope) -> Fragment:
+    value = rounded(compile_expression(node.arguments[0], scope))
+    separator = compile_expression(node.arguments[1], scope).sql
+    terms = []
+    for term, is_descending in node.order:
+        key = rounded(compile_expression(term, scope))
+        if key.literal is not None or (node.is_distinct and key.sql != value.sql):
+            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT in this order")
+        terms += [key.sql, str(int(is_descending))]
+    arguments = (to_text(value).sql, separator, str(int(node.is_distinct)), *terms)
+    return Fragment(f"my_group_concat({', '.join(arguments)})", types.TEXT)
 
 
-@handles(*_CURRENT)
-def _current(node: exp.Expr, scope: Scope) -> Fragment:
-    return _call_by_name(_CURRENT[type(node)], [], scope)
+def _sum(name: str, distinct: str, value: Fragment, over: str) -> Fragment:
+    """Returns SUM or AVG."""
+    if value.type.kind is Kind.TEXT and not value.is_collated and value.literal is None:
+        raise Mistake.NOT_SUPPORTED(f"{name} of a text that is no column")
+    number = to_number(value)
+    if number.type.kind not in (Kind.INTEGER, Kind.DECIMAL, Kind.NULL):
+        scale = number.type.scale and number.type.scale + types.DIVISION_SCALE * (name == "AVG")
+        double = SqlType(Kind.DOUBLE, scale)
+        return Fragment(f"{name.lower()}({distinct}{number.sql}){over}", double)
+    kind = SqlType(Kind.DECIMAL, number.type.scale, is_exact=number.type.is_exact)
+    total = f"sum({distinct}{number.sql}){over}"
+    if kind.is_exact and kind.scale:  # floats add up to nearly the decimal
+        total = f"round({total}, {kind.scale})"
+    if name == "SUM":
+        return Fragment(total, kind)
+    scale = min(kind.scale + types.DIVISION_SCALE, types.MAX_SCALE)
+    mean = f"({total} / CAST(count({distinct}{number.sql}){over} AS REAL))"
+    return Fragment(mean, SqlType(Kind.DECIMAL, scale, is_exact=False))
 
 
-@handles(exp.Trim)
-def _trim(node: exp.Expr, scope: Scope) -> Fragment:
-    text = to_text(compile_expression(node.this, scope)).sql
-    position = node.args.get("position") or "BOTH"
-    characters = node.expression
-    removed = to_text(compile_expression(characters, scope)).sql if characters else "' '"
-    return Fragment(f"my_trim({text}, {removed}, {quote_text(position)})", TEXT)
+def _window(node: nodes.Call, name: str, window: nodes.Window, scope: Scope) -> Fragment:
+    if not scope.windows_allowed:
+        raise Mistake.WINDOW_MISUSE(name.lower())
+    scope.windows_allowed, scope.refused = False, scope.aliases
+    num_outer_uses = scope.num_outer_uses
+    parts = []
+    if window.partition:
+        terms = (collated(compile_expression(term, scope)) for term in window.partition)
+        parts.append(f"PARTITION BY {', '.join(terms)}")
+    if window.order:
+        parts.append(compile_order(window.order, scope))
+    scope.refused = ()
+    if scope.num_outer_uses > num_outer_uses:
+        raise Mistake.NOT_SUPPORTED("a window over columns of the query around")
+    over = f" OVER ({' '.join(parts)})"
+    value = _windowed(node, name, over, scope)
+    scope.windows_allowed = True
+    return value
 
 
-@handles(exp.Chr)
-def _char(node: exp.Expr, scope: Scope) -> Fragment:
-    values = (to_number(compile_expression(part, scope)).sql for part in node.expressions)
-    return Fragment(f"char({', '.join(values)})", TEXT)
+def _windowed(node: nodes.Call, name: str, over: str, scope: Scope) -> Fragment:
+    if name in words.AGGREGATES and name != "ANY_VALUE":
+        return _aggregate_over(node, name, over, scope)
+    values = [compile_expression(argument, scope) for argument in node.arguments]
+    if name in ("LAG", "LEAD"):
+        step = values[1].literal or "" if len(values) == 2 else "1"
+        if not 1 <= len(values) <= 2 or not step.isdigit():
+            raise Mistake.NOT_SUPPORTED(f"{name} with these arguments")
+        return Fragment(f"{name.lower()}({values[0].sql}, {step}){over}", values[0].type)
+    if name not in words.WINDOW_FUNCTIONS or values:
+        raise Mistake.NOT_SUPPORTED(f"{name} OVER")
+    return Fragment(f"{name.lower()}(){over}", types.INTEGER)
 
 
-@handles(exp.Extract)
-def _extract(node: exp.Expr, scope: Scope) -> Fragment:
-    unit = node.name.upper()
-    value = compile_expression(node.expression, scope).sql
-    if unit == "YEAR_MONTH":
-        return Fragment(f"(my_year({value}) * 100 + my_month({value}))", INTEGER)
-    if unit not in UNITS or unit not in _PLAIN:
-        raise Misplaced(unit)
-    return Fragment(f"my_{unit.lower()}({value})", INTEGER)
+def compile_order(order: tuple[nodes.Ordered, ...], scope: Scope) -> str:
+    """Returns an ORDER BY clause whose terms are expressions, not positions."""
+    terms = (
+        order_value(compile_expression(term, scope)) + direction(is_descending)
+        for term, is_descending in order
+    )
+    return f"ORDER BY {', '.join(terms)}"
+
+
+def order_value(value: Fragment) -> str:
+    """Returns a term of ORDER BY or GROUP BY.
+
+    A literal orders nothing; SQLite would read a number in its place as a position.
+    """
+    return collated(rounded(value)) if value.literal is None else "NULL"
+
+
+def direction(is_descending: bool) -> str:
+    """Returns what follows a term of ORDER BY."""
+    return " DESC" if is_descending else ""

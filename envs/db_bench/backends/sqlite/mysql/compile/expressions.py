@@ -1,85 +1,292 @@
-"""The table of expression handlers; each module of expressions adds its own to it.
+"""Columns, literals, operators, CASE and CAST as SQLite text with types."""
 
-A handler compiles its operands, asks their types, and writes SQLite's text with a type of its own.
-What it writes is in parentheses where precedence could matter: texts are put together as they are.
-"""
-
+import math
 from collections.abc import Callable
-from typing import TypeAlias
 
-from sqlglot import exp
-
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, to_number
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Query, Scope
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
-
-Handler: TypeAlias = Callable[[exp.Expr, Scope], Fragment]
-_HANDLERS: dict[type[exp.Expr], Handler] = {}
-_MAX_CHARS = 256 * 1024
-
-
-def handles(*kinds: type[exp.Expr]) -> Callable[[Handler], Handler]:
-    """Registers a function as the handler of these kinds of nodes."""
-
-    def register(handler: Handler) -> Handler:
-        _HANDLERS.update(dict.fromkeys(kinds, handler))
-        return handler
-
-    return register
+from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    STRICT,
+    align,
+    choose,
+    compile_condition,
+    compile_expression,
+    handles,
+    rounded,
+    to_number,
+    to_temporal,
+    to_text,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
 
-def compile_expression(node: exp.Expr, scope: Scope) -> Fragment:
-    """Returns an expression as SQLite text with its type. Raises: MySQLError."""
-    handler = _HANDLERS.get(type(node))
-    if handler is None:
-        if isinstance(node, exp.Star):
-            raise Misplaced("*")
-        if isinstance(node, exp.Tuple):
-            raise Mistake.OPERAND(1)
-        raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
-    mark = len(scope.bare)
-    fragment = handler(node, scope)
-    check_size(len(fragment.sql))
-    if scope.group_sql and fragment.sql in scope.group_sql:
-        del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
-    return fragment
+@handles(nodes.ColumnName)
+def _column(node: nodes.ColumnName, scope: Scope) -> Fragment:
+    return scope.find_column(node)
 
 
-def check_size(num_chars: int) -> None:
-    """Refuses an expression that grows out of bounds: one that is copied doubles at each level.
+@handles(nodes.Constant)
+def _constant(node: nodes.Constant, scope: Scope) -> Fragment:
+    text, kind = node
+    if kind == "null":
+        return Fragment("NULL", types.NULL)
+    if kind == "number":
+        return Fragment(text, _number_type(text), literal=text)
+    if kind == "boolean":
+        text = str(int(text == "TRUE"))
+        return Fragment(text, types.INTEGER, literal=text)
+    return Fragment(types.quote_text(text), types.TEXT, literal=text)
 
-    Raises: MySQLError (1436).
+
+def _number_type(text: str) -> SqlType:
+    """Returns a number's type. Raises: MySQLError (1235, 1367) for one too long for a double."""
+    if "e" in text.lower():
+        if math.isinf(float(text)):
+            raise Mistake.BAD_DOUBLE(text)
+        return types.DOUBLE
+    digits, _, decimals = text.partition(".")
+    if "." in text:
+        if len((digits + decimals).lstrip("0")) > types.MAX_EXACT_DIGITS:
+            raise Mistake.NOT_SUPPORTED(f"decimals of more than {types.MAX_EXACT_DIGITS} digits")
+        return SqlType(Kind.DECIMAL, min(len(decimals), types.MAX_SCALE))
+    if int(text) >= 1 << 63:
+        raise Mistake.NOT_SUPPORTED("integers beyond 64 bits with a sign")
+    return SqlType(Kind.INTEGER, length=int(text).bit_length() + 1)
+
+
+def _calculate(left: Fragment, operator: str, right: Fragment) -> Fragment:
+    if left.type.is_unsigned or right.type.is_unsigned or types.NULL in (left.type, right.type):
+        raise Mistake.NOT_SUPPORTED("arithmetic of UNSIGNED or NULL")
+    scales = (left.type.scale, right.type.scale)
+    scale = sum(scales) if operator == "*" else max(scales)
+    kind = _common_type(left.type, right.type, scale)
+    sql = f"({left.sql} {operator} {right.sql})"
+    if kind.kind is Kind.INTEGER:
+        bits = (left.type.length or 64, right.type.length or 64)
+        length = sum(bits) if operator == "*" else max(bits) + 1
+        if length > 64:
+            return Fragment(f"my_bigint({sql})", types.INTEGER)
+        return Fragment(sql, SqlType(Kind.INTEGER, length=length))
+    if kind.kind is Kind.DECIMAL and kind.is_exact:
+        sql = f"round({sql}, {kind.scale})"  # the double nearest to it: 0.1 + 0.2 = 0.3
+    return Fragment(sql, kind)
+
+
+def _common_type(left: SqlType, right: SqlType, scale: int) -> SqlType:
+    """Returns the type of a sum or product, with `scale` decimals if it is a decimal."""
+    kinds = {left.kind, right.kind}
+    if kinds & types.FLOATS:
+        return types.DOUBLE
+    if Kind.DECIMAL in kinds:
+        is_exact = left.is_exact and right.is_exact
+        return SqlType(Kind.DECIMAL, min(scale, types.MAX_SCALE), is_exact=is_exact)
+    return types.INTEGER
+
+
+def _quotient(left: Fragment, right: Fragment) -> Fragment:
+    """Returns a quotient, of decimals with four more digits than the dividend.
+
+    MySQL calculates decimals in words of nine digits and cuts off the rest: 2 / 3 is 0.666666666
+    before it is rounded for display. One word is done likewise; more digits than that as doubles.
     """
-    if num_chars > _MAX_CHARS:
-        raise Mistake.STACK()
+    if {left.type.kind, right.type.kind} & types.FLOATS:
+        return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", types.DOUBLE)
+    scale = min(left.type.scale + types.DIVISION_SCALE, types.MAX_SCALE)
+    kind = SqlType(Kind.DECIMAL, scale, is_exact=False)
+    if _num_digits(left.type.scale, right.type.scale) <= 9:
+        return Fragment(f"my_quotient({left.sql}, {right.sql})", kind)
+    return Fragment(f"(CAST({left.sql} AS REAL) / {right.sql})", kind)
 
 
-def compile_condition(node: exp.Expr, scope: Scope) -> str:
-    """Returns an expression as a condition: a text counts as the number that it begins with."""
-    return to_number(compile_expression(node, scope)).sql
+def _num_digits(left: int, right: int) -> int:
+    """Returns how many decimals MySQL calculates in a division: whole words of nine digits."""
+    first, second = (-(-scale // 9) * 9 for scale in (left, right))
+    more = max(types.DIVISION_SCALE - (first - left) - (second - right), 0)
+    return -(-(first + second + more) // 9) * 9
 
 
-def compile_order(order: exp.Expr | None, scope: Scope) -> str:
-    """Returns an ORDER BY clause whose terms are expressions, not positions; "" for none."""
-    if order is None:
-        return ""
-    terms = (
-        collated(compile_expression(term.this, scope)) + direction(term)
-        for term in order.expressions
+def _integer_quotient(left: Fragment, right: Fragment) -> Fragment:
+    if left.type.kind is right.type.kind is Kind.INTEGER:
+        return Fragment(f"({left.sql} / {right.sql})", types.INTEGER)
+    return Fragment(f"CAST(CAST({left.sql} AS REAL) / {right.sql} AS INTEGER)", types.INTEGER)
+
+
+def modulo(left: Fragment, right: Fragment) -> Fragment:
+    """Returns the remainder, with the sign of the dividend."""
+    kind = _common_type(left.type, right.type, max(left.type.scale, right.type.scale))
+    if kind.kind is Kind.INTEGER:
+        return Fragment(f"({left.sql} % {right.sql})", kind)
+    if kind.kind is Kind.DOUBLE:
+        raise Mistake.NOT_SUPPORTED("% of floating-point numbers")
+    return Fragment(f"my_mod({left.sql}, {right.sql})", kind)
+
+
+_ARITHMETIC: dict[str, Callable[[Fragment, Fragment], Fragment]] = {
+    "+": lambda left, right: _calculate(left, "+", right),
+    "-": lambda left, right: _calculate(left, "-", right),
+    "*": lambda left, right: _calculate(left, "*", right),
+    "/": _quotient,
+    "DIV": _integer_quotient,
+    "%": modulo,
+}
+
+
+@handles(*_ARITHMETIC)
+def _arithmetic(node: nodes.Operator, scope: Scope) -> Fragment:
+    operator, (first, second) = node
+    left = to_number(compile_expression(first, scope))
+    right = to_number(compile_expression(second, scope))
+    if STRICT.get() and scope.clause == "field list" and operator in ("/", "DIV", "%"):
+        right = right._replace(sql=f"my_divisor({right.sql})")
+    return _ARITHMETIC[operator](left, right)
+
+
+@handles("NEGATIVE")
+def _negative(node: nodes.Operator, scope: Scope) -> Fragment:
+    operand = compile_expression(node.operands[0], scope)
+    if operand.type.kind in types.TEMPORALS:
+        raise Mistake.NOT_SUPPORTED(f"a negative {operand.type.kind}")
+    value = to_number(operand)
+    literal = f"-{value.literal}" if value.literal is not None else None
+    kind = types.DOUBLE if value.type.kind is Kind.FLOAT else value.type
+    return Fragment(f"(-{value.sql})", kind, literal=literal)
+
+
+_CHAIN = 30
+
+
+@handles("AND", "OR")
+def _connector(node: nodes.Operator, scope: Scope) -> Fragment:
+    """AND and OR: SQLite reads a chain of thousands as a tree as deep, which it refuses."""
+    word = f" {node.operator} "
+    conditions = [compile_condition(operand, scope) for operand in node.operands]
+    while len(conditions) > _CHAIN:  # a tree of groups, whose depth is logarithmic
+        chunks = (conditions[i : i + _CHAIN] for i in range(0, len(conditions), _CHAIN))
+        conditions = [f"({word.join(chunk)})" for chunk in chunks]
+    return Fragment(f"({word.join(conditions)})", types.INTEGER)
+
+
+@handles("NOT")
+def _not(node: nodes.Operator, scope: Scope) -> Fragment:
+    return Fragment(f"(NOT {compile_condition(node.operands[0], scope)})", types.INTEGER)
+
+
+def compare(left: Fragment, operator: str, right: Fragment) -> str:
+    """Returns a comparison of two values."""
+    left, right = rounded(left), rounded(right)
+    if right.is_collated and left.literal is not None:
+        left = left._replace(is_collated=True)  # the right side's collation will be used
+    first, second = align([left, right])
+    return f"({first} {'IS' if operator == '<=>' else operator} {second})"
+
+
+@handles("ROW")
+def _row(node: nodes.Operator, scope: Scope) -> Fragment:
+    raise Mistake.OPERAND(1)
+
+
+@handles("IS NULL", "IS NOT NULL")
+def _is_null(node: nodes.Operator, scope: Scope) -> Fragment:
+    value = compile_expression(node.operands[0], scope)
+    return Fragment(f"({value.sql} {node.operator})", types.INTEGER)
+
+
+@handles("IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
+def _is_true(node: nodes.Operator, scope: Scope) -> Fragment:
+    condition = compile_condition(node.operands[0], scope)
+    return Fragment(f"({condition} {node.operator})", types.INTEGER)
+
+
+def is_in(left: Fragment, values: list[Fragment], operator: str) -> Fragment:
+    """Returns whether a value is in a list; one of texts and numbers is two lists."""
+    kinds = {value.type.kind for value in (left, *values)} - {Kind.NULL}
+    texts = [value for value in values if value.type.kind is Kind.TEXT]
+    others = [value for value in values if value.type.kind is not Kind.TEXT]
+    if not kinds <= types.NUMBERS | {Kind.TEXT} and len(kinds - {left.type.kind}) > 1:
+        raise Mistake.NOT_SUPPORTED("a list of several types")
+    tests = []
+    for group in filter(None, (others, texts)):
+        first, *rest = align([left, *group])
+        tests.append(f"{first} IN ({', '.join(rest)})")
+    negation = "NOT " if operator == "NOT IN" else ""
+    return Fragment(f"({negation}({' OR '.join(tests)}))", types.INTEGER)
+
+
+@handles("BETWEEN", "NOT BETWEEN")
+def _between(node: nodes.Operator, scope: Scope) -> Fragment:
+    first, low, high = align([compile_expression(operand, scope) for operand in node.operands])
+    return Fragment(f"({first} {node.operator} {low} AND {high})", types.INTEGER)
+
+
+@handles("LIKE", "NOT LIKE")
+def _like(node: nodes.Operator, scope: Scope) -> Fragment:
+    value, pattern, *escape = (
+        to_text(compile_expression(operand, scope)) for operand in node.operands
     )
-    return f" ORDER BY {', '.join(terms)}"
+    sql = f"{value.sql} {node.operator} {pattern.sql}"
+    if escape:
+        character = escape[0].literal
+        if character is None or len(character) > 1 or character in ("%", "_"):
+            raise Mistake.NOT_SUPPORTED("ESCAPE with what is no literal of one character")
+        sql += f" ESCAPE {escape[0].sql}"
+    return Fragment(f"({sql})", types.INTEGER)
 
 
-def direction(term: exp.Expr) -> str:
-    """Returns what follows a term of ORDER BY."""
-    return " DESC" if term.args.get("desc") else ""
+@handles("REGEXP", "NOT REGEXP")
+def _regexp(node: nodes.Operator, scope: Scope) -> Fragment:
+    value, pattern = (to_text(compile_expression(operand, scope)) for operand in node.operands)
+    negation = node.operator.removesuffix("REGEXP")
+    return Fragment(f"({negation}my_regexp({value.sql}, {pattern.sql}))", types.INTEGER)
 
 
-def compile_subquery(node: exp.Expr, scope: Scope, num_columns: int | None) -> Query:
-    """Translates a subquery. Raises: MySQLError (1241)."""
-    while isinstance(node, exp.Subquery) and not node.args.get("limit"):  # parentheses
-        node = node.this
-    query = scope.statement.compile_query(node, scope, False)
-    if num_columns is not None and len(query.columns) != num_columns:
-        raise Mistake.OPERAND(num_columns)
-    return query
+@handles(nodes.Case)
+def _case(node: nodes.Case, scope: Scope) -> Fragment:
+    values = [compile_expression(value, scope) for _, value in node.branches]
+    values.append(compile_expression(node.default, scope))
+    if node.operand is None:
+        tests = [compile_condition(condition, scope) for condition, _ in node.branches]
+        return choose("", tests, values)
+    operand = compile_expression(node.operand, scope)
+    others = [compile_expression(condition, scope) for condition, _ in node.branches]
+    first, *tests = align([operand, *others])
+    return choose(first, tests, values)
+
+
+@handles(nodes.Cast)
+def _cast(node: nodes.Cast, scope: Scope) -> Fragment:
+    value, sizes = compile_expression(node.value, scope), node.sizes
+    if node.type_name in ("SIGNED", "UNSIGNED"):
+        number = _to_integer(value)
+        if node.type_name == "SIGNED":
+            return number
+        kind = SqlType(Kind.INTEGER, length=64, is_unsigned=True)
+        return Fragment(f"my_unsigned({number.sql})", kind)
+    if node.type_name == "DECIMAL":
+        return _to_decimal(value, *(sizes or (10,)))
+    if node.type_name == "CHAR":
+        text = to_text(value)
+        return Fragment(f"substr({text.sql}, 1, {sizes[0]})", types.TEXT) if sizes else text
+    kind = SqlType(Kind(node.type_name.lower()))
+    if sizes or value.type.kind in types.NUMBERS:
+        raise Mistake.NOT_SUPPORTED(f"CAST of {value.type.kind} AS {node.type_name}")
+    return Fragment(to_temporal(value._replace(literal=None), kind.kind).sql, kind)
+
+
+def _to_integer(value: Fragment) -> Fragment:
+    if value.type.kind is Kind.TEXT:
+        if STRICT.get():
+            raise Mistake.NOT_SUPPORTED("CAST of a text AS SIGNED in a change")
+        return Fragment(f"my_text_integer({value.sql})", types.INTEGER)
+    number = to_number(value)
+    is_decimal = int(number.type.kind is Kind.DECIMAL)
+    return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", types.INTEGER)
+
+
+def _to_decimal(value: Fragment, digits: int, scale: int = 0) -> Fragment:
+    if digits > types.MAX_EXACT_DIGITS or scale > digits:
+        raise Mistake.NOT_SUPPORTED(f"CAST AS DECIMAL({digits},{scale})")
+    most = f"{'9' * (digits - scale) or '0'}.{'9' * scale or '0'}"
+    number = f"my_round({to_number(value).sql}, {scale}, 1)"
+    return Fragment(f"max(min({number}, {most}), -{most})", SqlType(Kind.DECIMAL, scale))

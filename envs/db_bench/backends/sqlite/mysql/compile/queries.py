@@ -1,79 +1,81 @@
-"""Query blocks: SELECT, UNION, common table expressions and derived tables."""
+"""Queries: FROM, common table expressions, UNION, and queries within expressions."""
 
-from sqlglot import exp
+from dataclasses import replace
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated, convert
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compile_expression,
-    direction,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import compare, is_in
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
+    CompiledQuery,
     Fragment,
     OutputColumn,
-    Query,
     Scope,
-    name_of,
+    Source,
 )
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.select import (
     compile_limit,
     compile_select,
     order_term,
 )
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    MAX_CHARS,
+    align,
+    collated,
+    compile_condition,
+    compile_expression,
+    convert,
+    handles,
+    rounded,
+)
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, merge_types, quote_name
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, TableSchema, quote_name
 
-_SET_OPERATIONS: dict[type[exp.Expr], str] = {
-    exp.Union: "UNION",
-    exp.Intersect: "INTERSECT",
-    exp.Except: "EXCEPT",
+INNER = quote_name(f"{types.INTERNAL}q")
+"""A common table expression of ours; within its own query the name is another one's or none."""
+
+MAX_ROWS = 200
+"""Most rows of values in a list: each is a level of SQLite's tree."""
+_EXTREMES = {
+    operator: ("min", "max") if ">" in operator else ("max", "min")
+    for operator in (">", ">=", "<", "<=")
 }
+"""What a comparison with ANY row, and with ALL, is a comparison with."""
 
 
-def compile_query(node: exp.Expr, parent: Scope, is_derived: bool) -> Query:
-    """Translates a SELECT, a set operation or one in parentheses. Raises: MySQLError.
+def compile_query(node: nodes.Query, parent: Scope, *, is_derived: bool = False) -> CompiledQuery:
+    """Translates a query. Raises: MySQLError.
 
     `is_derived`: its result is kept as a table, with names and rounded decimals.
     """
-    scope = Scope(parent.statement, parent, is_derived=is_derived)
-    prefix = _compile_ctes(node, scope)
-    if isinstance(node, exp.Subquery):
-        query = compile_query(node.this, scope, True)
-        if node.args.get("order") or node.args.get("limit"):
-            query.sql = f"SELECT * FROM ({query.sql}){_tail(node, query.columns, scope)}"
-            query.is_limited = node.args.get("limit") is not None
-    elif type(node) in _SET_OPERATIONS:
-        query = _compile_union(node, scope)
-    elif isinstance(node, exp.Select):
-        query = compile_select(node, scope)
-    elif isinstance(node, exp.Values):
-        query = _compile_values(node, scope)
+    scope = parent.make_inner(is_derived=is_derived)
+    prefix = _compile_common_tables(node.common_tables, scope)
+    if isinstance(node.body, nodes.Select):
+        from_sql = compile_joins(node.body.sources, scope) if node.body.sources else ""
+        query = compile_select(node.body, node.tail, scope, from_sql)
+    elif isinstance(node.body, nodes.Union):
+        query = _compile_union(node.body, node.tail, scope)
     else:
-        raise Mistake.NOT_SUPPORTED(type(node).__name__.upper())
-    query.sql = prefix + query.sql
-    return query
+        query = compile_query(node.body, scope, is_derived=True)
+        if node.tail != nodes.Tail():
+            sql = f"SELECT * FROM ({query.sql}){_compile_tail(node.tail, query.columns)}"
+            is_limited = node.tail.limit is not None
+            query = query._replace(sql=sql, is_limited=is_limited, has_tail=True)
+    return query._replace(sql=prefix + query.sql)
 
 
-def _compile_ctes(node: exp.Expr, scope: Scope) -> str:
-    with_ = node.args.get("with_")
-    if with_ is None:
-        return ""
-    is_recursive = bool(with_.args.get("recursive"))
+def _compile_common_tables(tables: tuple[nodes.CommonTable, ...], scope: Scope) -> str:
     parts = []
-    for cte in with_.expressions:
-        name = name_of(cte.args["alias"].this)
-        written = [name_of(column) for column in cte.args["alias"].args.get("columns") or []]
-        if is_recursive and isinstance(cte.this, exp.Union):
-            anchor = compile_query(cte.this.this.copy(), scope, True)
-            scope.ctes[name.lower()] = _renamed(anchor.columns, written)
-        query = compile_query(cte.this, scope, True)
-        columns = _renamed(query.columns, written)
-        scope.ctes[name.lower()] = columns
-        names = ", ".join(quote_name(column.name) for column in columns)
-        parts.append(f"{quote_name(name)}({names}) AS ({query.sql})")
-    return f"WITH {'RECURSIVE ' if is_recursive else ''}{', '.join(parts)} "
+    for name, names, node in tables:
+        columns = compile_query(node, scope, is_derived=True)
+        renamed = _renamed(columns.columns, names)
+        scope.common_tables[name.lower()] = renamed
+        listed = ", ".join(quote_name(column.name) for column in renamed)
+        parts.append(f"{quote_name(name)}({listed}) AS ({columns.sql})")
+    return f"WITH {', '.join(parts)} " if parts else ""
 
 
-def _renamed(columns: list[OutputColumn], names: list[str]) -> list[OutputColumn]:
+def _renamed(columns: list[OutputColumn], names: tuple[str, ...]) -> list[OutputColumn]:
     if not names:
         return columns
     if len(names) != len(columns):
@@ -81,80 +83,245 @@ def _renamed(columns: list[OutputColumn], names: list[str]) -> list[OutputColumn
     return [column._replace(name=name) for column, name in zip(columns, names, strict=True)]
 
 
-def _tail(node: exp.Expr, columns: list[OutputColumn], scope: Scope) -> str:
-    """Returns ORDER BY and LIMIT after a set operation: names and positions only."""
+def _compile_tail(tail: nodes.Tail, columns: list[OutputColumn]) -> str:
+    """Returns ORDER BY and LIMIT after a UNION: names and positions only."""
     projections = [(c.name, Fragment(quote_name(c.name), c.type, c.is_collated)) for c in columns]
-    names = {column.name.lower(): index for index, column in reversed(list(enumerate(columns)))}
     terms = []
-    for ordered in node.args["order"].expressions if node.args.get("order") else ():
-        term = order_term(ordered.this, projections, names)
-        if term is None:
-            name = name_of(ordered.this.this) if isinstance(ordered.this, exp.Column) else "?"
-            raise Mistake.UNKNOWN_COLUMN(name, "order clause")
-        terms.append(term + direction(ordered))
+    for term, is_descending in tail.order:
+        sql = order_term(term, projections)
+        if sql is None:
+            if not isinstance(term, nodes.ColumnName):
+                raise Mistake.NOT_SUPPORTED("an expression in ORDER BY of a UNION")
+            raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
+        terms.append(sql + direction(is_descending))
     order = f" ORDER BY {', '.join(terms)}" if terms else ""
-    return order + compile_limit(node)
+    return order + compile_limit(tail)
 
 
-def _compile_union(node: exp.Expr, scope: Scope) -> Query:
-    word = _SET_OPERATIONS[type(node)] + ("" if node.args.get("distinct") else " ALL")
-    left = compile_query(node.this, scope, True)
-    right = compile_query(node.expression, scope, True)
+def _compile_union(node: nodes.Union, tail: nodes.Tail, scope: Scope) -> CompiledQuery:
+    left = compile_query(node.left, scope, is_derived=True)
+    right = compile_query(node.right, scope, is_derived=True)
     if len(left.columns) != len(right.columns):
         raise Mistake.UNION_COLUMNS()
-    types = [
-        merge_types((a.type, b.type)) for a, b in zip(left.columns, right.columns, strict=True)
-    ]
-    columns = [column._replace(type=kind) for column, kind in zip(left.columns, types, strict=True)]
-    first = _member(left, columns, isinstance(node.this, exp.Select))
-    if type(node.this) in _SET_OPERATIONS and not node.this.args.get("limit"):
-        first = _member(left, columns, not node.this.args.get("order"))
-    second = _member(right, columns, isinstance(node.expression, exp.Select))
-    sql = f"{first} {word} {second}"
-    if (
-        word == "UNION"
-        and not _is_recursive(node)
-        and any(c.type.kind is Kind.TEXT for c in columns)
-    ):
-        sql = f"SELECT DISTINCT * FROM ({first} UNION ALL {second})"  # of 'a' and 'A', the first
-    sql += _tail(node, columns, scope)
-    return Query(sql, columns, is_limited=node.args.get("limit") is not None)
+    columns = []
+    for first, second in zip(left.columns, right.columns, strict=True):
+        kind = replace(types.merge_types((first.type, second.type)), is_exact=True)
+        columns.append(first._replace(type=kind))
+    # SQLite's UNION gives the last of 'a' and 'A', MySQL's the first.
+    word = "UNION ALL" if node.operator == "UNION" else node.operator
+    sql = f"{_member(left, columns)} {word} {_member(right, columns)}"
+    if word == "UNION ALL" and not node.is_all:
+        sql = f"SELECT DISTINCT * FROM ({sql})"
+    sql = f"SELECT * FROM ({sql}){_compile_tail(tail, columns)}" if tail != nodes.Tail() else sql
+    return CompiledQuery(sql, columns, False, tail.limit is not None, tail != nodes.Tail())
 
 
-def _is_recursive(node: exp.Expr) -> bool:
-    with_ = node.parent.parent if isinstance(node.parent, exp.CTE) else None
-    return with_ is not None and bool(with_.args.get("recursive"))
+def _member(query: CompiledQuery, columns: list[OutputColumn]) -> str:
+    """Returns a member of a UNION with values of the common types."""
+    values = []
+    for own, column in zip(query.columns, columns, strict=True):
+        value = Fragment(quote_name(own.name), own.type, own.is_collated)
+        if own.type.kind is Kind.DECIMAL and not own.type.is_exact:
+            value = value._replace(type=replace(own.type, scale=column.type.scale))
+        values.append(convert(rounded(value), column.type))
+    listed = (
+        f"{collated(value)} AS {quote_name(column.name)}"
+        for value, column in zip(values, columns, strict=True)
+    )
+    return f"SELECT {', '.join(listed)} FROM ({query.sql})"
 
 
-def _member(query: Query, columns: list[OutputColumn], is_plain: bool) -> str:
-    """Returns a member of a set operation with values of the common types."""
-    converted = [
-        convert(Fragment(quote_name(own.name), own.type, own.is_collated), column.type)
-        for own, column in zip(query.columns, columns, strict=True)
-    ]
-    if all(
-        value.sql == quote_name(own.name)
-        for value, own in zip(converted, query.columns, strict=True)
-    ):
-        has_tail = query.is_limited or " ORDER BY " in query.sql
-        return query.sql if is_plain and not has_tail else f"SELECT * FROM ({query.sql})"
-    return f"SELECT {', '.join(collated(value) for value in converted)} FROM ({query.sql})"
+def compile_joins(joins: tuple[nodes.Join, ...], scope: Scope) -> str:
+    """Returns the tables of FROM; adds them to the scope. Raises: MySQLError."""
+    sql = ""
+    for source, side, condition in joins:
+        if side == ",":
+            scope.visible_from = len(scope.sources)  # ON sees only what follows a comma
+        num_before = len(scope.sources)
+        table = _compile_source(source, scope)
+        on = ""
+        if condition is not None:
+            scope.clause = "on clause"
+            on = f" ON {compile_condition(condition, scope)}"
+            scope.bare.clear()
+        if side == "RIGHT":
+            sql = f"{table} LEFT JOIN {sql if num_before == 1 else f'({sql})'}{on}"
+        elif sql:
+            sql = f"{sql} {'LEFT ' if side == 'LEFT' else ''}JOIN {table}{on}"
+        else:
+            sql = table
+    scope.visible_from = 0
+    return sql
 
 
-def row_values(row: exp.Expr) -> list[exp.Expr]:
-    """Returns the values of `(…)` or `ROW(…)` after VALUES."""
-    values = list(row.expressions if isinstance(row, exp.Tuple) else [row])
-    is_call = len(values) == 1 and isinstance(values[0], exp.Anonymous)
-    return list(values[0].expressions) if is_call and values[0].name.upper() == "ROW" else values
+def _compile_source(node: nodes.TableName | nodes.Derived, scope: Scope) -> str:
+    if isinstance(node, nodes.Derived):
+        outer = Scope(scope.schema, scope.parent, common_tables=scope.common_tables)
+        query = compile_query(node.query, outer, is_derived=True)  # it may read a changed table
+        scope.add(Source(node.alias, query.columns))
+        return f"({query.sql}) AS {quote_name(node.alias)}"
+    columns = None if node.database else scope.find_common_table(node.name)
+    if columns is not None:
+        scope.add(Source(node.alias, columns))
+        return f"{quote_name(node.name)} AS {quote_name(node.alias)}"
+    table = find_table(node, scope.schema)
+    if scope.target == node.name and scope.parent is not None:
+        raise Mistake.UPDATE_TARGET(node.name)
+    columns = [OutputColumn(column.name, column.type) for column in table.columns]
+    scope.add(Source(node.alias, columns, scope.schema.name))
+    return f"main.{quote_name(table.name)} AS {quote_name(node.alias)}"  # and no CTE of that name
 
 
-def _compile_values(node: exp.Expr, scope: Scope) -> Query:
-    rows = [
-        [compile_expression(value, scope) for value in row_values(row)] for row in node.expressions
-    ]
+def find_table(node: nodes.TableName, schema: types.Schema) -> TableSchema:
+    """Returns the table that a node names. Raises: MySQLError (1142, 1146, 1235)."""
+    if node.database.lower() == "information_schema":
+        raise Mistake.NOT_SUPPORTED("information_schema")
+    return schema.table(table_name(node, schema, "SELECT"))
+
+
+def table_name(node: nodes.TableName, schema: types.Schema, command: str) -> str:
+    """Returns the name of a table, which `command` is for. Raises: MySQLError (1142)."""
+    if (node.database or schema.name) != schema.name:
+        raise Mistake.COMMAND_DENIED(command, node.name)
+    return node.name
+
+
+@handles(nodes.Subquery)
+def _scalar_subquery(node: nodes.Subquery, scope: Scope) -> Fragment:
+    """A query as a value. SQLite would take the first of several rows; MySQL raises error 1242."""
+    query = compile_query(node.query, scope)
+    if len(query.columns) != 1:
+        raise Mistake.OPERAND(1)
+    kind = query.columns[0].type
+    if query.is_single_row:
+        return Fragment(f"({query.sql})", kind)
+    return Fragment(
+        f'(WITH {INNER}("c") AS ({query.sql}) SELECT my_single_row(count(*), max("c")) '
+        f'FROM (SELECT "c" FROM {INNER} LIMIT 2))',
+        kind,
+    )
+
+
+@handles("EXISTS")
+def _exists(node: nodes.Operator, scope: Scope) -> Fragment:
+    (subquery,) = node.operands
+    assert isinstance(subquery, nodes.Subquery)  # noqa: S101 (the parser makes no other)
+    return Fragment(f"EXISTS ({compile_query(subquery.query, scope).sql})", types.INTEGER)
+
+
+@handles("=", "<>", ">", ">=", "<", "<=", "<=>")
+def _comparison(node: nodes.Operator, scope: Scope) -> Fragment:
+    first, second = node.operands
+    if isinstance(first, nodes.Subquery) and _is_row(second):
+        first, second = second, first
+    if not _is_row(first) or not isinstance(second, nodes.Subquery):
+        left, right = _row(first, scope), _row(second, scope)
+        return Fragment(_compare_rows(left, node.operator, right), types.INTEGER)
+    left = _row(first, scope)
+    _check_row_operator(node.operator)
+    query = compile_query(second.query, scope)
+    values, columns, listed = _aligned(left, query)
+    row = f"my_single_row(count(*), max({columns[0]}))"
+    chosen = ", ".join([row, *(f"max({column})" for column in columns[1:])])
+    operator = "IS" if node.operator == "<=>" else node.operator
+    return Fragment(
+        f"(({', '.join(values)}) {operator} (WITH {INNER}({listed}) AS ({query.sql}) "
+        f"SELECT {chosen} FROM (SELECT * FROM {INNER} LIMIT 2)))",
+        types.INTEGER,
+    )
+
+
+def _is_row(node: nodes.Expression) -> bool:
+    return isinstance(node, nodes.Operator) and node.operator == "ROW"
+
+
+def _row(node: nodes.Expression, scope: Scope) -> list[Fragment]:
+    """Returns the values of a row, or one value."""
+    parts = node.operands if isinstance(node, nodes.Operator) and _is_row(node) else (node,)
+    return [compile_expression(part, scope) for part in parts]
+
+
+def _check_row_operator(operator: str) -> None:
+    if operator not in ("=", "<>", "<=>"):
+        raise Mistake.NOT_SUPPORTED(f"rows compared by {operator}")
+
+
+def _compare_rows(left: list[Fragment], operator: str, right: list[Fragment]) -> str:
+    """Returns a comparison of rows, or of single values."""
+    if len(left) != len(right):
+        raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return compare(left[0], operator, right[0])
+    _check_row_operator(operator)
+    equal = "<=>" if operator == "<=>" else "="
+    tests = (compare(*pair) for pair in zip(left, [equal] * len(left), right, strict=True))
+    return f"({'NOT ' if operator == '<>' else ''}({' AND '.join(tests)}))"
+
+
+def _aligned(left: list[Fragment], query: CompiledQuery) -> tuple[list[str], list[str], str]:
+    """Returns values and a query's columns as they are compared, and the columns' names."""
+    if len(left) != len(query.columns):
+        raise Mistake.OPERAND(len(left))
+    names = [f'"c{index}"' for index in range(len(left))]
     columns = [
-        OutputColumn(f"column_{index}", merge_types(value.type for value in column))
-        for index, column in enumerate(zip(*rows, strict=True))
+        Fragment(name, column.type, True) for name, column in zip(names, query.columns, strict=True)
     ]
-    text = ", ".join(f"({', '.join(value.sql for value in row)})" for row in rows)
-    return Query(f"VALUES {text}", columns)
+    pairs = [align(pair) for pair in zip(left, columns, strict=True)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], ", ".join(names)
+
+
+@handles(*(f"{operator} {word}" for operator in _EXTREMES for word in ("ANY", "ALL")))
+def _quantified(node: nodes.Operator, scope: Scope) -> Fragment:
+    """A comparison with all rows of a query, or with any: with the greatest or the least."""
+    operator, word = node.operator.split()
+    first, second = node.operands
+    assert isinstance(second, nodes.Subquery)  # noqa: S101 (the parser makes no other)
+    left = _row(first, scope)
+    query = compile_query(second.query, scope)
+    if len(left) > 1 or query.is_limited:
+        raise Mistake.NOT_SUPPORTED(f"{node.operator} of rows, or with LIMIT")
+    values, _, listed = _aligned([rounded(left[0])], query)
+    value = collated(rounded(Fragment('"c0"', query.columns[0].type)))
+    kinds = {left[0].type.kind, query.columns[0].type.kind} - {Kind.NULL}
+    if len(kinds) > 1 and not kinds <= types.NUMBERS:
+        raise Mistake.NOT_SUPPORTED(f"{node.operator} of several types")
+    rows = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT"
+    extreme = f"({rows} {_EXTREMES[operator][word == 'ALL']}({value}) FROM {INNER})"
+    if word == "ALL":
+        rest = f'AND ({rows} CASE WHEN count(*) = count("c0") THEN 1 END FROM {INNER})'
+    else:
+        rest = f'OR ({rows} CASE WHEN count(*) = count("c0") THEN 0 END FROM {INNER})'
+    empty = f"NOT EXISTS ({query.sql}) THEN {int(word == 'ALL')}"
+    return Fragment(
+        f"(CASE WHEN {empty} ELSE ({values[0]} {operator} {extreme}) {rest} END)", types.INTEGER
+    )
+
+
+@handles("IN", "NOT IN")
+def _in(node: nodes.Operator, scope: Scope) -> Fragment:
+    first, *others = node.operands
+    left = _row(first, scope)
+    if not isinstance(others[0], nodes.Subquery) or len(others) > 1:
+        return _in_list(left, [_row(value, scope) for value in others], node.operator)
+    query = compile_query(others[0].query, scope)
+    values, columns, listed = _aligned(left, query)
+    if query.is_limited:
+        raise Mistake.NOT_SUPPORTED("LIMIT & IN/ALL/ANY/SOME subquery")
+    inner = query.sql
+    if ", ".join(columns) != listed:
+        chosen = ", ".join(columns)
+        inner = f"WITH {INNER}({listed}) AS ({query.sql}) SELECT {chosen} FROM {INNER}"
+    value = values[0] if len(values) == 1 else f"({', '.join(values)})"
+    return Fragment(f"({value} {node.operator} ({inner}))", types.INTEGER)
+
+
+def _in_list(left: list[Fragment], rows: list[list[Fragment]], operator: str) -> Fragment:
+    for row in rows:
+        if len(row) != len(left):
+            raise Mistake.OPERAND(len(left))
+    if len(left) == 1:
+        return is_in(left[0], [value for (value,) in rows], operator)
+    if len(rows) > MAX_ROWS or sum(len(value.sql) for value in left) * len(rows) > MAX_CHARS:
+        raise Mistake.STACK()
+    tests = " OR ".join(_compare_rows(left, "=", row) for row in rows)
+    return Fragment(f"({'NOT ' if operator == 'NOT IN' else ''}({tests}))", types.INTEGER)

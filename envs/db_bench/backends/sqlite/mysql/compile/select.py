@@ -1,148 +1,147 @@
 """One SELECT block: its clauses in the order in which MySQL looks at them."""
 
-from sqlglot import exp
-
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.aggregates import (
-    compile_windows,
-    window_names,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import collated
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    compile_condition,
-    compile_expression,
-    direction,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.from_clause import compile_from
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.calls import direction, order_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
     BareColumn,
+    CompiledQuery,
     Fragment,
     OutputColumn,
-    Query,
     Scope,
-    name_of,
     replace_unnamable,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.values import (
+    collated,
+    compile_condition,
+    compile_expression,
+    rounded,
+)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, quote_name
 
+Projections = list[tuple[str, Fragment]]
+"""The select list: names and values."""
+NumberedColumns = list[tuple[int, BareColumn]]
+"""Bare columns, each with the number of the expression that it stands in."""
 
-def compile_select(node: exp.Expr, scope: Scope) -> Query:
-    """Translates one SELECT block. Raises: MySQLError.
+
+def compile_select(
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, from_sql: str
+) -> CompiledQuery:
+    """Translates one SELECT block, whose tables are in the scope. Raises: MySQLError.
 
     The order of the clauses here is MySQL's, so that of several mistakes the same one is reported.
     It is also what each clause knows of the others: GROUP BY and HAVING see the select list's
     aliases, WHERE does not; the select list is checked against GROUP BY.
     """
-    args = node.args
-    from_sql = compile_from(node, scope) if args.get("from_") else ""
-    for projection in node.expressions:
-        if isinstance(projection, exp.Alias):
-            scope.aliases.setdefault(name_of(projection.args["alias"]).lower(), projection.this)
+    for item in node.items:
+        is_star = isinstance(item.value, nodes.Star) and not item.value.table
+        if is_star and not scope.sources:
+            raise Mistake.NO_TABLES()
+        if item.is_alias:
+            scope.aliases.setdefault(item.name.lower(), item.value)
     scope.clause = "where clause"
-    scope.windows = window_names(node)
-    where = [compile_condition(args["where"].this, scope)] if args.get("where") else []
+    where = [compile_condition(node.where, scope)] if node.where else []
     scope.bare.clear()
     group = _compile_group(node, scope)
     projections, bare = _compile_projections(node, scope)
     having = _compile_having(node, scope, projections)
-    windows = compile_windows(node, scope)
-    columns = [
-        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
-        for name, value in projections
-    ]
-    order = _compile_order(node, scope, projections)
+    order = _compile_order(node, tail, scope, projections)
     _check_full_group_by(node, scope, bare)
     if having and not group and not scope.num_aggregates:  # SQLite refuses this HAVING
         where, having = [*where, *having], []
+    is_aggregated = bool(group or scope.num_aggregates)
+    if node.is_distinct or (scope.is_derived and (is_aggregated or having or tail.limit)):
+        projections = [(name, _kept(value)) for name, value in projections]
     parts = [
-        "SELECT " + ("DISTINCT " if args.get("distinct") else ""),
+        "SELECT " + ("DISTINCT " if node.is_distinct else ""),
         ", ".join(_output(name, value, scope.is_derived) for name, value in projections),
         from_sql and f" FROM {from_sql}",
         where and f" WHERE {' AND '.join(where)}",
         group and f" GROUP BY {', '.join(group)}",
         having and f" HAVING {having[0]}",
-        windows,
         order and f" ORDER BY {', '.join(order)}",
-        compile_limit(node),
+        compile_limit(tail),
+    ]
+    columns = [
+        OutputColumn(name, value.type, value.is_collated or value.type.kind is Kind.TEXT)
+        for name, value in projections
     ]
     is_single = (bool(scope.num_aggregates) and not group) or not from_sql
-    return Query(
-        "".join(part for part in parts if part),
-        columns,
-        is_single_row=is_single or _limit_of(node) in (0, 1),
-        is_limited=args.get("limit") is not None,
-    )
+    is_single |= tail.limit is not None and tail.limit[0] <= 1
+    sql = "".join(part for part in parts if part)
+    return CompiledQuery(sql, columns, is_single, tail.limit is not None, tail != nodes.Tail())
 
 
 def _output(name: str, value: Fragment, is_derived: bool) -> str:
-    """Returns a column of the result; of a derived table with its name and its type's decimals.
+    """Returns a column of the result; of a derived table with its name."""
+    return f"{collated(value)} AS {quote_name(name)}" if is_derived else collated(value)
 
-    MySQL keeps a derived table's values rounded. Others are rounded when they are read as rows.
+
+def _kept(value: Fragment) -> Fragment:
+    """Returns a value as a table holds it: with its type's digits.
+
+    Only a derived table that is really made is one; others MySQL merges into their query.
     """
-    sql = collated(value)
-    if is_derived:
-        if value.type.kind is Kind.DECIMAL and not value.type.is_exact:
-            sql = f"round({sql}, {value.type.scale})"
-        return f"{sql} AS {quote_name(name)}"
-    return sql
+    if value.type.kind is Kind.DOUBLE and value.type.scale:
+        return value._replace(sql=f"round({value.sql}, {value.type.scale})")
+    return rounded(value)
 
 
-def _compile_group(node: exp.Expr, scope: Scope) -> list[str]:
-    group = node.args.get("group")
-    if group is None:
-        return []
-    if group.args.get("rollup"):
-        raise Mistake.NOT_SUPPORTED("WITH ROLLUP")
+def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
     scope.clause = "group statement"
+    scope.is_grouped = bool(node.group)
     terms = []
-    for term in group.expressions:
-        num_aggregates = scope.num_aggregates
-        expression = _ordinal(term, node, scope) or term
+    for term in node.group:
+        expression = _ordinal(term, node, scope)
         if (
-            isinstance(term, exp.Column)
+            isinstance(term, nodes.ColumnName)
             and not term.table
-            and not scope.has_column(name_of(term.this))
+            and not scope.has_column(term.name)
         ):
-            expression = scope.aliases.get(name_of(term.this).lower(), term)
+            expression = scope.aliases.get(term.name.lower(), term)
+        num_aggregates = scope.num_aggregates
         scope.aggregates_allowed = True
-        value = compile_expression(expression, scope)
+        terms.append(compile_expression(expression, scope))
         scope.aggregates_allowed = False
         if scope.num_aggregates > num_aggregates:
-            raise Mistake.WRONG_GROUP_FIELD(expression.sql("mysql").lower())
-        terms.append(value)
+            name = term.name if isinstance(term, nodes.ColumnName) else "an aggregate"
+            raise Mistake.WRONG_GROUP_FIELD(name)
     scope.group_sql = {term.sql for term in terms}
     scope.bare.clear()
-    return [collated(term) for term in terms]
+    return [order_value(term) for term in terms]
 
 
-def _ordinal(term: exp.Expr, node: exp.Expr, scope: Scope) -> exp.Expr | None:
-    """Returns the projection that `GROUP BY 2` means."""
-    if not isinstance(term, exp.Literal) or term.is_string:
+def _position(term: nodes.Expression, num_columns: int, clause: str) -> int | None:
+    """Returns the index of the column that `GROUP BY 2` or `ORDER BY 2` means, None for others."""
+    if not isinstance(term, nodes.Constant):
         return None
-    position = int(term.name) if term.name.isdigit() else 0
-    if not 1 <= position <= len(node.expressions):
-        raise Mistake.UNKNOWN_COLUMN(term.name, scope.clause)
-    projection: exp.Expr = node.expressions[position - 1]
-    return projection.this if isinstance(projection, exp.Alias) else projection
+    if term.kind == "boolean":  # MariaDB reads TRUE as 1, a position
+        raise Mistake.NOT_SUPPORTED(f"{term.text} in the {clause}")
+    if term.kind != "number" or not term.text.isdigit():
+        return None
+    if not 1 <= int(term.text) <= num_columns:
+        raise Mistake.UNKNOWN_COLUMN(term.text, clause)
+    return int(term.text) - 1
 
 
-def _compile_projections(
-    node: exp.Expr, scope: Scope
-) -> tuple[list[tuple[str, Fragment]], list[tuple[int, BareColumn]]]:
-    """Returns (name, value) of the select list, and its bare columns with their positions."""
+def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.Expression:
+    position = _position(term, len(node.items), scope.clause)
+    return term if position is None else node.items[position].value
+
+
+def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
+    """Returns the select list, and its bare columns."""
     scope.clause = "field list"
     scope.aggregates_allowed = scope.windows_allowed = True
-    projections: list[tuple[str, Fragment]] = []
-    bare: list[tuple[int, BareColumn]] = []
-    has_names = scope.is_derived or (scope.statement.has_quotes and _has_quoted_names(node))
-    for projection in node.expressions:
-        star = projection.this if isinstance(projection, exp.Column) else projection
-        if isinstance(star, exp.Star):
-            projections += _expand_star(projection, scope)
+    projections: Projections = []
+    bare: NumberedColumns = []
+    for item in node.items:
+        if isinstance(item.value, nodes.Star):
+            projections += _expand_star(item.value.table, scope)
         else:
-            is_alias = isinstance(projection, exp.Alias)
-            value = compile_expression(projection.this if is_alias else projection, scope)
-            projections.append((_name_of_projection(projection, has_names), value))
+            value = compile_expression(item.value, scope)
+            projections.append((replace_unnamable(item.name), value))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
     scope.aggregates_allowed = scope.windows_allowed = False
@@ -151,201 +150,148 @@ def _compile_projections(
         for name, _ in projections:
             if name.lower() in seen:
                 raise Mistake.DUPLICATE_COLUMN(name)
+            if name.upper() in ("TRUE", "FALSE"):  # SQLite does not find these, even in quotes
+                raise Mistake.NOT_SUPPORTED(f"a column called {name}")
             seen.add(name.lower())
     return projections, bare
 
 
-def _has_quoted_names(node: exp.Expr) -> bool:
-    """Returns whether a clause after the select list may name an expression of it."""
-    clauses = (node.args.get(name) for name in ("having", "order"))
-    names = (name for clause in clauses if clause for name in clause.find_all(exp.Identifier))
-    return any(name.args.get("quoted") for name in names)
-
-
-def _name_of_projection(projection: exp.Expr, has_name: bool) -> str:
-    if isinstance(projection, exp.Column):
-        return name_of(projection.this)
-    if isinstance(projection, exp.Alias):
-        name = name_of(projection.args["alias"])
-    elif isinstance(projection, exp.Literal):
-        name = projection.name
-    else:
-        name = projection.sql("mysql") if has_name else ""
-    return replace_unnamable(name)
-
-
-def _expand_star(node: exp.Expr, scope: Scope) -> list[tuple[str, Fragment]]:
-    table = name_of(node.args.get("table")) if isinstance(node, exp.Column) else ""
+def _expand_star(table: str, scope: Scope) -> Projections:
     sources = [source for source in scope.sources if not table or source.alias == table]
     if not sources:
-        raise Mistake.UNKNOWN_TABLE(table) if table else Mistake.NO_TABLES()
-    found: list[tuple[str, Fragment]] = []
-    if not table:
-        found += list(scope.using.items())
-    for source, column in ((s, c) for s in sources for c in s.columns):
-        if table or column.name.lower() not in scope.using:
-            fragment = source.fragments[column.name.lower()]
+        raise Mistake.UNKNOWN_TABLE(table)
+    columns: Projections = []
+    for source in sources:
+        for name, fragment in source.fragments.items():
             if fragment.sql not in scope.group_sql:
-                scope.bare.append(BareColumn(source, column.name))
-            found.append((column.name, fragment))
-    return found
+                scope.bare.append(BareColumn(fragment.sql, source.written[name], source))
+            columns.append((source.written[name], fragment))
+    return columns
 
 
-def _compile_having(
-    node: exp.Expr, scope: Scope, projections: list[tuple[str, Fragment]]
-) -> list[str]:
-    having = node.args.get("having")
-    if having is None:
+def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) -> list[str]:
+    """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
+    if node.having is None:
         return []
     scope.clause = "having clause"
     scope.aggregates_allowed = True
     scope.select_list = {name.lower(): value for name, value in reversed(projections)}
-    condition = compile_condition(having.this, scope)
+    condition = compile_condition(node.having, scope)
     scope.select_list = {}
     scope.aggregates_allowed = False
-    if scope.bare and (node.args.get("group") or scope.num_aggregates):
-        raise Mistake.UNKNOWN_COLUMN(scope.bare[0].name, scope.clause)
+    shown = {
+        value.sql
+        for name, value in projections
+        if value.sql.lower().endswith(f".{quote_name(name)}".lower())
+    }
+    for column in scope.bare:
+        if column.sql not in shown:
+            raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
     scope.bare.clear()
     return [condition]
 
 
 def _compile_order(
-    node: exp.Expr, scope: Scope, projections: list[tuple[str, Fragment]]
+    node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    order = node.args.get("order")
-    if order is None:
-        return []
     scope.clause = "order clause"
     scope.aggregates_allowed = scope.windows_allowed = True
     scope.bare.clear()
-    names = {name.lower(): index for index, (name, _) in reversed(list(enumerate(projections)))}
+    aliased = {
+        name.lower(): value
+        for name, value in reversed(projections)
+        if name.lower() in scope.aliases
+    }
     terms = []
-    for number, ordered in enumerate(order.expressions, start=1):
-        sql = order_term(ordered.this, projections, names)
+    for number, (term, is_descending) in enumerate(tail.order, start=1):
+        sql = order_term(term, projections)
         if sql is None:
-            scope.select_list = {
-                name.lower(): value
-                for name, value in reversed(projections)
-                if name.lower() in scope.aliases
-            }
-            value = compile_expression(ordered.this, scope)
+            scope.select_list = aliased
+            value = compile_expression(term, scope)
             scope.select_list = {}
-            if node.args.get("distinct"):
+            if node.is_distinct:
                 _check_distinct_order(value, scope, projections, number)
-            # A literal orders nothing; SQLite would read a number in its place as a position.
-            sql = collated(value) if value.literal is None else "NULL"
-        _check_order_columns(node, scope, number)
-        terms.append(sql + direction(ordered))
+            sql = order_value(value)
+        if node.group:
+            bare = [(number, column) for column in scope.bare]
+            _check_full_group_by(node, scope, bare, "ORDER BY clause")
+        scope.bare.clear()
+        terms.append(sql + direction(is_descending))
     scope.aggregates_allowed = scope.windows_allowed = False
     return terms
 
 
 def _check_distinct_order(
-    value: Fragment, scope: Scope, projections: list[tuple[str, Fragment]], number: int
+    value: Fragment, scope: Scope, projections: Projections, number: int
 ) -> None:
     shown = {projection.sql for _, projection in projections}
     for column in scope.bare if value.sql not in shown else ():
-        if column.source.fragments[column.name.lower()].sql not in shown:
+        if column.sql not in shown:
             raise Mistake.DISTINCT_ORDER(number, column.title)
 
 
-def _check_order_columns(node: exp.Expr, scope: Scope, number: int) -> None:
-    if scope.bare and node.args.get("group"):
-        bare = [(number, column) for column in scope.bare]
-        _check_full_group_by(node, scope, bare, "ORDER BY clause")
-    scope.bare.clear()
-
-
-def order_term(
-    term: exp.Expr,
-    projections: list[tuple[str, Fragment]],
-    names: dict[str, int],
-) -> str | None:
+def order_term(term: nodes.Expression, projections: Projections) -> str | None:
     """Returns a term that is a position or a name of the select list; None for others."""
-    if isinstance(term, exp.Literal) and term.name.isdigit() and not term.is_string:
-        position = int(term.name) - 1
-        if not 0 <= position < len(projections):
-            raise Mistake.UNKNOWN_COLUMN(term.name, "order clause")
-    elif isinstance(term, exp.Column) and not term.table and name_of(term.this).lower() in names:
-        position = names[name_of(term.this).lower()]
-    else:
+    position = _position(term, len(projections), "order clause")
+    if position is None and isinstance(term, nodes.ColumnName) and not term.table:
+        named = [
+            (index, value.sql)
+            for index, (name, value) in enumerate(projections)
+            if name.lower() == term.name.lower()
+        ]
+        if len({sql for _, sql in named}) > 1:
+            raise Mistake.AMBIGUOUS(term.name, "order clause")
+        position = named[0][0] if named else None
+    if position is None:
         return None
-    return _position(position, projections[position][1])
+    value = projections[position][1]
+    if rounded(value) != value:
+        return rounded(value).sql
+    is_plain_text = value.type.kind is Kind.TEXT and not value.is_collated
+    return f"{position + 1} COLLATE NOCASE" if is_plain_text else str(position + 1)
 
 
-def _position(index: int, value: Fragment) -> str:
-    suffix = " COLLATE NOCASE" if value.type.kind is Kind.TEXT and not value.is_collated else ""
-    return f"{index + 1}{suffix}"
-
-
-def _limit_of(node: exp.Expr) -> int | None:
-    limit = node.args.get("limit")
-    return int(limit.expression.name) if limit and limit.expression.name.isdigit() else None
-
-
-def compile_limit(node: exp.Expr) -> str:
-    """Returns the LIMIT clause. Raises: MySQLError (1064) where it is no whole number."""
-    limit, offset = node.args.get("limit"), node.args.get("offset")
-    if limit is None:
+def compile_limit(tail: nodes.Tail) -> str:
+    """Returns the LIMIT clause."""
+    if tail.limit is None:
         return ""
-    parts = [limit.expression, *([offset.expression] if offset else [])]
-    for part in parts:
-        if not isinstance(part, exp.Literal) or part.is_string or not part.name.isdigit():
-            raise Misplaced(part.sql("mysql"))
-    numbers = [min(int(part.name), (1 << 63) - 1) for part in parts]
-    return f" LIMIT {' OFFSET '.join(map(str, numbers))}"
+    count, offset = (min(number, (1 << 63) - 1) for number in tail.limit)
+    return f" LIMIT {count}" + (f" OFFSET {offset}" if offset else "")
 
 
 def _check_full_group_by(
-    node: exp.Expr,
-    scope: Scope,
-    bare: list[tuple[int, BareColumn]],
-    clause: str = "SELECT list",
+    node: nodes.Select, scope: Scope, bare: NumberedColumns, clause: str = "SELECT list"
 ) -> None:
-    """ONLY_FULL_GROUP_BY. `bare`: (number of the expression, column).
+    """ONLY_FULL_GROUP_BY.
 
     Raises: MySQLError (1055, 1140) for a bare column that neither the groups nor WHERE determine.
     """
-    is_grouped = node.args.get("group") is not None
-    if not bare or not (is_grouped or scope.num_aggregates):
+    if not bare or not (node.group or scope.num_aggregates):
         return
     known = scope.group_sql | _constant_columns(node, scope)
     for number, column in bare:
-        source = column.source
-        if source.fragments[column.name.lower()].sql in known or _is_determined(column, known):
+        if column.sql in known:
             continue
-        if is_grouped:
+        if node.group:
             raise Mistake.FULL_GROUP_BY(number, clause, column.title)
         raise Mistake.MIXED_GROUP(number, column.title)
 
 
-def _is_determined(column: BareColumn, known: set[str]) -> bool:
-    fragments = column.source.fragments
-    return any(
-        key and all(fragments[name].sql in known for name in key) for key in column.source.keys
-    )
-
-
-def _constant_columns(node: exp.Expr, scope: Scope) -> set[str]:
+def _constant_columns(node: nodes.Select, scope: Scope) -> set[str]:
     """Returns the columns (as SQL) that a condition `column = constant` of WHERE fixes."""
-    where = node.args.get("where")
-    if where is None:
-        return set()
-    found: set[str] = set()
-    for part in where.this.walk(prune=lambda n: not isinstance(n, exp.And | exp.Paren)):
-        if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal):
-            found |= _sql_of(part.this, scope)
-        elif isinstance(part, exp.EQ) and isinstance(part.this, exp.Literal):
-            found |= _sql_of(part.expression, scope)
-    return found
-
-
-def _sql_of(column: exp.Expr, scope: Scope) -> set[str]:
-    if not isinstance(column, exp.Column):
-        return set()
-    name, table = name_of(column.this).lower(), name_of(column.args.get("table"))
-    return {
-        source.fragments[name].sql
-        for source in scope.sources
-        if name in source.fragments and (not table or source.alias == table)
-    }
+    conditions = [node.where]
+    columns: set[str] = set()
+    while conditions:
+        condition = conditions.pop()
+        if not isinstance(condition, nodes.Operator):
+            continue
+        if condition.operator == "AND":
+            conditions += condition.operands
+        elif condition.operator == "=":
+            column, value = condition.operands
+            if isinstance(column, nodes.Constant):
+                column, value = value, column
+            if isinstance(column, nodes.ColumnName) and isinstance(value, nodes.Constant):
+                columns.add(scope.find_column(column).sql)
+    scope.bare.clear()
+    return columns

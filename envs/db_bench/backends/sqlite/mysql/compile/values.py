@@ -1,201 +1,215 @@
-"""Columns, literals, CASE and casts as SQLite text with types."""
+"""Values in SQLite's text: MySQL's conversions between types, and the table of handlers.
 
-import math
+A handler compiles its operands, asks their types, and writes SQLite's text with a type of its own.
+What it writes is in parentheses where precedence could matter: texts are put together as they are.
+"""
 
-from sqlglot import exp
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, TypeAlias
 
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.coercion import (
-    align,
-    choose,
-    to_number,
-    to_temporal,
-    to_text,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.expressions import (
-    check_size,
-    compile_condition,
-    compile_expression,
-    handles,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import (
-    Fragment,
-    Scope,
-    name_of,
-)
-from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Misplaced, Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
-    BLOB,
-    DOUBLE,
-    INTEGER,
-    MAX_SCALE,
-    NULL,
-    TEXT,
-    UNKNOWN,
-    Kind,
-    SqlType,
-    parse_type,
-    quote_text,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql import types
+from agentpeft.envs.db_bench.backends.sqlite.mysql.compile.scopes import Fragment, Scope
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import normalize, parse_datetime
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.functions import NUMBER
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, SqlType
 
-_SETTINGS = {
-    "version": "8.0.36",
-    "version_comment": "MySQL Community Server - GPL",
-    "autocommit": "1",
-    "sql_mode": "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
-    "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION",
-    "character_set_database": "utf8mb4",
-    "collation_database": "utf8mb4_0900_ai_ci",
-    "lower_case_table_names": "0",
-}
+Handler: TypeAlias = Callable[[Any, Scope], Fragment]
+MAX_CHARS = 256 * 1024
+_HANDLERS: dict[type | str, Handler] = {}
+STRICT: ContextVar[bool] = ContextVar("STRICT", default=False)
+"""Whether the statement changes tables: then a text that is no number is an error (1292).
+
+A context variable, since conversions are called from everywhere, mostly without a scope.
+"""
 
 
-@handles(exp.Column)
-def _column(node: exp.Expr, scope: Scope) -> Fragment:
-    if isinstance(node.this, exp.Star):
-        raise Misplaced("*")
-    table = name_of(node.args.get("table"))
-    return scope.find_column(name_of(node.this, is_qualified=bool(table)), table)
+def handles(*kinds: type | str) -> Callable[[Handler], Handler]:
+    """Registers a function as the handler of these types of nodes, or these operators."""
+
+    def register(handler: Handler) -> Handler:
+        _HANDLERS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
 
 
-@handles(exp.Literal)
-def _literal(node: exp.Expr, scope: Scope) -> Fragment:
-    text = node.name
-    if node.is_string:
-        return Fragment(quote_text(text), TEXT, literal=text)
-    if "e" in text.lower():
-        if math.isinf(float(text)):
-            raise Mistake.BAD_DOUBLE(text)
-        return Fragment(text, DOUBLE, literal=text)
-    if "." in text:
-        scale = len(text.split(".")[1])
-        return Fragment(text, SqlType(Kind.DECIMAL, min(scale, MAX_SCALE)), literal=text)
-    if len(text) > 18 and int(text) >= 1 << 63:
-        return Fragment(f"{text}.0", SqlType(Kind.DECIMAL), literal=text)
-    return Fragment(text, INTEGER, literal=text)
+def compile_expression(node: Expression, scope: Scope) -> Fragment:
+    """Returns an expression as SQLite text with its type. Raises: MySQLError."""
+    mark = len(scope.bare)
+    kind = node.operator if isinstance(node, Operator) else type(node)
+    fragment = _HANDLERS[kind](node, scope)
+    if len(fragment.sql) > MAX_CHARS:  # AVG copies its argument: nested ones double at each level
+        raise Mistake.STACK()
+    if scope.group_sql and fragment.sql in scope.group_sql:
+        del scope.bare[mark:]  # it is a GROUP BY expression: its columns are not bare
+    return fragment
 
 
-@handles(exp.Null)
-def _null(node: exp.Expr, scope: Scope) -> Fragment:
-    return Fragment("NULL", NULL)
+def compile_condition(node: Expression, scope: Scope) -> str:
+    """Returns an expression as a condition: a text counts as the number that it begins with."""
+    return to_number(compile_expression(node, scope)).sql
 
 
-@handles(exp.Boolean)
-def _boolean(node: exp.Expr, scope: Scope) -> Fragment:
-    return Fragment("1" if node.this else "0", INTEGER)
+def to_number(value: Fragment) -> Fragment:
+    """Returns a value as MySQL uses it in arithmetic."""
+    kind = value.type.kind
+    if kind is Kind.TEXT:
+        literal = value.literal
+        if literal is not None and (NUMBER.fullmatch(literal) or not STRICT.get()):
+            number = NUMBER.match(literal)
+            return Fragment(number[1] if number else "0", types.DOUBLE)
+        if STRICT.get():
+            return Fragment(f"my_number({value.sql})", types.DOUBLE)
+        return Fragment(f"CAST({value.sql} AS REAL)", types.DOUBLE)
+    if kind in types.TEMPORALS:
+        return Fragment(f"my_temporal_number({value.sql})", types.INTEGER)
+    return value
 
 
-@handles(exp.Paren)
-def _paren(node: exp.Expr, scope: Scope) -> Fragment:
-    inner = compile_expression(node.this, scope)
-    return inner if inner.literal is not None else inner._replace(sql=f"({inner.sql})")
+def rounded(value: Fragment) -> Fragment:
+    """Returns a decimal with its type's digits, of which a quotient has more behind them.
+
+    A comparison uses the digits that are shown, and so does what is kept in a table between.
+    """
+    kind = value.type
+    if kind.kind is not Kind.DECIMAL or kind.is_exact:
+        return value
+    return Fragment(f"round({value.sql}, {kind.scale})", replace(kind, is_exact=True))
 
 
-@handles(exp.Case)
-def _case(node: exp.Expr, scope: Scope) -> Fragment:
-    operand = node.this and compile_expression(node.this, scope)
-    branches = node.args["ifs"]
-    check_size(len(operand.sql) * len(branches) if operand else 0)
-    default = node.args.get("default")
-    values = [compile_expression(branch.args["true"], scope) for branch in branches]
-    values.append(compile_expression(default, scope) if default else Fragment("NULL", NULL))
-    tests = []
-    for branch in branches:
-        if operand:
-            tests.append(" = ".join(align([operand, compile_expression(branch.this, scope)])))
-        else:
-            tests.append(compile_condition(branch.this, scope))
-    return choose(tests, values)
+def to_text(value: Fragment) -> Fragment:
+    """Returns a value as MySQL prints it."""
+    kind = value.type.kind
+    if kind is Kind.DECIMAL or (kind is Kind.DOUBLE and value.type.scale):
+        return Fragment(f"my_decimal_text({value.sql}, {value.type.scale})", types.TEXT)
+    if kind in types.FLOATS:
+        return Fragment(f"my_float_text({value.sql}, {int(kind is Kind.FLOAT)})", types.TEXT)
+    if kind is Kind.INTEGER:
+        return Fragment(f"CAST({value.sql} AS TEXT)", types.TEXT)
+    return value._replace(type=types.TEXT) if kind in types.TEMPORALS else value
 
 
-@handles(exp.If)
-def _if(node: exp.Expr, scope: Scope) -> Fragment:
-    otherwise = node.args.get("false")
-    if otherwise is None:
-        raise Mistake.ARGUMENTS("IF")
-    values = [compile_expression(node.args["true"], scope), compile_expression(otherwise, scope)]
-    return choose([compile_condition(node.this, scope)], values)
+def to_temporal(value: Fragment, kind: Kind) -> Fragment:
+    """Returns a value as a DATE, DATETIME or TIME to compare with. Raises: MySQLError (1525)."""
+    if value.type.kind is kind or value.type.kind is Kind.NULL:
+        return value
+    if value.literal is not None:
+        text = normalize(value.literal, kind)
+        if text is None:
+            raise Mistake.BAD_LITERAL(kind.upper(), value.literal)
+        return Fragment(types.quote_text(text), SqlType(kind), literal=text)
+    if Kind.TIME in (kind, value.type.kind) and value.type.kind is not Kind.TEXT:
+        raise Mistake.NOT_SUPPORTED(f"{value.type.kind} as {kind}")
+    if value.type.kind is Kind.DATE and kind is Kind.DATETIME:
+        return Fragment(f"({value.sql} || ' 00:00:00')", types.DATETIME)
+    strict = "my_strict_date" if STRICT.get() and kind is not Kind.TIME else ""
+    return Fragment(f"my_temporal({strict}({value.sql}), '{kind}')", SqlType(kind))
 
 
-@handles(exp.Cast)
-def _cast(node: exp.Expr, scope: Scope) -> Fragment:
-    value = compile_expression(node.this, scope)
-    target = node.args["to"]
-    name = target.this.value if isinstance(target.this, exp.DType) else str(target.this)
-    sizes = [int(size.name) for size in target.expressions]
-    if name in ("INT", "VARCHAR", "TEXT", "BOOLEAN"):
-        raise Misplaced(name)
-    if name in ("BIGINT", "UBIGINT"):
-        if value.type.kind is Kind.TEXT:
-            return Fragment(f"CAST({value.sql} AS INTEGER)", INTEGER)
-        number = to_number(value)
-        is_decimal = int(number.type.kind is Kind.DECIMAL)
-        return Fragment(f"my_cast_integer({number.sql}, {is_decimal})", INTEGER)
-    if name == "DECIMAL":
-        digits, scale = (*sizes, 10, 0)[:2] if len(sizes) != 1 else (sizes[0], 0)
-        most = f"{'9' * (digits - scale) or '0'}.{'9' * scale or '0'}"
-        rounded = f"my_round({to_number(value).sql}, {scale}, 1)"
-        return Fragment(f"max(min({rounded}, {most}), -{most})", SqlType(Kind.DECIMAL, scale))
-    if name in ("FLOAT", "DOUBLE"):
-        return Fragment(f"CAST({to_number(value).sql} AS REAL)", parse_type(name))
-    if name in ("DATE", "DATETIME", "TIME", "TIMESTAMP"):
-        kind = parse_type(name)
-        return Fragment(to_temporal(value._replace(literal=None), kind.kind).sql, kind)
-    if name == "BINARY":
-        return Fragment(f"({to_text(value).sql} COLLATE BINARY)", BLOB)
-    text = to_text(value)
-    return Fragment(f"substr({text.sql}, 1, {sizes[0]})", TEXT) if sizes else text
+def convert(value: Fragment, target: SqlType) -> Fragment:
+    """Returns a value of a CASE, UNION or the like as the type that they have together."""
+    kind = value.type.kind
+    if target.kind is kind or Kind.NULL in (kind, target.kind):
+        return value
+    if target.kind is Kind.TEXT:
+        return to_text(value)
+    if target.kind in types.TEMPORALS:
+        return to_temporal(value, target.kind)
+    return Fragment(to_number(value).sql, target)
 
 
-@handles(exp.Collate)
-def _collate(node: exp.Expr, scope: Scope) -> Fragment:
-    value = compile_expression(node.this, scope)
-    name = "BINARY" if node.expression.name.lower().endswith("bin") else "NOCASE"
-    return Fragment(f"({value.sql} COLLATE {name})", value.type, is_collated=True)
+def collated(value: Fragment) -> str:
+    """Returns a value's SQL so that comparing it ignores case where it is a text."""
+    if value.type.kind is not Kind.TEXT or value.is_collated:
+        return value.sql
+    return f"{value.sql} COLLATE NOCASE"
 
 
-@handles(exp.Concat)
-def _concat(node: exp.Expr, scope: Scope) -> Fragment:
-    """Strings side by side, and what GROUP_CONCAT joins."""
-    if not all(isinstance(part, exp.Literal) for part in node.expressions):
-        texts = (to_text(compile_expression(part, scope)).sql for part in node.expressions)
-        return Fragment(f"my_concat({', '.join(texts)})", TEXT)
-    text = "".join(part.name for part in node.expressions)
-    return Fragment(quote_text(text), TEXT, literal=text)
+def align(values: Sequence[Fragment]) -> list[str]:
+    """Returns the SQL of values that are compared with each other, in a common type."""
+    kinds = {value.type.kind for value in values} - {Kind.NULL}
+    if kinds <= types.NUMBERS:
+        return [value.sql for value in values]
+    if kinds <= {Kind.TEXT}:
+        return [collated(values[0]), *(value.sql for value in values[1:])]
+    if kinds & types.TEMPORALS and kinds & types.NUMBERS:
+        if len(values) > 2 or not all(map(_is_no_date, values)):
+            raise Mistake.NOT_SUPPORTED("a comparison of a date with a number")
+        return [to_number(value).sql for value in values]
+    if kinds & types.TEMPORALS and any(map(_is_any_text, values)):
+        raise Mistake.NOT_SUPPORTED("a comparison of a date with a text")
+    if kinds & types.NUMBERS:
+        return [to_number(value).sql for value in values]
+    return [to_temporal(value, _common_temporal(values, kinds)).sql for value in values]
 
 
-@handles(exp.National, exp.Introducer)
-def _prefixed_string(node: exp.Expr, scope: Scope) -> Fragment:
-    text = node.name if isinstance(node, exp.National) else node.expression.name
-    return Fragment(quote_text(text), TEXT, literal=text)
+def _is_any_text(value: Fragment) -> bool:
+    """Returns whether a value is a text that may be no date: no literal, no sum of dates."""
+    is_text = value.type.kind is Kind.TEXT and value.literal is None
+    return is_text and not _is_sum_of_dates(value)
 
 
-@handles(exp.HexString)
-def _hex(node: exp.Expr, scope: Scope) -> Fragment:
-    digits = node.name if len(node.name) % 2 == 0 else "0" + node.name
-    return Fragment(f"CAST(x'{digits}' AS TEXT)", TEXT)
+def _is_sum_of_dates(value: Fragment) -> bool:
+    return value.type.kind is Kind.TEXT and value.sql.startswith("my_date_add(")
 
 
-@handles(exp.BitString)
-def _bits(node: exp.Expr, scope: Scope) -> Fragment:
-    return Fragment(str(int(node.name, 2)), INTEGER)
+def _is_no_date(value: Fragment) -> bool:
+    """Returns whether a value is a date, or a literal number that MySQL would not read as one."""
+    if value.type.kind not in types.NUMBERS:
+        return value.type.kind is not Kind.TEXT
+    literal = value.literal or ""
+    return literal.isdigit() and (int(literal) < 101 or 1300 <= int(literal) <= 9999)
 
 
-@handles(exp.SessionParameter)
-def _setting(node: exp.Expr, scope: Scope) -> Fragment:
-    name = node.name.lower()
-    if name not in _SETTINGS:
-        raise Mistake.UNKNOWN_VARIABLE(name)
-    return Fragment(quote_text(_SETTINGS[name]), TEXT)
+def _common_temporal(values: Sequence[Fragment], kinds: set[Kind]) -> Kind:
+    if kinds & types.TEMPORALS == {Kind.TIME}:
+        return Kind.TIME
+    if Kind.DATETIME in kinds or any(_is_sum_of_dates(value) for value in values):
+        return Kind.DATETIME
+    moments = (parse_datetime(v.literal) for v in values if v.literal and v.type.kind is Kind.TEXT)
+    has_time = any(moment and moment.time() != moment.min.time() for moment in moments)
+    return Kind.DATETIME if has_time else Kind.DATE
 
 
-@handles(exp.Parameter)
-def _variable(node: exp.Expr, scope: Scope) -> Fragment:
-    return Fragment(f"my_get({quote_text(node.name.lower())})", UNKNOWN)
+def choose(operand: str, tests: Sequence[str], values: Sequence[Fragment]) -> Fragment:
+    """Returns a CASE over tests; `values` has one more, for when none holds."""
+    kind = types.merge_types(value.type for value in values)
+    *chosen, default = [convert(value, kind).sql for value in values]
+    branches = " ".join(
+        f"WHEN {test} THEN {value}" for test, value in zip(tests, chosen, strict=True)
+    )
+    return Fragment(f"(CASE {operand} {branches} ELSE {default} END)", kind)
 
 
-@handles(exp.PropertyEQ)
-def _assignment(node: exp.Expr, scope: Scope) -> Fragment:
-    if not isinstance(node.this, exp.Parameter):
-        raise Misplaced(":=")
-    value = compile_expression(node.expression, scope)
-    return Fragment(f"my_set({quote_text(node.this.name.lower())}, {value.sql})", value.type)
+def store(value: Fragment, column: types.ColumnSchema, row: int = 1) -> str:
+    """Returns a value's SQL as the column stores it. Raises: MySQLError for bad literals."""
+    if value.type.kind is Kind.NULL:
+        return "NULL"
+    if column.type.kind is Kind.INTEGER and value.type.kind in types.FLOATS:
+        value = Fragment(f"my_round({value.sql}, 0, 0)", value.type)  # halves to even numbers
+    if value.literal is not None:
+        return _sqlite_literal(stored_value(_python_value(value), column.type, column.name, row))
+    if column.type.kind is Kind.TEXT:
+        value = to_text(value)
+    declared, name = map(types.quote_text, (column.declared, column.name))
+    return f"my_store({value.sql}, {declared}, {name}, {row})"
+
+
+def _sqlite_literal(value: SQLiteValue) -> str:
+    return types.quote_text(value) if isinstance(value, str) else repr(value)
+
+
+def _python_value(value: Fragment) -> int | float | str | Decimal:
+    text = value.literal or ""
+    if value.type.kind is Kind.INTEGER:
+        return int(text)
+    if value.type.kind is Kind.DECIMAL:
+        return Decimal(text)
+    return float(text) if value.type.kind is Kind.DOUBLE else text

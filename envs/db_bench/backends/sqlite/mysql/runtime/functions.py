@@ -4,53 +4,235 @@ Each looks at the statement's deadline as it begins. Nothing interrupts a call: 
 in its arguments, or tells the deadline how much it may take.
 """
 
-import random
+import contextlib
+import math
+import re
 import sqlite3
-import time
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake, MySQLError
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.aggregation import AGGREGATES, Window
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.date_functions import DATE_FUNCTIONS
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.collation import collation_key, fold
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.dates import DATE_FUNCTIONS
 from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.deadline import (
     Deadline,
     StatementInterrupted,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.number_functions import NUMBER_FUNCTIONS
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.regular_expressions import (
-    REGEXP_FUNCTIONS,
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import (
+    Function,
+    SQLiteValue,
+    decimal_unit,
+    exact_decimal,
+    to_decimal,
 )
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import stored_value
-from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.text_functions import (
-    NULLABLE_TEXT_FUNCTIONS,
-    TEXT_FUNCTIONS,
-)
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.storage import float_text, stored_value
 from agentpeft.envs.db_bench.backends.sqlite.mysql.types import parse_type
 
-_RANDOM = random.Random()
-"""RAND()'s own state: what an agent draws leaves its host's random numbers as they are."""
+MAX_TEXT_CHARS = 1 << 20
+NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*", re.ASCII)
+"""A number in a text, which may go on after it; the group is without spaces."""
+_MAX_GROUP_CONCAT_BYTES = 1024
+"""What MySQL cuts off is refused."""
+_WHOLE = re.compile(r"\s*[+-]?\d+", re.ASCII)
+_MAX_WHOLE_CHARS = 18
+_NINE_DIGITS = decimal_unit(9)
+_CONTEXT = Context(prec=400)
 
 
-class FunctionState:
-    """What the functions of one connection keep: the error behind SQLite's, and @variables."""
+def _cased(change: Callable[[str], str]) -> Callable[[str], str]:
+    """Makes UPPER or LOWER: MySQL changes no character into two ('ß' stays, 'İ' is 'i')."""
 
-    def __init__(self) -> None:
-        self.error: MySQLError | StatementInterrupted | None = None
-        self.variables: dict[str, SQLiteValue] = {}
+    def change_one(character: str) -> str:
+        changed = change(character)
+        return changed[0] if len(changed) == 1 or change is str.lower else character
 
-    def set_variable(self, name: str, value: SQLiteValue) -> SQLiteValue:
-        """Keeps an @variable and returns its value."""
-        self.variables[name] = value
+    def call(text: str) -> str:
+        return change(text) if text.isascii() else "".join(map(change_one, text))
+
+    return call
+
+
+def _substring(text: str, start: int, length: int = MAX_TEXT_CHARS) -> str:
+    if start == 0 or length <= 0 or abs(start) > len(text):
+        return ""
+    first = start - 1 if start > 0 else len(text) + start
+    return text[first : first + length]
+
+
+def _substring_index(text: str, delimiter: str, count: int) -> str:
+    if not delimiter or not count:
+        return ""
+    parts = text.split(delimiter)
+    return delimiter.join(parts[:count] if count > 0 else parts[count:])
+
+
+def _padded(is_left: bool, text: str, length: int, filling: str) -> str | None:
+    missing = length - len(text)
+    if length < 0 or length > MAX_TEXT_CHARS:
+        return None
+    if missing <= 0:
+        return text[:length]
+    if not filling:
+        raise Mistake.NOT_SUPPORTED("LPAD and RPAD with nothing")
+    padding = (filling * (missing // len(filling) + 1))[:missing]
+    return padding + text if is_left else text + padding
+
+
+def _locate(part: str, text: str, start: int = 1) -> int:
+    if not part and start > 1:
+        raise Mistake.NOT_SUPPORTED("LOCATE of nothing from a position")
+    return fold(text).find(fold(part), start - 1) + 1 if 1 <= start <= len(text) + 1 else 0
+
+
+def _trim(text: str, removed: str, side: str) -> str:
+    start, end = 0, len(text)
+    if removed and side != "TRAILING":
+        while text.startswith(removed, start):
+            start += len(removed)
+    if removed and side != "LEADING":
+        while text.endswith(removed, start, end):
+            end -= len(removed)
+    return text[start:end]
+
+
+def _concat_ws(separator: str | None, *parts: str | None) -> str | None:
+    if separator is None:
+        return None
+    return separator.join(part for part in parts if part is not None)
+
+
+_PLAIN_PATTERN = re.compile(
+    r"(?:(?:[\w ,@%&=!;/:.-]|\)|\\[dDwWsS.+*?()$^|/-]|\[\^?[\w ,.@%+]+(?:-\w)?[\w ,.@%+-]*\])"
+    r"(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})?|[|(^$])+",
+    re.ASCII,
+)
+"""What means the same to ICU and to RE2 in a text of one line (ASCII, for `\\w` and the like)."""
+_LETTER_CLASS = frozenset("\\")
+_MAX_PATTERN_BYTES = 128 * 1024
+
+
+def _regexp(text: str, pattern: str) -> int:
+    is_plain = text.isprintable() and _PLAIN_PATTERN.fullmatch(pattern)
+    if not is_plain or not (text.isascii() or _LETTER_CLASS.isdisjoint(pattern)) or "--" in pattern:
+        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}' of such a text")
+    return int(_compiled(pattern).search(text) is not None)
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> Any:
+    """Returns RE2's pattern: its time is linear in the text. Raises: MySQLError (1235)."""
+    try:
+        re2 = import_module("re2")  # here, since not every platform has it
+    except ImportError:
+        raise Mistake.NOT_SUPPORTED("REGEXP without google-re2") from None
+    options = re2.Options()
+    options.max_mem, options.log_errors, options.case_sensitive = _MAX_PATTERN_BYTES, False, False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error:
+        raise Mistake.NOT_SUPPORTED(f"REGEXP '{pattern:.80}'") from None
+
+
+def _repeat(text: str, count: int) -> str | None:
+    return text * count if len(text) * count <= MAX_TEXT_CHARS else None
+
+
+def _quotient(left: float, right: float) -> float | None:
+    """Returns a quotient with nine decimals, the rest cut off, as MySQL calculates it."""
+    if not right:
+        return None
+    quotient = Decimal(repr(left)) / Decimal(repr(right))
+    return float(quotient.quantize(_NINE_DIGITS, rounding=ROUND_DOWN, context=_CONTEXT))
+
+
+def _modulo(left: float, right: float) -> float | None:
+    return float(Decimal(repr(left)) % Decimal(repr(right))) if right else None
+
+
+def _round(value: float, places: int, is_decimal: int) -> float | int:
+    if isinstance(value, int) and places >= 0:
         return value
+    if is_decimal:
+        return _quantized(value, places, ROUND_HALF_UP)
+    factor = 10.0 ** abs(places)
+    scaled = value * factor if places >= 0 else value / factor
+    if abs(scaled) > 1e15:
+        return value
+    return round(scaled) / factor if places >= 0 else round(scaled) * factor
 
-    def take(self) -> MySQLError | StatementInterrupted | None:
-        """Returns the last error and forgets it."""
-        error, self.error = self.error, None
-        return error
+
+def _quantized(value: float, places: int, rounding: str) -> float | int:
+    unit = decimal_unit(places)
+    result = exact_decimal(value).quantize(unit, rounding=rounding, context=_CONTEXT)
+    return int(result) if isinstance(value, int) else float(result)
+
+
+def _power(base: float, exponent: float) -> float:
+    with contextlib.suppress(ZeroDivisionError, OverflowError):
+        result = float(base) ** float(exponent)
+        if isinstance(result, float):
+            return result
+    raise Mistake.NUMBER_RANGE("DOUBLE", f"pow({base},{exponent})")
+
+
+def _whole(number: int) -> float | int:
+    return number if abs(number) < 1 << 63 else float(number)
+
+
+def _number(text: SQLiteValue) -> SQLiteValue:
+    """Returns the number that a text is, where a statement changes tables."""
+    if isinstance(text, str) and not NUMBER.fullmatch(text):
+        raise Mistake.TRUNCATED_NUMBER(text)
+    return text if text is None else float(text)
+
+
+def _divisor(value: SQLiteValue) -> SQLiteValue:
+    if value == 0:
+        raise Mistake.DIVISION_BY_ZERO()
+    return value
+
+
+def _float_text(value: float, is_single: int) -> str:
+    return float_text(float(f"{value:.6g}") if is_single else float(value))
+
+
+def _cast_integer(value: float, is_decimal: int) -> int:
+    number = int(to_decimal(value, 0)) if is_decimal else round(value)
+    return min(max(number, -(1 << 63)), (1 << 63) - 1)
+
+
+def _unsigned(value: int) -> int:
+    if value < 0:
+        raise Mistake.NOT_SUPPORTED("CAST of a number below zero AS UNSIGNED")
+    return value
+
+
+def _bigint(value: SQLiteValue) -> SQLiteValue:
+    """An integer that went over SQLite's range is a floating-point number by now."""
+    if isinstance(value, float):
+        raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
+    return value
+
+
+def _text_integer(text: str) -> int:
+    """Returns the whole number that a text begins with."""
+    match = _WHOLE.match(text)
+    if match and len(match[0]) > _MAX_WHOLE_CHARS:
+        raise Mistake.NOT_SUPPORTED("CAST of a text of so many digits AS SIGNED")
+    return int(match[0]) if match else 0
+
+
+def _single_value(count: int, value: SQLiteValue) -> SQLiteValue:
+    if count > 1:
+        raise Mistake.NOT_SUPPORTED("UPDATE of a row that is joined to several values")
+    return value
+
+
+def _row_key(*values: SQLiteValue) -> str:
+    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
 
 
 def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
@@ -59,48 +241,100 @@ def _single_row(count: int, value: SQLiteValue) -> SQLiteValue:
     return value
 
 
-def _row_key(*values: SQLiteValue) -> str:
-    return repr([collation_key(value) if isinstance(value, str) else value for value in values])
+def _store(value: SQLiteValue, declared: str, column: str, row: int) -> SQLiteValue:
+    return stored_value(value, parse_type(declared, is_task=True), column, row)
 
 
-def _bigint(value: SQLiteValue) -> SQLiteValue:
-    """An integer that went over SQLite's range is a floating-point number by now."""
-    if isinstance(value, float) and not abs(value) < 1 << 63:
-        raise Mistake.NUMBER_RANGE("BIGINT", f"{value:.20g}")
-    return value
-
-
-def _store(
-    value: SQLiteValue, declared: str, column: str, row: int, is_lenient: int
-) -> SQLiteValue:
-    return stored_value(value, parse_type(declared), column, row, is_lenient=bool(is_lenient))
-
-
-def _sleep(deadline: Deadline, seconds: float) -> int:
-    if seconds > 0.05:
-        raise Mistake.TIMEOUT()
-    if time.monotonic() + seconds > deadline.end_s:
-        raise StatementInterrupted
-    time.sleep(max(seconds, 0))
-    return 0
-
-
-_NULL_IS_NULL = {
-    **TEXT_FUNCTIONS,
-    **NUMBER_FUNCTIONS,
+_NULL_IS_NULL: dict[str, Function] = {
     **DATE_FUNCTIONS,
+    "upper": _cased(str.upper),
+    "lower": _cased(str.lower),
+    "right": lambda text, count: text[-count:] if count > 0 else "",
+    "substring": _substring,
+    "repeat": _repeat,
+    "substring_index": _substring_index,
+    "lpad": partial(_padded, True),
+    "rpad": partial(_padded, False),
+    "reverse": lambda text: text[::-1],
+    "trim": _trim,
+    "ascii": lambda text: text.encode()[0] if text else 0,
+    "regexp": _regexp,
     "row_key": _row_key,
+    "locate": _locate,
+    "truncate": lambda value, places: _quantized(value, places, ROUND_DOWN),
+    "sign": lambda value: (value > 0) - (value < 0),
+    "sqrt": lambda value: math.sqrt(value) if value >= 0 else None,
+    "pow": _power,
+    "format": lambda value, places: f"{to_decimal(value, places):,}",
+    "unsigned": _unsigned,
+    "quotient": _quotient,
+    "mod": _modulo,
+    "round": _round,
+    "ceil": lambda value: _whole(math.ceil(value)),
+    "floor": lambda value: _whole(math.floor(value)),
+    "decimal_text": lambda value, scale: str(to_decimal(value, scale)),
+    "float_text": _float_text,
+    "cast_integer": _cast_integer,
+    "text_integer": _text_integer,
+    "number": _number,
+    "divisor": _divisor,
 }
-_TIMED: dict[str, Function] = {**REGEXP_FUNCTIONS, "sleep": _sleep}
-"""They take the deadline first; each gives NULL where an argument is NULL."""
+"""Each gives NULL where an argument is NULL."""
 _FUNCTIONS: dict[str, Function] = {
-    **NULLABLE_TEXT_FUNCTIONS,
-    "rand": lambda *seed: (random.Random(*seed) if seed else _RANDOM).random(),
+    "concat_ws": _concat_ws,
     "single_row": _single_row,
-    "store": _store,
+    "single_value": _single_value,
     "bigint": _bigint,
-    "isnull": lambda value: int(value is None),
+    "store": _store,
 }
+
+
+class _GroupConcat:
+    """GROUP_CONCAT of one group."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, tuple[SQLiteValue, ...]]] = []
+        self._seen: set[str] = set()
+        self._num_bytes = 0
+        self._separator = ""
+
+    def step(self, text: str | None, separator: str, is_distinct: int, *order: SQLiteValue) -> None:
+        """Takes a row: its text, and what it is ordered by."""
+        if text is None:
+            return
+        if is_distinct and collation_key(text) in self._seen:
+            return
+        self._seen.add(collation_key(text) if is_distinct else "")
+        self._num_bytes += len(text.encode()) + len(separator.encode())
+        if self._num_bytes > _MAX_GROUP_CONCAT_BYTES:
+            raise Mistake.NOT_SUPPORTED("GROUP_CONCAT of so many characters")
+        self._separator = separator
+        self._rows.append((text, order))
+
+    def finalize(self) -> str | None:
+        """Returns the texts in order."""
+        rows = self._rows
+        num_terms = len(rows[0][1]) if rows else 0
+        for place in range(num_terms - 2, -1, -2):
+            is_descending = bool(rows[0][1][place + 1])
+            rows.sort(key=lambda row: _sort_key(row[1][place]), reverse=is_descending)
+        return self._separator.join(text for text, _ in rows) if rows else None
+
+
+def _sort_key(value: SQLiteValue) -> tuple[bool, object]:
+    return value is not None, collation_key(value) if isinstance(value, str) else value or 0
+
+
+class FunctionErrors:
+    """The error of a connection's functions that lies behind SQLite's."""
+
+    def __init__(self) -> None:
+        self.last: MySQLError | StatementInterrupted | None = None
+
+    def take(self) -> MySQLError | StatementInterrupted | None:
+        """Returns the last error and forgets it."""
+        error, self.last = self.last, None
+        return error
 
 
 def _nullable(function: Function) -> Function:
@@ -117,38 +351,28 @@ _ALL = {**{name: _nullable(function) for name, function in _NULL_IS_NULL.items()
 
 def install_functions(
     connection: sqlite3.Connection, deadline: Deadline | None = None
-) -> FunctionState:
+) -> FunctionErrors:
     """Gives a connection MySQL's functions; the result holds the errors that they raise."""
-    state = FunctionState()
+    errors = FunctionErrors()
     deadline = deadline or Deadline()
 
-    def guarded(function: Function, window: Window | None = None) -> Function:
-        """Looks at the deadline before each call, and keeps the error: SQLite hides it.
-
-        The characters that a window holds count as work: computing its value reads them all.
-        """
+    def guarded(function: Function) -> Function:
+        """Looks at the deadline before each call, and keeps the error: SQLite hides it."""
 
         def call(*arguments: SQLiteValue) -> SQLiteValue:
             try:
-                deadline.check(window.num_chars if window else 0)
+                deadline.check()
                 return function(*arguments)
             except (MySQLError, StatementInterrupted) as error:
-                state.error = error
+                errors.last = error
                 raise
 
         return call
 
-    def make_window(aggregate: Callable[[], Window]) -> SimpleNamespace:
-        window = aggregate()
-        step, inverse = guarded(window.step, window), guarded(window.inverse, window)
-        value = guarded(window.value, window)
-        return SimpleNamespace(step=step, inverse=inverse, value=value, finalize=value)
+    class GroupConcat(_GroupConcat):
+        step = guarded(_GroupConcat.step)  # type: ignore[assignment]
 
-    timed = {name: _nullable(partial(function, deadline)) for name, function in _TIMED.items()}
-    for name, function in (_ALL | timed).items():
+    connection.create_aggregate("my_group_concat", -1, GroupConcat)  # type: ignore[arg-type]
+    for name, function in _ALL.items():
         connection.create_function(f"my_{name}", -1, guarded(function))
-    for name, aggregate in AGGREGATES.items():
-        connection.create_window_function(f"my_{name}", -1, partial(make_window, aggregate))
-    connection.create_function("my_get", 1, state.variables.get)
-    connection.create_function("my_set", 2, state.set_variable)
-    return state
+    return errors

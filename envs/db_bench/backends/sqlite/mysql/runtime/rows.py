@@ -1,12 +1,19 @@
 """SQLite's values as the Python values that mysql-connector returns."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
-from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind, Row, SqlType, Value
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import (
+    MAX_EXACT_DIGITS,
+    Kind,
+    Row,
+    SqlType,
+    Value,
+)
 
 SQLiteValue = int | float | str | bytes | None
 Function = Callable[..., SQLiteValue]
@@ -20,13 +27,28 @@ def decimal_unit(scale: int) -> Decimal:
     return Decimal((0, (1,), -scale))
 
 
+def check_digits(value: float, scale: int) -> None:
+    """Raises: MySQLError (1235) for a decimal of more digits than a double tells apart."""
+    if isinstance(value, float) and not abs(value) < 10.0 ** (MAX_EXACT_DIGITS - scale):
+        raise Mistake.NOT_SUPPORTED(f"decimals of more than {MAX_EXACT_DIGITS} digits")
+
+
+def exact_decimal(value: int | float | str) -> Decimal:
+    """Returns the decimal that a double stands for: the digits that it tells apart.
+
+    >>> exact_decimal(0.35 / 10)
+    Decimal('0.035')
+    """
+    return Decimal(f"{value:.{MAX_EXACT_DIGITS}g}" if isinstance(value, float) else value)
+
+
 def to_decimal(value: int | float | str, scale: int) -> Decimal:
     """Returns the decimal nearest to a value, halves away from zero.
 
     >>> to_decimal(2.345, 2)
     Decimal('2.35')
     """
-    result = Decimal(str(value)).quantize(decimal_unit(scale), context=_CONTEXT)
+    result = exact_decimal(value).quantize(decimal_unit(scale), context=_CONTEXT)
     return result or abs(result)  # no negative zero
 
 
@@ -41,6 +63,8 @@ def _to_single(value: SQLiteValue) -> Value:
 
 
 def _to_double(value: SQLiteValue) -> Value:
+    if isinstance(value, float) and math.isinf(value):
+        raise Mistake.NUMBER_RANGE("DOUBLE", "an expression")
     return value + 0.0 if isinstance(value, int | float) else value  # no negative zero
 
 
@@ -84,12 +108,10 @@ def _converter(kind: SqlType) -> Callable[[SQLiteValue], Value] | None:
     scale = kind.scale
 
     def convert(value: SQLiteValue) -> Value:
-        if not isinstance(value, int | float | str):
+        if not isinstance(value, int | float):
             return None
-        try:
-            return to_decimal(value, scale)
-        except ArithmeticError:
-            raise Mistake.NUMBER_RANGE("DECIMAL", value) from None
+        check_digits(value, scale)
+        return to_decimal(value, scale)
 
     return convert
 

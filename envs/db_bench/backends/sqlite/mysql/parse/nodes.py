@@ -1,0 +1,216 @@
+"""The syntax tree: what a statement of this dialect may consist of, and nothing else."""
+
+from typing import NamedTuple, TypeAlias
+
+
+class Constant(NamedTuple):
+    """A literal; `kind`: "number", "text", "boolean" or "null"."""
+
+    text: str
+    kind: str
+
+
+class ColumnName(NamedTuple):
+    """A column's name, as it is written."""
+
+    name: str
+    table: str = ""
+    database: str = ""
+
+
+class Star(NamedTuple):
+    """`*` in a select list or in COUNT(*), or `table.*`."""
+
+    table: str = ""
+
+
+class Ordered(NamedTuple):
+    """A term of ORDER BY."""
+
+    term: "Expression"
+    is_descending: bool
+
+
+class Window(NamedTuple):
+    """What stands between the parentheses of OVER."""
+
+    partition: tuple["Expression", ...]
+    order: tuple[Ordered, ...]
+
+
+class Call(NamedTuple):
+    """A function call; `order`: of GROUP_CONCAT."""
+
+    name: str
+    arguments: tuple["Expression", ...]
+    is_distinct: bool = False
+    window: Window | None = None
+    order: tuple[Ordered, ...] = ()
+
+
+class Operator(NamedTuple):
+    """An operator over its operands: "NOT LIKE", "IN" (a value, then the list), "ROW"."""
+
+    operator: str
+    operands: tuple["Expression", ...]
+
+
+class Case(NamedTuple):
+    """CASE; `branches`: (condition or value, result)."""
+
+    operand: "Expression | None"
+    branches: tuple[tuple["Expression", "Expression"], ...]
+    default: "Expression"
+
+
+class Cast(NamedTuple):
+    """CAST and CONVERT."""
+
+    value: "Expression"
+    type_name: str
+    sizes: tuple[int, ...]
+
+
+class Subquery(NamedTuple):
+    """A query as a value, or behind IN or EXISTS."""
+
+    query: "Query"
+
+
+Expression: TypeAlias = Constant | ColumnName | Star | Call | Operator | Case | Cast | Subquery
+
+
+class Item(NamedTuple):
+    """An expression of a select list; `name`: its alias, or the text as it is written."""
+
+    value: Expression
+    name: str
+    is_alias: bool
+
+
+class TableName(NamedTuple):
+    """A table's name, and its alias."""
+
+    name: str
+    database: str
+    alias: str
+
+
+class Derived(NamedTuple):
+    """A query in FROM."""
+
+    query: "Query"
+    alias: str
+
+
+class Join(NamedTuple):
+    """A source of FROM; `side`: how it is joined to those before it: "", ",", LEFT or RIGHT."""
+
+    source: TableName | Derived
+    side: str
+    condition: Expression | None
+
+
+class Select(NamedTuple):
+    """One query block, without what follows it."""
+
+    items: tuple[Item, ...]
+    sources: tuple[Join, ...]
+    where: Expression | None
+    group: tuple[Expression, ...]
+    having: Expression | None
+    is_distinct: bool
+
+
+class Union(NamedTuple):
+    """Two queries; `operator`: UNION, INTERSECT or EXCEPT."""
+
+    left: "Query"
+    right: "Query"
+    is_all: bool
+    operator: str
+
+
+class CommonTable(NamedTuple):
+    """A query of WITH; `columns` is empty where no names are given."""
+
+    name: str
+    columns: tuple[str, ...]
+    query: "Query"
+
+
+class Tail(NamedTuple):
+    """What may follow a query or a change. `limit`: (count, offset)."""
+
+    order: tuple[Ordered, ...] = ()
+    limit: tuple[int, int] | None = None
+
+
+class Query(NamedTuple):
+    """A query; its body is another one where that is in parentheses."""
+
+    body: "Select | Union | Query"
+    tail: Tail = Tail()
+    common_tables: tuple[CommonTable, ...] = ()
+
+
+Assignments: TypeAlias = tuple[tuple[ColumnName, Expression], ...]
+
+
+class Insert(NamedTuple):
+    """INSERT of rows or a query; `columns` is None where no names are given."""
+
+    table: TableName
+    columns: tuple[str, ...] | None
+    source: tuple[tuple[Expression, ...], ...] | Query
+
+
+class Change(NamedTuple):
+    """UPDATE of one table, or DELETE from one, without assignments.
+
+    `target`: which table DELETE names before FROM; `sources`: the tables, joined.
+    """
+
+    target: str
+    sources: tuple[Join, ...]
+    assignments: Assignments
+    where: Expression | None
+    tail: Tail
+
+
+class ColumnDefinition(NamedTuple):
+    """A column of CREATE TABLE; `keys`: the names of those that it alone is."""
+
+    name: str
+    declared: str
+    is_nullable: bool = True
+    default: Expression | None = None
+    keys: tuple[str, ...] = ()
+
+
+class Key(NamedTuple):
+    """A key of CREATE TABLE."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+Definition: TypeAlias = ColumnDefinition | Key
+
+
+class Create(NamedTuple):
+    """CREATE TABLE."""
+
+    table: TableName
+    definitions: tuple[Definition, ...]
+    if_not_exists: bool
+
+
+class PlainStatement(NamedTuple):
+    """Another statement: "DROP", "DROP IF EXISTS", "DESCRIBE", "SHOW TABLES", "USE", "COMMIT"."""
+
+    words: str
+    tables: tuple[TableName, ...] = ()
+
+
+Node: TypeAlias = Query | Insert | Change | Create | PlainStatement

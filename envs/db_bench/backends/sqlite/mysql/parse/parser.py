@@ -1,0 +1,732 @@
+"""A parser of the part of MySQL's grammar that is done here, by recursive descent.
+
+It reads no more than it knows, so that nothing runs with less meaning than it was written with. A
+word that it cannot use is an error: 1235 if it is one of MySQL's (`words.REFUSED`), else 1064.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse import nodes, words
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.nodes import Expression, Operator, Query
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.statements import Statement, Token
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import TYPE_NAMES
+
+_MAX_NESTING = 60
+_MAX_CHAIN = 60
+"""Most operators, joins or UNIONs in a row, AND and OR apart (they do not nest)."""
+_MAX_DIGITS = 81
+_COMPARISONS = frozenset({"=", "<=>", "<>", "!=", "<", ">", "<=", ">="})
+_SUMS = frozenset({"+", "-"})
+_PRODUCTS = frozenset({"*", "/", "%", "DIV", "MOD"})
+_PREDICATES = frozenset({"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"})
+_QUANTIFIED = {"= ANY": "IN", "<> ALL": "NOT IN"}
+_SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
+_JOINS = frozenset({",", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT"})
+_QUERY_WORDS = frozenset({"SELECT", "WITH"})
+_NULL = nodes.Constant("NULL", "null")
+ItemT = TypeVar("ItemT")
+
+
+def parse(statement: Statement) -> nodes.Node:
+    """Returns the statement's syntax tree.
+
+    Raises: MySQLError (1064 for what is no MySQL, 1235 for what is not done, 1436).
+    """
+    parser = _Parser(statement)
+    node = parser.read_statement()
+    if parser.token.kind != "end":
+        parser.fail()
+    return node
+
+
+class _Parser:
+    """Reads one statement; `token` is the next one."""
+
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+        self._tokens = statement.tokens
+        self._place = 0
+        self._depth = 0
+        self.token = self._tokens[0]
+
+    def _advance(self) -> Token:
+        token = self.token
+        if token.kind != "end":
+            self._place += 1
+            self.token = self._tokens[self._place]
+        return token
+
+    def _peek(self, offset: int = 1) -> Token:
+        return self._tokens[min(self._place + offset, len(self._tokens) - 1)]
+
+    def _accept(self, *choices: str) -> str:
+        """Reads one of these words or symbols; returns "" where another one stands."""
+        upper = self.token.upper
+        if upper not in choices:
+            return ""
+        self._advance()
+        return upper
+
+    def _expect(self, *choices: str) -> str:
+        return self._accept(*choices) or self.fail()
+
+    def _accept_all(self, *sequence: str) -> bool:
+        """Reads all of these words, or none."""
+        if any(self._peek(offset).upper != word for offset, word in enumerate(sequence)):
+            return False
+        for _ in sequence:
+            self._advance()
+        return True
+
+    def _accept_by(self, word: str) -> str:
+        return word if self._accept(word) and self._expect("BY") else ""
+
+    def fail(self) -> NoReturn:
+        """Raises: MySQLError about the next token."""
+        token, followers = self.token, words.FOLLOWERS.get(self.token.upper, "")
+        is_known = token.upper in words.REFUSED or token.kind == "foreign"
+        if is_known and (not followers or self._peek().upper in followers):
+            raise Mistake.NOT_SUPPORTED(token.text)
+        raise self._statement.syntax_error(token.start)
+
+    def _read_list(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
+        """Reads one or more, with commas between them."""
+        items = [read()]
+        while self._accept(","):
+            items.append(read())
+        return tuple(items)
+
+    def _read_in_parentheses(self, read: Callable[[], ItemT]) -> tuple[ItemT, ...]:
+        self._expect("(")
+        items = self._read_list(read)
+        self._expect(")")
+        return items
+
+    def _read_deeper(self, read: Callable[[], ItemT]) -> ItemT:
+        """Reads what is nested. Raises: MySQLError (1436)."""
+        self._depth += 1
+        if self._depth > _MAX_NESTING:
+            raise Mistake.STACK()
+        item = read()
+        self._depth -= 1
+        return item
+
+    def _is_name(self) -> bool:
+        token = self.token
+        return token.kind == "name" or (token.kind == "word" and token.upper not in words.RESERVED)
+
+    def _name(self, *, may_be_reserved: bool = False) -> str:
+        """Reads a name. Raises: MySQLError (1300) for characters that no name has."""
+        token = self.token
+        if not (self._is_name() or (may_be_reserved and token.kind == "word")):
+            self.fail()
+        if not token.text.isascii() and max(token.text) > "\uffff":
+            written = str(token.text.encode())[2:-1].upper().replace("\\X", "\\x")
+            raise Mistake.BAD_NAME(written)
+        return self._advance().text
+
+    def _table(self) -> nodes.TableName:
+        name, database = self._name(), ""
+        if self._accept("."):
+            name, database = self._name(may_be_reserved=True), name
+        return nodes.TableName(name, database, name)
+
+    def _aliased_table(self) -> nodes.TableName:
+        table = self._table()
+        start = self.token.start
+        if not (self._accept("AS") or self._is_name()):
+            return table
+        alias = self._name()
+        if alias.upper() in words.FOREIGN_JOINS and self.token.upper == "JOIN":
+            raise self._statement.syntax_error(start)
+        return table._replace(alias=alias)
+
+    def read_statement(self) -> nodes.Node:
+        """Reads the whole statement."""
+        first = self.token.upper
+        if first in words.REFUSED_STATEMENTS:
+            raise Mistake.NOT_SUPPORTED(first)
+        if first == "(" or first in _QUERY_WORDS:
+            return self._query()
+        readers = {
+            "INSERT": self._insert,
+            "UPDATE": self._update,
+            "DELETE": self._delete,
+            "CREATE": self._create,
+            "DROP": self._drop,
+            "SHOW": self._show,
+            "SET": self._set,
+            "USE": self._use,
+            "TRUNCATE": self._truncate,
+            **dict.fromkeys(("DESCRIBE", "DESC"), self._describe),
+            **dict.fromkeys(("BEGIN", "START", "COMMIT", "ROLLBACK"), self._transaction),
+        }
+        if first not in readers:
+            raise self._statement.syntax_error(self.token.start)
+        self._advance()
+        return readers[first]()
+
+    def _insert(self) -> nodes.Node:
+        self._accept("INTO")
+        table = self._table()
+        columns: tuple[str, ...] | None = None
+        if self.token.upper == "(" and self._peek().upper not in _QUERY_WORDS:
+            columns = self._read_in_parentheses(self._name)
+        source: tuple[tuple[Expression, ...], ...] | Query
+        if self._accept("VALUES", "VALUE"):
+            source = self._read_list(lambda: self._read_in_parentheses(self._expression))
+        elif self.token.upper == "(" or self.token.upper in _QUERY_WORDS:
+            source = self._query()
+        elif self.token.upper == "SET":
+            raise Mistake.NOT_SUPPORTED("INSERT … SET")
+        else:
+            raise self._statement.syntax_error(self.token.start)
+        if self.token.upper == "AS" or self._accept_all("ON", "DUPLICATE"):
+            raise Mistake.NOT_SUPPORTED("ON DUPLICATE KEY UPDATE")
+        return nodes.Insert(table, columns, source)
+
+    def _update(self) -> nodes.Node:
+        sources = self._sources()
+        self._expect("SET")
+        return self._change("", sources, self._read_list(self._assignment))
+
+    def _assignment(self) -> tuple[nodes.ColumnName, Expression]:
+        column = self._column()
+        self._expect("=")
+        if not isinstance(column, nodes.ColumnName):
+            self.fail()
+        return column, self._expression()
+
+    def _delete(self) -> nodes.Node:
+        target = ""
+        if self.token.upper != "FROM":
+            target = self.fail() if self.token.upper in words.REFUSED else self._name()
+            if self.token.upper in (",", "."):
+                raise Mistake.NOT_SUPPORTED("DELETE from several tables")
+        self._expect("FROM")
+        sources = self._sources() if target else (nodes.Join(self._aliased_table(), "", None),)
+        if self.token.upper in _JOINS or self._accept(".", "USING"):
+            raise Mistake.NOT_SUPPORTED("DELETE … USING")
+        return self._change(target, sources, ())
+
+    def _change(
+        self, target: str, sources: tuple[nodes.Join, ...], assignments: nodes.Assignments
+    ) -> nodes.Node:
+        where = self._expression() if self._accept("WHERE") else None
+        return nodes.Change(target, sources, assignments, where, self._tail(is_change=True))
+
+    def _create(self) -> nodes.Node:
+        self._expect("TABLE")
+        if_not_exists = self._accept_all("IF", "NOT", "EXISTS")
+        table = self._table()
+        if self.token.upper in ("SELECT", "AS", "LIKE") or self._peek().upper == "LIKE":
+            raise Mistake.NOT_SUPPORTED("CREATE TABLE from another one")
+        if self.token.kind == "end":
+            raise Mistake.NO_COLUMNS()
+        columns = self._read_in_parentheses(self._definition)
+        return nodes.Create(table, columns, if_not_exists)
+
+    def _definition(self) -> nodes.Definition:
+        """Reads a column or a key of CREATE TABLE."""
+        if self._accept_all("PRIMARY", "KEY") or self._accept("UNIQUE"):
+            is_primary = self._peek(-1).upper == "KEY"
+            if not is_primary:
+                self._accept("KEY", "INDEX")
+                name = self._name() if self._is_name() else ""
+            key = self._read_in_parentheses(self._key_column)
+            return nodes.Key("PRIMARY" if is_primary else name or key[0], key)
+        if self.token.upper in words.DEFINITIONS:
+            raise Mistake.NOT_SUPPORTED(self.token.upper)
+        name = self._name()
+        start, kind = self.token.start, self.token.upper
+        if kind not in TYPE_NAMES:
+            raise self._statement.syntax_error(start)
+        self._advance()
+        if kind in ("ENUM", "SET"):
+            raise Mistake.NOT_SUPPORTED(kind)
+        if self.token.upper == "(":
+            self._read_in_parentheses(self._number)
+        column = nodes.ColumnDefinition(name, self._text_since(start))
+        while self.token.upper in words.DEFINITIONS:
+            column = self._read_rule(column)
+        return column
+
+    def _key_column(self) -> str:
+        name = self._name()
+        if self.token.upper in ("(", "ASC", "DESC"):
+            raise Mistake.NOT_SUPPORTED("a key of a part of a column, or in an order")
+        return name
+
+    def _read_rule(self, column: nodes.ColumnDefinition) -> nodes.ColumnDefinition:
+        if self._accept_all("NOT", "NULL"):
+            return column._replace(is_nullable=False)
+        if self._accept("NULL"):
+            return column._replace(is_nullable=True)
+        if self._accept("DEFAULT"):
+            return column._replace(default=self._signed())
+        if self._accept_all("PRIMARY", "KEY"):
+            return column._replace(keys=(*column.keys, "PRIMARY"))
+        if self._accept("UNIQUE"):
+            self._accept("KEY")
+            return column._replace(keys=(*column.keys, column.name))
+        raise Mistake.NOT_SUPPORTED(self.token.upper)
+
+    def _drop(self) -> nodes.Node:
+        self._expect("TABLE")
+        command = "DROP IF EXISTS" if self._accept_all("IF", "EXISTS") else "DROP"
+        return nodes.PlainStatement(command, self._read_list(self._table))
+
+    def _show(self) -> nodes.Node:
+        what = self._accept("TABLES", "DATABASES", "SCHEMAS", "COLUMNS", "FIELDS")
+        if what in ("COLUMNS", "FIELDS"):
+            self._expect("FROM", "IN")
+            return nodes.PlainStatement("DESCRIBE", (self._table(),))
+        if not what or self.token.kind != "end":
+            raise Mistake.NOT_SUPPORTED(f"SHOW {self.token.text}")
+        return nodes.PlainStatement("SHOW TABLES" if what == "TABLES" else "SHOW DATABASES")
+
+    def _use(self) -> nodes.Node:
+        return nodes.PlainStatement("USE", (self._table(),))
+
+    def _truncate(self) -> nodes.Node:
+        self._accept("TABLE")
+        return nodes.PlainStatement("TRUNCATE", (self._table(),))
+
+    def _set(self) -> nodes.Node:
+        """Only `SET autocommit` is done."""
+        self._accept("SESSION")
+        if not self._accept_all("AUTOCOMMIT", "="):
+            raise Mistake.NOT_SUPPORTED(f"SET {self.token.text}")
+        value = self._advance()
+        is_on = (value.upper or value.text) in ("1", "ON", "TRUE")
+        if not is_on and (value.upper or value.text) not in ("0", "OFF", "FALSE"):
+            raise Mistake.WRONG_VALUE("autocommit", value.text)
+        return nodes.PlainStatement("AUTOCOMMIT ON" if is_on else "AUTOCOMMIT OFF")
+
+    def _describe(self) -> nodes.Node:
+        if self.token.upper in _QUERY_WORDS | {"INSERT", "UPDATE", "DELETE"}:
+            raise Mistake.NOT_SUPPORTED("EXPLAIN")
+        return nodes.PlainStatement("DESCRIBE", (self._table(),))
+
+    def _transaction(self) -> nodes.Node:
+        word = self._peek(-1).upper
+        if word == "START":
+            self._expect("TRANSACTION")
+        else:
+            self._accept("WORK")
+        if self.token.upper in words.TRANSACTION_OPTIONS:
+            raise Mistake.NOT_SUPPORTED(f"{word} {self.token.upper}")
+        return nodes.PlainStatement("BEGIN" if word == "START" else word)
+
+    def _query(self) -> Query:
+        return self._read_deeper(self._read_query)
+
+    def _read_query(self) -> Query:
+        common_tables: tuple[nodes.CommonTable, ...] = ()
+        if self._accept("WITH"):
+            common_tables = self._read_list(self._common_table)
+        if common_tables and self.token.upper in ("UPDATE", "DELETE"):
+            raise Mistake.NOT_SUPPORTED(f"WITH … {self.token.upper}")
+        query = self._query_member()
+        for _ in range(_MAX_CHAIN):
+            operator = self._accept(*_SET_OPERATIONS)
+            if not operator:
+                break
+            is_all = self._accept("ALL", "DISTINCT") == "ALL"
+            if operator != "UNION" and (is_all or isinstance(query.body, nodes.Union)):
+                raise Mistake.NOT_SUPPORTED(f"{operator} ALL, or after another set operation")
+            query = Query(nodes.Union(query, self._query_member(), is_all, operator))
+        else:
+            raise Mistake.STACK()
+        return query._replace(tail=self._tail(), common_tables=common_tables)
+
+    def _query_member(self) -> Query:
+        if self.token.upper == "(":
+            return Query(self._subquery())
+        self._expect("SELECT")
+        return Query(self._select())
+
+    def _begins_query(self) -> bool:
+        """Returns whether a parenthesis opens a query, whose first one may be in another."""
+        offset, depth = 1, 0
+        while self._peek(offset).upper == "(":
+            offset += 1
+        if self.token.upper != "(" or self._peek(offset).upper not in _QUERY_WORDS:
+            return False
+        for place in range(1, len(self._tokens) - self._place if offset > 1 else 0):
+            word = self._peek(place).upper
+            depth += (word == "(") - (word == ")")
+            if depth == 0:
+                return self._peek(place + 1).upper in _SET_OPERATIONS
+        return True
+
+    def _subquery(self) -> Query:
+        """Reads a query in parentheses."""
+        self._expect("(")
+        query = self._query()
+        self._expect(")")
+        return query
+
+    def _common_table(self) -> nodes.CommonTable:
+        name = self._name()
+        columns = self._read_in_parentheses(self._name) if self.token.upper == "(" else ()
+        self._expect("AS")
+        return nodes.CommonTable(name, columns, self._subquery())
+
+    def _select(self) -> nodes.Select:
+        is_distinct = self._accept("ALL", "DISTINCT", "DISTINCTROW") not in ("", "ALL")
+        items: tuple[nodes.Item, ...] = ()
+        if self._accept("*"):
+            items = (nodes.Item(nodes.Star(), "", False),)
+        if not items or self._accept(","):
+            items += self._read_list(self._item)
+        sources = self._sources() if self._accept("FROM") else ()
+        where = self._expression() if self._accept("WHERE") else None
+        group = self._read_list(self._expression) if self._accept_by("GROUP") else ()
+        having = self._expression() if self._accept("HAVING") else None
+        return nodes.Select(items, sources, where, group, having, is_distinct)
+
+    def _item(self) -> nodes.Item:
+        start = self.token.start
+        if self._is_name() and self._peek().upper == "." and self._peek(2).upper == "*":
+            table = self._name()
+            self._accept_all(".", "*")
+            return nodes.Item(nodes.Star(table), "", False)
+        value = self._expression()
+        written = self._text_since(start)
+        if self._accept("AS") or self.token.kind == "text" or self._is_name():
+            is_text = self.token.kind == "text"
+            return nodes.Item(value, self._advance().text if is_text else self._name(), True)
+        if isinstance(value, nodes.ColumnName):
+            written = value.name
+        elif isinstance(value, nodes.Constant) and value.kind == "text":
+            written = value.text
+        return nodes.Item(value, written, False)
+
+    def _text_since(self, start: int) -> str:
+        """Returns the text from a token's start to the end of the last one that was read."""
+        first = self._tokens[0].start
+        return self._statement.text[start - first : self._peek(-1).end - first]
+
+    def _sources(self) -> tuple[nodes.Join, ...]:
+        if self._accept("DUAL"):
+            return ()
+        joins = [nodes.Join(self._source(), "", None)]
+        while self.token.upper in _JOINS and len(joins) <= _MAX_CHAIN:
+            side = self._accept(",", "LEFT", "RIGHT")
+            if side == ",":
+                joins.append(nodes.Join(self._source(), side, None))
+                continue
+            self._accept("OUTER") if side else self._accept("INNER", "CROSS")
+            self._expect("JOIN")
+            source = self._source()
+            has_condition = self._expect("ON") if side else self._accept("ON")
+            condition = self._expression() if has_condition else None
+            joins.append(nodes.Join(source, side, condition))
+        if len(joins) > _MAX_CHAIN:
+            raise Mistake.STACK()
+        return tuple(joins)
+
+    def _source(self) -> nodes.TableName | nodes.Derived:
+        if self.token.upper != "(":
+            return self._aliased_table()
+        if not self._begins_query():
+            raise Mistake.NOT_SUPPORTED("parentheses in FROM")
+        query = self._subquery()
+        if not (self._accept("AS") or self._is_name() or self.token.kind == "text"):
+            raise Mistake.DERIVED_ALIAS()
+        derived = nodes.Derived(query, self._name())
+        if self.token.upper == "(":
+            raise Mistake.NOT_SUPPORTED("names of columns after a derived table's")
+        return derived
+
+    def _tail(self, *, is_change: bool = False) -> nodes.Tail:
+        """Reads ORDER BY and LIMIT, which takes one whole number or two (not in a change)."""
+        order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+        if not self._accept("LIMIT"):
+            return nodes.Tail(order)
+        count, offset = self._number(), 0
+        if not is_change and self._accept(","):
+            count, offset = self._number(), count
+        elif not is_change and self._accept("OFFSET"):
+            offset = self._number()
+        return nodes.Tail(order, (count, offset))
+
+    def _ordered(self) -> nodes.Ordered:
+        return nodes.Ordered(self._expression(), self._accept("ASC", "DESC") == "DESC")
+
+    def _number(self) -> int:
+        text = self.token.text
+        is_whole = self.token.kind == "number" and text.isdigit() and len(text) <= _MAX_DIGITS
+        if not is_whole or int(text) >= 1 << 64:
+            self.fail()
+        return int(self._advance().text)
+
+    def _expression(self) -> Expression:
+        """Reads an expression; each level of precedence is one of the methods that follow."""
+        return self._read_deeper(lambda: self._read_chain(self._conjunction, "OR", "||"))
+
+    def _conjunction(self) -> Expression:
+        return self._read_chain(self._negation, "AND", "&&")
+
+    def _read_chain(self, read: Callable[[], Expression], word: str, symbol: str) -> Expression:
+        operands = [read()]
+        while self._accept(word, symbol):
+            operands.append(read())
+        return Operator(word, tuple(operands)) if len(operands) > 1 else operands[0]
+
+    def _negation(self) -> Expression:
+        if not self._accept("NOT"):
+            return self._comparison()
+        return Operator("NOT", (self._read_deeper(self._negation),))
+
+    def _comparison(self) -> Expression:
+        value = self._predicate()
+        for _ in range(_MAX_CHAIN):
+            operator = self._accept("IS", *_COMPARISONS)
+            if not operator:
+                return value
+            if operator == "IS":
+                negation = "NOT " if self._accept("NOT") else ""
+                truth = self._expect("NULL", "TRUE", "FALSE", "UNKNOWN")
+                truth = "NULL" if truth == "UNKNOWN" else truth
+                value = Operator(f"IS {negation}{truth}", (value,))
+                continue
+            operator = "<>" if operator == "!=" else operator
+            if self.token.upper in ("ANY", "SOME", "ALL") and self._peek().upper == "(":
+                operator += " ALL" if self._advance().upper == "ALL" else " ANY"
+                operator = _QUANTIFIED.get(operator, operator)
+                value = Operator(operator, (value, nodes.Subquery(self._subquery())))
+            else:
+                value = Operator(operator, (value, self._predicate()))
+        raise Mistake.STACK()
+
+    def _predicate(self) -> Expression:
+        value = self._sum()
+        negation = ""
+        if self.token.upper == "NOT" and self._peek().upper in _PREDICATES | words.REFUSED:
+            negation = f"{self._advance().upper} "
+        operator = self._accept(*_PREDICATES)
+        if not operator:
+            return self.fail() if negation else value
+        operands: tuple[Expression, ...]
+        if operator == "LIKE":
+            operands = (self._signed(),)
+            if self._accept("ESCAPE"):
+                operands += (self._signed(),)
+        elif operator in ("REGEXP", "RLIKE"):
+            operator, operands = "REGEXP", (self._sum(),)
+        elif operator == "BETWEEN":
+            low = self._sum()
+            self._expect("AND")
+            operands = (low, self._read_deeper(self._predicate))
+        elif self._begins_query():
+            operands = (nodes.Subquery(self._subquery()),)
+        else:
+            operands = self._read_in_parentheses(self._expression)
+        return Operator(negation + operator, (value, *operands))
+
+    def _sum(self) -> Expression:
+        return self._read_operations(self._product, _SUMS)
+
+    def _product(self) -> Expression:
+        return self._read_operations(self._signed, _PRODUCTS)
+
+    def _read_operations(
+        self, read: Callable[[], Expression], operators: frozenset[str]
+    ) -> Expression:
+        value = read()
+        for _ in range(_MAX_CHAIN):
+            if self.token.upper not in operators:
+                return value
+            operator = self._advance().upper
+            operator = "%" if operator == "MOD" else operator
+            if operators is _SUMS and self._accept("INTERVAL"):
+                value = self._shift(value, "DATE_ADD" if operator == "+" else "DATE_SUB")
+            else:
+                value = Operator(operator, (value, read()))
+        raise Mistake.STACK()
+
+    def _shift(self, date: Expression, name: str) -> nodes.Call:
+        """Reads an interval. Raises: MySQLError (1064 for one without a unit)."""
+        amount = self._expression()
+        unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+        return nodes.Call(name, (date, amount, unit))
+
+    def _signed(self) -> Expression:
+        sign = self._accept("-", "+")
+        if not sign:
+            return self._operand()
+        value = self._read_deeper(self._signed)
+        return Operator("NEGATIVE", (value,)) if sign == "-" else value
+
+    def _operand(self) -> Expression:
+        """Reads what no operator stands in."""
+        token, upper = self.token, self.token.upper
+        if token.kind in ("number", "text") or upper in ("NULL", "TRUE", "FALSE"):
+            return self._constant()
+        is_called = self._peek().upper == "("
+        if is_called and (self._is_name() or upper in words.CALLABLE):
+            return self._call()
+        if upper in words.CALLED_WITHOUT_PARENTHESES:
+            return nodes.Call(self._advance().text, ())
+        if self._is_name():
+            if upper in words.FUNCTIONS | {"DATE"} and self._peek().kind == "text":
+                raise Mistake.NOT_SUPPORTED(f"{upper} '…'")
+            return self._column()
+        if upper == "(":
+            return self._parenthesized()
+        if self._accept("INTERVAL"):
+            amount = self._expression()
+            unit = nodes.Constant(self._expect(*words.INTERVAL_UNITS), "text")
+            self._expect("+")
+            return nodes.Call("DATE_ADD", (self._product(), amount, unit))
+        if self._accept("EXISTS"):
+            return Operator("EXISTS", (nodes.Subquery(self._subquery()),))
+        return self._case() if self._accept("CASE") else self.fail()
+
+    def _constant(self) -> nodes.Constant:
+        token = self._advance()
+        if token.kind == "number":
+            if len(token.text) > _MAX_DIGITS:
+                raise Mistake.NUMBER_RANGE("DECIMAL", token.text[:_MAX_DIGITS])
+            return nodes.Constant(token.text, "number")
+        if token.kind == "text":
+            text = token.text
+            while self.token.kind == "text":  # 'a' 'b' is one text
+                text += self._advance().text
+            return nodes.Constant(text, "text")
+        return _NULL if token.upper == "NULL" else nodes.Constant(token.upper, "boolean")
+
+    def _column(self) -> nodes.ColumnName | nodes.Call | nodes.Cast:
+        """Reads a column's name, or the call of a function that is another database's."""
+        names = [self._name()]
+        while len(names) < 3 and self._accept("."):
+            names.append(self._name(may_be_reserved=True))
+        if len(names) > 1 and self.token.upper == "(":
+            return self._finish_call(".".join(names))
+        return nodes.ColumnName(*reversed(names))
+
+    def _parenthesized(self) -> Expression:
+        """Reads a query, a row or an expression in parentheses."""
+        if self._begins_query():
+            return nodes.Subquery(self._subquery())
+        self._advance()
+        values = self._read_list(self._expression)
+        self._expect(")")
+        return values[0] if len(values) == 1 else Operator("ROW", values)
+
+    def _case(self) -> Expression:
+        operand = None if self.token.upper == "WHEN" else self._expression()
+        branches: list[tuple[Expression, Expression]] = []
+        while not branches or self.token.upper == "WHEN":
+            self._expect("WHEN")
+            condition = self._expression()
+            self._expect("THEN")
+            branches.append((condition, self._expression()))
+        default = self._expression() if self._accept("ELSE") else _NULL
+        self._expect("END")
+        return nodes.Case(operand, tuple(branches), default)
+
+    def _call(self) -> Expression:
+        token = self.token
+        if token.upper in words.FUNCTIONS:
+            raise Mistake.NOT_SUPPORTED(token.text)
+        if token.upper in words.GLUED and token.end != self._peek().start:
+            if self._peek(2).upper == "*":
+                raise self._statement.syntax_error(self._peek(2).start)
+            raise Mistake.FUNCTION_SPACE("db", token.text)
+        return self._finish_call(self._name(may_be_reserved=True))
+
+    def _finish_call(self, name: str) -> nodes.Call | nodes.Cast:
+        """Reads what follows a function's name."""
+        upper = name.upper()
+        self._expect("(")
+        if upper in ("CAST", "CONVERT"):
+            return self._cast("AS" if upper == "CAST" else ",")
+        if upper in words.WITH_SYNTAX:
+            return self._special_call(upper, name)
+        is_aggregate = upper in words.AGGREGATES
+        is_distinct = is_aggregate and bool(self._accept("DISTINCT"))
+        arguments: tuple[Expression, ...] = ()
+        if upper == "COUNT" and not is_distinct and self._accept("*"):
+            arguments = (nodes.Star(),)
+        elif is_aggregate or self.token.upper != ")":
+            arguments = self._read_list(self._expression)
+        if upper in words.WITH_FROM and len(arguments) == 1 and self._accept("FROM"):
+            arguments += (self._expression(),)
+            arguments += (self._expression(),) if self._accept("FOR") else ()
+        order: tuple[nodes.Ordered, ...] = ()
+        if upper == "GROUP_CONCAT":
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+            joined = arguments[0] if len(arguments) == 1 else nodes.Call("CONCAT", arguments)
+            arguments = (joined, self._separator())
+        self._expect(")")
+        window = self._window() if self._accept("OVER") else None
+        if window is None and upper in words.WINDOW_FUNCTIONS:
+            self.fail()
+        return nodes.Call(name, arguments, is_distinct, window, order)
+
+    def _special_call(self, upper: str, name: str) -> nodes.Call:
+        """Reads the arguments of a function that has a grammar of its own."""
+        arguments: tuple[Expression, ...]
+        if upper in words.DATE_SHIFTS:
+            date = self._expression()
+            self._expect(",")
+            if not self._accept("INTERVAL"):
+                raise Mistake.NOT_SUPPORTED(f"{name} without INTERVAL")
+            shift = self._shift(date, words.DATE_SHIFTS[upper])
+            self._expect(")")
+            return shift
+        if upper == "EXTRACT":
+            unit = self._expect(*words.INTERVAL_UNITS)
+            self._expect("FROM")
+            name, arguments = unit, (self._expression(),)
+            if unit not in words.EXTRACTED:
+                raise Mistake.NOT_SUPPORTED(f"EXTRACT({unit} FROM …)")
+        elif upper == "POSITION":
+            part = self._sum()
+            self._expect("IN")
+            name, arguments = "LOCATE", (part, self._expression())
+        else:
+            side = self._accept("BOTH", "LEADING", "TRAILING")
+            removed: Expression = nodes.Constant(" ", "text")
+            value = removed if side and self.token.upper == "FROM" else self._expression()
+            if (self._expect if side else self._accept)("FROM"):
+                removed, value = value, self._expression()
+            arguments = (value, removed, nodes.Constant(side, "text"))
+        self._expect(")")
+        return nodes.Call(name, arguments)
+
+    def _separator(self) -> nodes.Constant:
+        if not self._accept("SEPARATOR"):
+            return nodes.Constant(",", "text")
+        return self._constant() if self.token.kind == "text" else self.fail()
+
+    def _window(self) -> nodes.Window:
+        partition: tuple[Expression, ...] = ()
+        order: tuple[nodes.Ordered, ...] = ()
+        is_named = self._is_name() or not self._accept("(") or self._is_name()
+        if not is_named:
+            partition = self._read_list(self._expression) if self._accept_by("PARTITION") else ()
+            order = self._read_list(self._ordered) if self._accept_by("ORDER") else ()
+        if (is_named and self._is_name()) or self.token.upper in ("ROWS", "RANGE"):
+            raise Mistake.NOT_SUPPORTED("named windows, and frames of windows")
+        self._expect(")")
+        return nodes.Window(partition, order)
+
+    def _cast(self, separator: str) -> nodes.Cast:
+        value = self._expression()
+        if self.token.upper == "USING":
+            raise Mistake.NOT_SUPPORTED("CONVERT … USING")
+        self._expect(separator)
+        name = self._expect("SIGNED", "UNSIGNED", "DECIMAL", "CHAR", "DATE", "DATETIME")
+        sizes: tuple[int, ...] = ()
+        if name in ("SIGNED", "UNSIGNED"):
+            self._accept("INTEGER", "INT")
+        elif self.token.upper == "(":
+            sizes = self._read_in_parentheses(self._number)
+        self._expect(")")
+        return nodes.Cast(value, name, sizes)

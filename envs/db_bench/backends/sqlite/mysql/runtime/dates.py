@@ -1,0 +1,305 @@
+"""Dates and times as MySQL reads, adds and prints them; SQLite holds them as ISO text."""
+
+import re
+from calendar import month_abbr, month_name, monthrange
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.mistakes import Mistake
+from agentpeft.envs.db_bench.backends.sqlite.mysql.runtime.rows import Function, SQLiteValue
+from agentpeft.envs.db_bench.backends.sqlite.mysql.types import Kind
+
+_PARTS = re.compile(
+    r"\s*(\d{2,4})[^\d\s](\d{1,2})[^\d\s](\d{1,2})"
+    r"(?:(?:T|\s+)(\d{1,2})(?:[^\d\s](\d{1,2})(?:[^\d\s](\d{1,2})(?:\.(\d*))?)?)?)?\s*",
+    re.ASCII,
+)
+_TIME = re.compile(r"\s*(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.0*)?\s*", re.ASCII)
+_BEGINS_LIKE_A_DATE = re.compile(r"\s*[-+]?\d", re.ASCII)
+_MAX_CHARS = 40
+_UNITS = {
+    "SECOND": timedelta(seconds=1),
+    "MINUTE": timedelta(minutes=1),
+    "HOUR": timedelta(hours=1),
+    "DAY": timedelta(days=1),
+    "WEEK": timedelta(weeks=1),
+}
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+UNITS = frozenset({*_UNITS, *_MONTHS})
+DATE_UNITS = frozenset({"DAY", "WEEK", *_MONTHS})
+_WHOLE_NUMBER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
+
+
+def parse_datetime(value: SQLiteValue) -> datetime | None:
+    """Returns a text as a date and time, None for one that is plainly none.
+
+    Raises: MySQLError (1235) for what MySQL may read in another way, such as '2024-01' or 5, and
+    for fractions of a second.
+    """
+    if isinstance(value, str) and len(value) <= _MAX_CHARS:
+        return _parse_datetime(value)
+    return _parse_datetime(str(value)[:_MAX_CHARS] + "…")
+
+
+@lru_cache(maxsize=4096)
+def _parse_datetime(text: str) -> datetime | None:
+    match = _PARTS.fullmatch(text)
+    if match is None:
+        _refuse_unclear(text)
+        return None
+    year, month, day, hour, minute, second, fraction = match.groups()
+    if fraction and fraction.strip("0"):
+        raise Mistake.NOT_SUPPORTED("fractions of seconds")
+    number = int(year)
+    if len(year) == 2:
+        number += 2000 if number < 70 else 1900
+    parts = (int(part or 0) for part in (month, day, hour, minute, second))
+    try:
+        return datetime(number, *parts)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+
+
+def _refuse_unclear(text: str) -> None:
+    if _BEGINS_LIKE_A_DATE.match(text):
+        raise Mistake.NOT_SUPPORTED(f"the date or time {text}")
+
+
+def normalize(value: SQLiteValue, kind: Kind) -> str | None:
+    """Returns a text as the ISO text of a DATE, DATETIME or TIME, None where it is not one.
+
+    Raises: MySQLError (1235) for a spelling that is not read here.
+    """
+    if kind is Kind.TIME:
+        return _normalize_time(str(value)[:_MAX_CHARS])
+    moment = parse_datetime(value)
+    if moment is None:
+        return None
+    return moment.date().isoformat() if kind is Kind.DATE else moment.isoformat(" ")
+
+
+def _normalize_time(text: str) -> str | None:
+    """Times are compared as texts, and so have two digits of hours, and no sign."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        _refuse_unclear(text)
+        return None
+    hours, minutes, seconds = match.groups()
+    if int(minutes) > 59 or int(seconds or 0) > 59:
+        return None
+    return f"{int(hours):02}:{minutes:0>2}:{seconds or '':0>2}"
+
+
+def temporal_number(value: str) -> int:
+    """Returns a date or a time as the number of its digits, as MySQL calculates with it."""
+    return int(re.sub(r"[^0-9]", "", value) or 0)
+
+
+def add_interval(value: SQLiteValue, amount: SQLiteValue, unit: str, sign: int) -> str | None:
+    """Returns a date plus `sign` times an interval; None where that is no date."""
+    moment = parse_datetime(value)
+    number = str(amount).strip()
+    if not _WHOLE_NUMBER.fullmatch(number):
+        raise Mistake.NOT_SUPPORTED(f"INTERVAL '{number:.40}'")
+    if moment is None:
+        return None
+    try:
+        moment = _step(moment, sign * int(number), unit)
+    except (OverflowError, ValueError):
+        return None
+    is_date = len(str(value).strip()) <= 10 and unit in DATE_UNITS
+    return moment.date().isoformat() if is_date else moment.isoformat(" ")
+
+
+def _step(moment: datetime, count: int, unit: str) -> datetime:
+    if unit in _UNITS:
+        return moment + count * _UNITS[unit]
+    year, month = divmod(moment.year * 12 + moment.month - 1 + count * _MONTHS[unit], 12)
+    day = min(moment.day, monthrange(year, month + 1)[1])
+    return moment.replace(year=year, month=month + 1, day=day)
+
+
+def _suffix(day: int) -> str:
+    return "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+
+
+_FORMATS: dict[str, Callable[[datetime], str]] = {
+    "Y": lambda m: f"{m.year:04}",
+    "y": lambda m: f"{m.year % 100:02}",
+    "m": lambda m: f"{m.month:02}",
+    "c": lambda m: str(m.month),
+    "M": lambda m: f"{m:%B}",
+    "b": lambda m: f"{m:%b}",
+    "d": lambda m: f"{m.day:02}",
+    "e": lambda m: str(m.day),
+    "D": lambda m: f"{m.day}{_suffix(m.day)}",
+    "j": lambda m: f"{m:%j}",
+    "W": lambda m: f"{m:%A}",
+    "a": lambda m: f"{m:%a}",
+    "w": lambda m: str(m.isoweekday() % 7),
+    "H": lambda m: f"{m.hour:02}",
+    "k": lambda m: str(m.hour),
+    **dict.fromkeys("hI", lambda m: f"{m:%I}"),
+    "l": lambda m: str((m.hour + 11) % 12 + 1),
+    "i": lambda m: f"{m.minute:02}",
+    **dict.fromkeys("sS", lambda m: f"{m.second:02}"),
+    "p": lambda m: f"{m:%p}",
+    "T": lambda m: f"{m:%H:%M:%S}",
+    "r": lambda m: f"{m:%I:%M:%S %p}",
+}
+_REFUSED_FORMATS = frozenset("fUuVvXx")
+
+
+def _date_format(value: SQLiteValue, pattern: str) -> str | None:
+    """Returns a date in one of MySQL's formats. Raises: MySQLError (1235)."""
+    moment = parse_datetime(value)
+    if moment is None or not pattern:
+        return None
+
+    def write(match: re.Match[str]) -> str:
+        if match[1] in _REFUSED_FORMATS:
+            raise Mistake.NOT_SUPPORTED(f"DATE_FORMAT with {match[0]}")
+        return _FORMATS[match[1]](moment) if match[1] in _FORMATS else match[1]
+
+    return re.sub(r"%(.)", write, pattern, flags=re.DOTALL)
+
+
+_READ_FORMATS = {
+    "Y": r"(?P<year>\d{4})",
+    **dict.fromkeys("mc", r"(?P<month>\d{1,2}+)"),
+    **dict.fromkeys("de", r"(?P<day>\d{1,2}+)"),
+    "M": rf"(?P<name>{'|'.join(month_name[1:])})",
+    "b": rf"(?P<name>{'|'.join(month_abbr[1:])})",
+    **dict.fromkeys("Hk", r"(?P<hour>\d{1,2}+)"),
+    "i": r"(?P<minute>\d{1,2}+)",
+    **dict.fromkeys("sS", r"(?P<second>\d{1,2}+)"),
+    "T": r"(?P<hour>\d{2}):(?P<minute>\d{2}):(?P<second>\d{2})",
+}
+
+
+def has_time(pattern: str) -> bool:
+    """Returns whether a format for STR_TO_DATE reads a time with the date.
+
+    Raises: MySQLError (1235) for what is not read here.
+    """
+    return "hour" in _reader(pattern).groupindex
+
+
+@lru_cache(maxsize=64)
+def _reader(pattern: str) -> re.Pattern[str]:
+    pieces = re.split(r"%(.)", pattern, flags=re.DOTALL)
+    letters = set(pieces[1::2])
+    try:
+        pieces[1::2] = [_READ_FORMATS[letter] for letter in pieces[1::2]]
+        pieces[::2] = map(re.escape, pieces[::2])
+        reader = re.compile("".join(pieces), re.ASCII | re.IGNORECASE)
+    except (KeyError, re.error):
+        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE with {pattern:.40}") from None
+    is_date = {"year", "day"} <= set(reader.groupindex) and letters & set("mcMb")
+    if not is_date or ("minute" in reader.groupindex) > ("hour" in reader.groupindex):
+        raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE with {pattern:.40}")
+    return reader
+
+
+def _str_to_date(text: str, pattern: str) -> str | None:
+    """Returns the date or date and time of a text; None where it begins as none."""
+    reader = _reader(pattern)
+    match = reader.fullmatch(text)
+    if match is None:
+        if text[:1].isdigit() or text[:1] in (" ", "") or pattern[:2] in ("%M", "%b"):
+            raise Mistake.NOT_SUPPORTED(f"STR_TO_DATE of {text:.40}")
+        return None
+    values = match.groupdict()
+    name = values.pop("name", None)
+    numbers = {key: int(value) for key, value in values.items()}
+    if name is not None:
+        names = month_name if len(name) > 3 else month_abbr
+        numbers["month"] = [other.lower() for other in names].index(name.lower())
+    try:
+        moment = datetime(**numbers)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    return moment.isoformat(" ") if has_time(pattern) else moment.date().isoformat()
+
+
+def _days_between(left: SQLiteValue, right: SQLiteValue) -> int | None:
+    first, second = parse_datetime(left), parse_datetime(right)
+    return (first.date() - second.date()).days if first and second else None
+
+
+def _difference(unit: str, start: SQLiteValue, end: SQLiteValue) -> int | None:
+    """Returns the whole units from `start` to `end` (TIMESTAMPDIFF)."""
+    first, last = parse_datetime(start), parse_datetime(end)
+    if first is None or last is None:
+        return None
+    sign = 1 if last >= first else -1
+    low, high = (first, last) if sign > 0 else (last, first)
+    if unit in _UNITS:
+        return sign * ((high - low) // _UNITS[unit])
+    months = (high.year - low.year) * 12 + high.month - low.month
+    if (high.day, high.time()) < (low.day, low.time()):
+        months -= 1
+    return sign * (months // _MONTHS[unit])
+
+
+_DATE_PARTS: dict[str, Callable[[datetime], SQLiteValue]] = {
+    "year": lambda moment: moment.year,
+    "quarter": lambda moment: (moment.month + 2) // 3,
+    "month": lambda moment: moment.month,
+    "day": lambda moment: moment.day,
+    "dayofweek": lambda moment: moment.isoweekday() % 7 + 1,
+    "dayofyear": lambda moment: moment.timetuple().tm_yday,
+    "weekday": lambda moment: moment.weekday(),
+    "dayname": lambda moment: f"{moment:%A}",
+    "monthname": lambda moment: f"{moment:%B}",
+    "last_day": lambda moment: (
+        moment.replace(day=monthrange(moment.year, moment.month)[1]).date().isoformat()
+    ),
+}
+
+
+def _date_part(part: Callable[[datetime], SQLiteValue]) -> Function:
+    def call(value: SQLiteValue) -> SQLiteValue:
+        moment = parse_datetime(value)
+        return part(moment) if moment else None
+
+    return call
+
+
+def _clock_part(place: int) -> Function:
+    """HOUR, MINUTE or SECOND of a time, or of a date with a time."""
+
+    def call(value: str) -> int | None:
+        moment = None if _TIME.fullmatch(value) else parse_datetime(value)
+        return int((f"{moment:%H:%M:%S}" if moment else value).split(":")[place])
+
+    return call
+
+
+def _strict_date(value: SQLiteValue) -> SQLiteValue:
+    """Returns a text that is a date, as one must be in a change. Raises: MySQLError (1292)."""
+    if parse_datetime(value) is None:
+        raise Mistake.TRUNCATED_TEMPORAL("datetime", value)
+    return value
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+
+
+DATE_FUNCTIONS: dict[str, Function] = {
+    **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
+    **{name: _clock_part(place) for place, name in enumerate(("hour", "minute", "second"))},
+    "date_add": add_interval,
+    "date_format": _date_format,
+    "str_to_date": _str_to_date,
+    "now": lambda: _now().isoformat(" "),
+    "curdate": lambda: _now().date().isoformat(),
+    "temporal": lambda value, kind: normalize(value, Kind(kind)),
+    "temporal_number": temporal_number,
+    "strict_date": _strict_date,
+    "datediff": _days_between,
+    "timestampdiff": _difference,
+}
+"""Each gives NULL where an argument is NULL."""

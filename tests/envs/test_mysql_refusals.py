@@ -1,0 +1,88 @@
+"""What SQLite does not do exactly is refused as not supported (1235); what is no MySQL is 1064."""
+
+from pathlib import Path
+
+import pytest
+from translated_mysql import TranslatedMySQL
+
+from agentpeft.envs.db_bench.backends.sqlite.mysql.parse.words import FUNCTIONS
+
+_STATEMENTS = Path(__file__).with_name("mysql_refusals.sql").read_text(encoding="utf-8")
+_REFUSED, _, _FOREIGN = _STATEMENTS.partition("\n-- No MySQL\n")
+
+
+def statements(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("-- ")]
+
+
+@pytest.fixture(scope="module")
+def mysql():
+    return TranslatedMySQL()
+
+
+@pytest.mark.parametrize("sql", statements(_REFUSED))
+def test_what_is_not_emulated_is_said_to_be_unsupported(mysql, sql):
+    assert mysql.error(sql).startswith("1235 (42000): This version of MySQL doesn't yet support '")
+
+
+@pytest.mark.parametrize("sql", statements(_FOREIGN))
+def test_what_is_no_mysql_is_a_syntax_error(mysql, sql):
+    assert mysql.error(sql).startswith("1064 (42000): You have an error in your SQL syntax;")
+
+
+def test_no_function_of_mysql_is_said_to_be_missing(mysql):
+    for name in FUNCTIONS:
+        calls = (f"SELECT {name}({arguments})" for arguments in ("", "1", "'a', 2", "1, 2, 3"))
+        numbers = {mysql.error(sql)[:4] for sql in calls}
+        assert "1235" in numbers, name
+        assert numbers <= {"1235", "1064"}, name
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT UPPER('straße'), LOWER('ÉÀ')", [("STRAßE", "éà")]),
+        ("SELECT LOCATE('e', 'Café'), INSTR('CAFÉ', 'e')", [(4, 4)]),
+        ("SELECT 'é' LIKE 'E', 'ß' LIKE 'ss', 'añb' LIKE 'A_B'", [(1, 0, 1)]),
+        ("SELECT 1.5e-3 + 1, 1e1+2", [(1.0015, 12.0)]),
+        (
+            "UPDATE team SET budget = budget + 1 ORDER BY budget; SELECT MAX(budget) FROM team",
+            [(301,)],
+        ),
+        ("SELECT ISNULL(NULL), ISNULL(5)", [(1, 0)]),
+        ("SELECT id FROM staff ORDER BY id LIMIT 1 OFFSET 2", [(3,)]),
+        ("SELECT age IS NOT TRUE FROM staff WHERE id = 4", [(1,)]),
+    ],
+)
+def test_what_was_wrong_once_is_right(mysql, sql, rows):
+    assert mysql.rows(sql) == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "number"),
+    [
+        ("SELECT id FROM staff HAVING age > 1", 1054),
+        ("SELECT id AS n FROM staff HAVING id > 1", 1054),
+        ("SELECT ISNULL(id, 5) FROM staff", 1582),
+        ("SELECT other.f(1)", 1370),
+        ("SELECT 1 FROM staff WHERE ROW_NUMBER() OVER () = 1", 3593),
+        ("INSERT INTO team (label) VALUES (1), (2, 3)", 1136),
+        ("SELECT id FROM staff WHERE (team, age) IN ('hr', 'IT')", 1241),
+        ("CREATE TABLE z", 1113),
+    ],
+)
+def test_mistakes_have_mysqls_number(mysql, sql, number):
+    assert mysql.error(sql).startswith(f"{number} ")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 9007199254740993 * 1.5",
+        "SELECT SUM(pay * 10000000000) FROM staff",
+        "SELECT 1234567890123.4567",
+        "SELECT AVG(id * 100000000000000) FROM staff",
+    ],
+)
+def test_digits_that_sqlite_lacks_are_refused(mysql, sql):
+    assert "decimals of more than 15 digits" in mysql.error(sql)
