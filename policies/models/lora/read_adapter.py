@@ -68,6 +68,11 @@ def read_adapter(folder: Path) -> dict[str, Floats]:
         weights: dict[str, Floats] = {n: w.float().numpy() for n, w in tensors.items()}
     except _UNREADABLE as error:
         raise CheckpointError(f"the adapter {folder} cannot be read: {shorten(error)}") from None
+    if nameless := [name for name in tensors if not isinstance(name, str)]:
+        raise CheckpointError(
+            f"the adapter {folder} cannot be read: its weights are named {nameless[0]!r:.60}, "
+            "expected texts"
+        )
     if not_floats:  # quantized, say, and without a scale
         raise CheckpointError(
             f"the adapter {folder} has {not_floats[0]} as {tensors[not_floats[0]].dtype}, and "
