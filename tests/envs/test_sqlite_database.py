@@ -285,15 +285,14 @@ def test_sessions_leave_no_descriptors_and_little_memory_behind(database):
 UNINSTALLED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from agentpeft.envs.db_bench.backends.protocol import DatabaseLimits
+from agentpeft.envs.db_bench.backends.protocol import Column, DatabaseLimits, Table
 from agentpeft.envs.db_bench.backends.sqlite.database import SqliteDatabase
 
 database = SqliteDatabase(DatabaseLimits())
-numbers = "SELECT 0 AS i" + "".join(f" UNION ALL SELECT {i}" for i in range(1, 40))
-tables = ", ".join(f"({numbers}) AS t{n}" for n in range(4))
-result = database.open([]).execute(f"SELECT COUNT(*) FROM {tables} WHERE t0.i + t3.i >= 0")  # slow
+session = database.open([Table("n", (Column("i", "INT"),), tuple((i,) for i in range(1000)))])
+result = session.execute("SELECT COUNT(*) FROM n a, n b WHERE a.i + b.i >= 0")  # slow
 database.close()
-print(result.rows[0][0] == 40**4, result.error)
+print(result.rows[0][0] == 1000**2, result.error)
 """
 
 

@@ -35,6 +35,7 @@ _CHANGES_READING = re.compile(r"sql_mode|names|charset|character", re.I)
 _READ_BY_SETTINGS = re.compile(r"\\|[^\x00-\x7f]")
 _DYNAMIC = re.compile(r"\bEXECUTE\s+IMMEDIATE\b|\bPREPARE\s+\S+\s+FROM\b", re.I)
 _NESTING = re.compile(r"[(),]|\b(?:CASE|END|DEFAULT)\b", re.I)
+_RESERVED = re.compile(r"CASE|DEFAULT|IN|ALL|SELECT", re.I)
 _MULTIPLYING = re.compile(r"\b(?:NULLIF|DECODE\w*|IN|CASE|ANY|SOME|ALL|SELECT)\b", re.I)
 _SUBQUERY = re.compile(r"\(\s*SELECT\b", re.I)
 _CHAINED = re.compile(r"\)\s*(?:NOT\s+)?IN\b", re.I)
@@ -78,7 +79,9 @@ class StatementGuard:
 
 def _blank_literal(match: re.Match[str]) -> str:
     if match[0][0] == "`":
-        return "`" + re.sub(r"\W", "_", match[0][1:-1]) + "`"
+        name = re.sub(r"\W", "_", match[0][1:-1])
+        # A reserved word in quotes is a name, and can only be used in quotes
+        return f"`{name}_`" if _RESERVED.fullmatch(name) else f"`{name}`"
     return "''" if match[0][0] in "'\"" else " "
 
 
