@@ -92,7 +92,7 @@ def test_a_killed_process_of_vllm_is_an_error_and_not_a_hang(fused):
 def test_nothing_is_left_of_an_engine_whose_owner_was_killed(vllm, folder):
     """SIGKILL gives the owner no moment to end anything."""
     command = [sys.executable, "-c", OWNER, str(folder)]
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
         while (line := owner.stdout.readline()) != b"up\n":
