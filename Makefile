@@ -51,7 +51,7 @@ test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases
 	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested
-	.ci/with_servers $(PYTEST) -m slow $(SANDBOXES) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -m "slow and not long" $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
 	$(PYTEST) --dist load -m "not long" tests/chaos $(LOST_NODES) $(PYTEST_ARGS)
