@@ -21,24 +21,19 @@ from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers import learner_files
-from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
-from agentpeft.policies.workers.start_actors import start_actors
+from agentpeft.policies.workers.actors import Actors, ActorSpec, resolve
+from agentpeft.policies.workers.start_actors import StartedActor
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Wait: TypeAlias = Callable[[Actors, Sequence[Ref]], None]
 
 
-class LearnerActor(Actor):
+class LearnerActor(StartedActor):
     """One learner. With several, each does what all are asked for, and the first answers."""
 
     learner: Learner
     _received: Sequence[EpisodeGroup] = ()
-
-    @classmethod
-    def start_all(cls, spec: ActorSpec, settings: Settings) -> Actors:
-        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
-        return start_actors(spec, settings)
 
     def make(self, settings: Settings) -> None:
         """Loads the model, attaches its adapter, and meets the other learners."""

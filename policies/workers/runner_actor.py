@@ -9,17 +9,12 @@ from agentpeft.policies.messages import Ids, Ref
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
-from agentpeft.policies.workers.start_actors import start_actors
+from agentpeft.policies.workers.actors import resolve
+from agentpeft.policies.workers.start_actors import StartedActor
 
 
-class EnvRunnerActor(Actor):
+class EnvRunnerActor(StartedActor):
     """One env runner."""
-
-    @classmethod
-    def start_all(cls, spec: ActorSpec, settings: Settings) -> Actors:
-        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
-        return start_actors(spec, settings)
 
     def make(self, settings: Settings) -> None:
         """Makes the environments and starts the engine."""

@@ -1,7 +1,7 @@
 """Starts actors: in processes of their own, by Ray, or one in the driver's."""
 
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import Actors, ActorSpec
+from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec
 
 
 def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
@@ -18,3 +18,12 @@ def start_actors(spec: ActorSpec, settings: Settings) -> Actors:
     from agentpeft.policies.workers.ray_actors import RayActors
 
     return RayActors(spec, settings)
+
+
+class StartedActor(Actor):
+    """An actor whose class starts all of its kind."""
+
+    @classmethod
+    def start_all(cls, spec: ActorSpec, settings: Settings) -> Actors:
+        """Returns running actors, as `start_actors`; a subclass may run them in another way."""
+        return start_actors(spec, settings)

@@ -181,8 +181,11 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "LEAST": (2, _MOST, lambda values: _extreme("min", values)),
     "SIGN": (1, 1, lambda v: Fragment(f"my_sign({_numeric(v[0]).sql})", types.INTEGER)),
     "SQRT": (1, 1, lambda v: Fragment(f"my_sqrt({_numeric(v[0]).sql})", types.DOUBLE)),
-    "POW": (2, 2, lambda v: Fragment(
-        f"my_pow({_numeric(v[0]).sql}, {_numeric(v[1]).sql})", types.DOUBLE)),
+    "POW": (
+        2,
+        2,
+        lambda v: Fragment(f"my_pow({_numeric(v[0]).sql}, {_numeric(v[1]).sql})", types.DOUBLE),
+    ),
     "TRIM": (3, 3, _trim),
     "CONCAT_WS": (2, _MOST, _concat_ws),
     "DATE_ADD": (3, 3, lambda values: _shift_date(1, values)),
@@ -190,9 +193,12 @@ _BUILDERS: dict[str, tuple[int, int, Builder]] = {
     "STR_TO_DATE": (2, 2, _parsed_date),
     "FLOOR": (1, 1, lambda values: _whole("my_floor", values)),
     "DATE": (1, 1, _date),
-    "INSTR": (2, 2, lambda v: Fragment(
-        f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER)),
-}  # fmt: skip
+    "INSTR": (
+        2,
+        2,
+        lambda v: Fragment(f"my_locate({to_text(v[1]).sql}, {to_text(v[0]).sql})", types.INTEGER),
+    ),
+}
 
 # Arguments: t text, i whole number, d date, m date that is no text; one before "?" may be missing.
 _PLAIN_TEXTS = {
