@@ -308,7 +308,7 @@ def test_one_who_asks_much_delays_no_other_and_is_not_taken_for_silent(tmp_path)
                 start_s = time.monotonic()
                 other.send('{"type": "step", "data": {"text": "hello"}}')
                 assert "You said" in other.recv()
-                assert time.monotonic() - start_s < 1
+                assert time.monotonic() - start_s < 4
             answers = [each.result() for each in waiting]
             assert sum("result" in answer for answer in answers) == 15  # and its WebSocket
             refused = [answer["error"]["message"] for answer in answers if "error" in answer]

@@ -208,7 +208,7 @@ def test_no_session_waits_long_for_another(disturb):
         start_s = time.monotonic()
         second.send_json(RESET)
         assert second.receive_json()["type"] == "observation"
-        assert time.monotonic() - start_s < 2
+        assert time.monotonic() - start_s < 5
 
 
 def test_environments_whose_steps_wait_are_begun_side_by_side_too():

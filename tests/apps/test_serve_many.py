@@ -97,8 +97,8 @@ def test_sessions_wait_side_by_side_and_one_s_fault_is_no_other_s(server):
     envs = make_vec(server, 4)
     envs.reset(seed=0)
     start_s = time.monotonic()
-    envs.step(["sleep 1"] * 4)
-    assert time.monotonic() - start_s < 3
+    envs.step(["sleep 2"] * 4)
+    assert time.monotonic() - start_s < 7.5
     with pytest.raises(EnvFault, match="the toy is broken"):
         envs.step(["hello", "fault", "hello", "hello"])
     assert envs.envs[0].step("still")[0] == "You said still."
@@ -172,7 +172,7 @@ def test_a_server_that_does_not_answer_is_waited_for_once():
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(connect, range(8)))
-        assert time.monotonic() - start_s < 4
+        assert time.monotonic() - start_s < 7.5
 
 
 def test_a_client_that_only_begins_sessions_is_shown_out(server):

@@ -106,9 +106,9 @@ def test_long_ways_are_not_followed_to_their_end(tmp_path: Path):
     (tmp_path / "d").mkdir()
     for number in range(40):
         (tmp_path / str(number)).symlink_to(f"{'d/../' * 700}{number + 1}")
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     assert all(leads_to_reader(str(tmp_path / "0")) for _ in range(100))
-    assert time.monotonic() - begin_s < 2
+    assert time.process_time() - begin_s < 2
 
 
 PLANT = """
