@@ -18,7 +18,7 @@ DRIVERS := .venv-drivers
 TRAINERS := .venv-trainers
 QUANTIZE := .venv-quantize
 PYTEST_ARGS ?=
-# Two files at once: most tests wait more than they compute.
+# Two files at once, and three where tests wait for processes that start and for limits of time.
 PYTEST := env OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -ra -n 2 --dist loadfile
 FOUR_BITS := tests/launch/test_four_bits.py
 # Ray's workers have the lowest priority otherwise, and starve beside the other file.
@@ -42,7 +42,7 @@ test: $(DEV) $(VLLM) ## Runs what each commit must pass, in about ten minutes (P
 	.ci/with_servers $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(DEV) $(VLLM) ## Runs the slow tests: clusters, faults, vLLM, commands, documentation, environments
-	.ci/with_servers $(PYTEST) --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -n 3 --no-loadscope-reorder -m "slow and not long" $(SANDBOXES:%=--ignore=%) --ignore=$(LOST_NODES) --ignore=$(FOUR_BITS) $(PYTEST_ARGS)
 
 test-long: $(DEV) $(VLLM) ## Runs the longest of the slow tests, which CI leaves out: before a release
 	.ci/with_servers $(PYTEST) -m long tests tests/attacks $(PYTEST_ARGS)
@@ -51,7 +51,7 @@ test-four-bits: $(DEV) $(VLLM) $(QUANTIZE)/.installed ## Runs the tests of bases
 	PYTHONPATH=$(QUANTIZE) $(PYTEST) -n 0 $(FOUR_BITS) $(PYTEST_ARGS)
 
 test-sandboxes: $(DEV) ## Runs the slow tests of sandboxes, where limits and seconds are tested
-	.ci/with_servers $(PYTEST) -m "slow and not long" $(SANDBOXES) $(PYTEST_ARGS)
+	.ci/with_servers $(PYTEST) -n 3 -m "slow and not long" $(SANDBOXES) $(PYTEST_ARGS)
 
 test-chaos: $(DEV) ## Disturbs runs at random: killed and stopped processes, full disks, damaged files
 	$(PYTEST) --dist load -m "not long" tests/chaos $(LOST_NODES) $(PYTEST_ARGS)

@@ -41,8 +41,8 @@ LONGEST = (
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a loaded machine's node comes late
 
 
-PLAYED_IN_DOCKER = 4
-"""Of a table of more cases than `SMALL_TABLE`, docker plays every fourth outside of `test-long`.
+PLAYED_IN_DOCKER = 8
+"""Of a table of more cases than `SMALL_TABLE`, docker plays every eighth outside of `test-long`.
 
 Making a container takes most of such a test, and bubblewrap, or a server, plays all cases.
 """

@@ -152,7 +152,9 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, start, signum):
 @pytest.mark.parametrize(
     "overrides", [(), pytest.param((RAY,), marks=pytest.mark.long)], ids=["one process", "Ray"]
 )
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_an_iteration_that_takes_long_is_given_up_and_the_one_before_saved(
     tmp_path, start, signum, overrides
 ):
@@ -185,8 +187,15 @@ def test_a_signal_while_vllm_samples_is_obeyed_soon(vllm, tmp_path, start, signu
     assert errors.splitlines()[-1].startswith(f"stopped by {signum.name}; ")
 
 
-@pytest.mark.parametrize("part", ["the warm start", "the first evaluation"])
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("signum", "part"),
+    [
+        (signal.SIGINT, "the warm start"),
+        (signal.SIGTERM, "the first evaluation"),
+        pytest.param(signal.SIGTERM, "the warm start", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "the first evaluation", marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_in_what_comes_before_learning_is_obeyed_at_once(tmp_path, start, signum, part):
     if part == "the warm start":
         process = start("warm_start.num_steps=100000")

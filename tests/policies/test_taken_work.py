@@ -216,7 +216,8 @@ def test_a_group_that_becomes_too_old_is_given_up_and_another_is_played(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_hosts", [0, pytest.param(2, marks=LONG)])
+@pytest.mark.long
+@pytest.mark.parametrize("num_hosts", [0, 2])
 def test_few_simulated_runners_play_by_the_clock_what_was_asked_for(num_hosts):
     words = (
         f"--hosts={num_hosts}",
