@@ -27,13 +27,8 @@ from agentpeft.policies.checkpointing.checkpoints import (
     settings_of,
     write_config,
 )
-from agentpeft.policies.settings.config import (
-    Settings,
-    merge_settings,
-    read_toml,
-    setting_names,
-    with_overrides,
-)
+from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.toml import merge_settings, read_toml
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"

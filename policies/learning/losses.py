@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from agentpeft.policies.settings.config import Normalization
+from agentpeft.policies.settings.training import Normalization
 
 
 class ClipRange(NamedTuple):

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from agentpeft.policies.models.lora.attach_lora import Policy
-from agentpeft.policies.settings.config import SUCCESS_WINDOW, TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
 _PRETRAIN_WARMUP = 0.05
 

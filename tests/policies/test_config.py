@@ -6,7 +6,8 @@ import pytest
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
-from agentpeft.policies.settings.config import Settings, read_toml, setting_names, with_overrides
+from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.toml import read_toml
 
 
 def settings(*overrides):

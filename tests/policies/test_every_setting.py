@@ -193,7 +193,7 @@ ELSEWHERE = {
 """What such a run does not show: the file of tests that does."""
 ONLY_READ = {"fault_tolerance.env_runner_restore_timeout_s", "learners.num_threads"}
 """A call that hangs for so long, and the threads of a learner's own process, are in no test."""
-ONLY_CHECKS = {"config.py", "algorithm_config.py"}
+ONLY_CHECKS = {path.name for path in (ROOT / "policies" / "settings").iterdir()}
 """Apart from their properties, each of which is read elsewhere."""
 
 

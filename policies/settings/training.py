@@ -1,0 +1,327 @@
+"""The settings of what is learnt, and what each algorithm reads of them."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from pydantic.types import NonNegativeFloat
+
+from agentpeft.policies.settings.section import Count, CountOrZero, Section
+
+if TYPE_CHECKING:
+    from agentpeft.policies.settings.config import Settings
+
+AlgorithmName = Literal[
+    "reinforce", "rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft", "ppo", "a2c", "distill", "sft"
+]
+CriticKind = Literal["shared", "separate"]
+Normalization = Literal["token", "sequence", "constant"]
+
+
+class TrainingSettings(Section):
+    """What is learnt, and how: [what the algorithms compute](algorithms.md).
+
+    A setting that the algorithm does not read is refused when it is set. None means the
+    algorithm's own default.
+    """
+
+    algorithm: AlgorithmName = "grpo"
+    """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c`,
+    `distill` or `sft`.
+    """
+    num_iterations: CountOrZero = 100
+    """Iterations of the whole run."""
+    num_groups: Count = 32
+    """Tasks in an iteration."""
+    group_size: Count = 8
+    """Episodes of each task."""
+    lr: float = Field(default=1e-4, gt=0)
+    """AdamW's learning rate."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate; `linear` and `cosine` end near 0 at the last iteration."""
+    num_warmup_iterations: CountOrZero = 0
+    """Iterations over which the learning rate rises linearly at the start."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's weight decay."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the mean gradient."""
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
+    much from step to step.
+    """
+    lora_plus_ratio: float = Field(default=1.0, gt=0)
+    """LoRA+: the learning rate of the adapter's B over that of its A, which is `lr`. Its paper
+    takes about 16.
+    """
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The norm of the gradient is clipped to this."""
+    num_epochs: Count | None = None
+    """Passes over an iteration's episodes. None: 2 with `ppo`, else 1. `reinforce`, `rloo`
+    and `a2c` allow 1 only, since their loss has no ratio.
+    """
+    num_minibatches: Count = 1
+    """Optimizer steps in a pass. A group is never cut, so of fewer groups there are fewer steps."""
+    clip_range: float | None = Field(default=None, gt=0)
+    """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
+    0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
+    """
+    clip_range_high: float | None = Field(default=None, gt=0)
+    """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
+    `gspo`, 4 with `cispo`.
+    """
+    loss_normalization: Normalization | None = None
+    """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
+    `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
+    """
+    kl_coeff: NonNegativeFloat = 0.0
+    """Weight of the KL to the reference, which is the base without the adapter, or the
+    adapter that training started from.
+    """
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the KL: `k1` (only with `kl_placement` "reward"), `k2`, `k3`."""
+    kl_placement: Literal["loss", "reward"] = "loss"
+    """Where the KL goes: `loss`, a term of the loss; `reward`, subtracted from the turns'
+    rewards.
+    """
+    entropy_coeff: float | None = Field(default=None, ge=0)
+    """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
+    baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of REINFORCE's moving baseline."""
+    importance_cap: float | None = Field(default=None, gt=0)
+    """Truncated importance sampling: the cap on the ratio of the learner's probability to the
+    engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
+    """
+    max_token_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
+    it differ by more than this factor. None: never.
+    """
+    max_sequence_mismatch: float | None = Field(default=None, gt=1)
+    """Leaves an episode out of the policy loss if its tokens' probabilities differ by more than
+    this factor in the geometric mean. None: never.
+    """
+    critic: CriticKind | None = None
+    """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
+    or `separate` (an adapter of its own). None: `shared` with `a2c`, no critic with `ppo`.
+    """
+    critic_lr: float | None = Field(default=None, gt=0)
+    """Learning rate of the critic's own weights (its head; with `separate` its adapter too),
+    by the same schedule. None: `training.lr`; others take 5 to 20 times that.
+    """
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount (gamma) of the next turn's value. Needs a critic."""
+    lambda_: float = Field(default=1.0, ge=0, le=1)
+    """Lambda of GAE: 1 uses the rewards that came, 0 the next turn's value in their place. Needs
+    a critic.
+    """
+    vf_loss_coeff: float = Field(default=0.5, gt=0)
+    """Weight of the value loss. Needs a critic."""
+    clip_range_vf: float | None = Field(default=None, gt=0)
+    """How far a value may move from the old one before the value loss stops pulling (`ppo`
+    with a critic). None: not clipped.
+    """
+    overlong_tokens: Count | None = None
+    """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
+    the whole `overlong_penalty`. None: no penalty.
+    """
+    overlong_buffer_tokens: Count | None = None
+    """The tokens below `overlong_tokens` over which the penalty rises from 0. None: a fifth of
+    `overlong_tokens`.
+    """
+    overlong_penalty: float = Field(default=1.0, gt=0)
+    """What an overlong episode's reward loses. Needs `overlong_tokens`."""
+    teacher: str | None = Field(default=None, min_length=1)
+    """A model (as `model.name`), an adapter's folder, or the URL of an endpoint (vLLM, SGLang),
+    with the policy's vocabulary: each sampled token's advantage gets its log-probability there less
+    the policy's ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """
+    teacher_model: str | None = Field(default=None, min_length=1)
+    """Name of the teacher's model at the endpoint that `teacher` names. None: the one that it has.
+    """
+    teacher_coeff: float = Field(default=1.0, gt=0)
+    """Weight of what the teacher adds. Needs `teacher`."""
+    num_replay_tasks: CountOrZero = 0
+    """Number of tasks, the latest, whose last success is remembered; it joins a group of the
+    same task in which all episodes failed. 0: no replay.
+    """
+    chats: str | None = Field(default=None, min_length=1)
+    """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats), or
+    `hub:owner/name[:split]`, that algorithm `sft` learns from. None: the oracle's episodes.
+    """
+    shuffle_rewards: bool = False
+    """A control: deals each update's rewards out among its episodes at random, so that they
+    teach nothing.
+    """
+    dynamic_sampling: bool = False
+    """Drops groups of equal returns before the update."""
+    max_resampled_groups: CountOrZero = 0
+    """With `dynamic_sampling`: further groups that an iteration may sample in place of dropped
+    ones, until `num_groups` have unequal returns. 0: none.
+    """
+
+    @property
+    def is_taught_by_endpoint(self) -> bool:
+        """Whether the teacher is a server's."""
+        return (self.teacher or "").startswith(("http://", "https://"))
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in the run."""
+        yield from self._unread()
+        yield from self._overlong()
+        yield from self._additions(run)
+        if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
+            yield (
+                f"training.group_size must be >= 2, got 1: algorithm {self.algorithm!r} or "
+                "training.dynamic_sampling compares the episodes of a group"
+            )
+        if self.max_resampled_groups > 0 and not self.dynamic_sampling:
+            yield (
+                f"training.max_resampled_groups {self.max_resampled_groups} has no effect without "
+                "training.dynamic_sampling = true"
+            )
+        if self.chats is not None and run.is_rl:
+            yield (
+                f"training.chats {self.chats!r} are for algorithm 'sft', not {self.algorithm!r}: "
+                "leave them out, or begin with them (warm_start.chats)"
+            )
+        is_signed_raft = self.algorithm == "raft" and self.teacher is not None
+        if (self.num_epochs or 1) > 1 and (self.algorithm in _WITHOUT_RATIO or is_signed_raft):
+            yield (
+                f"training.num_epochs {self.num_epochs}: the loss of algorithm {self.algorithm!r} "
+                "has no ratio to the policy that sampled, which later epochs need: set it to 1, "
+                "or take grpo, dr_grpo, gspo, cispo or ppo"
+            )
+        low = self.clip_range or _DEFAULT_CLIP_RANGE.get(self.algorithm, 0.2)
+        if self.algorithm != "cispo" and (self.clip_range_high or 1e9) < low:
+            yield (
+                f"training.clip_range_high {self.clip_range_high} must be >= training.clip_range "
+                f"({low:g} unless set)"
+            )
+        if 0 < self.num_iterations <= self.num_warmup_iterations:
+            yield (
+                f"training.num_warmup_iterations {self.num_warmup_iterations} must be below "
+                f"training.num_iterations {self.num_iterations}"
+            )
+        kl = self.kl_placement, self.kl_estimator
+        if self.kl_coeff > 0 and kl == ("loss", "k1"):
+            yield (
+                "training.kl_estimator 'k1' has no useful gradient as a loss (its expectation is "
+                "zero): set training.kl_placement to 'reward', or take k2 or k3"
+            )
+        if self.kl_coeff == 0 and kl != ("loss", "k3"):
+            yield (
+                "training.kl_placement and kl_estimator have no effect without "
+                "training.kl_coeff > 0"
+            )
+
+    def _unread(self) -> Iterator[str]:
+        """Yields the settings that were changed though this algorithm does not read them."""
+        changed = self.changed()
+        for name in sorted(changed & {*_IGNORED.get(self.algorithm, ())}):
+            readers = [known for known, names in _IGNORED.items() if name not in names]
+            yield (
+                f"training.{name} has no effect with algorithm {self.algorithm!r} (it is for "
+                f"{', '.join(readers)}): leave it at {dict(TrainingSettings())[name]!r}"
+            )
+        if self.algorithm == "ppo" and self.critic is None and changed & {*_CRITIC}:
+            yield (
+                "training.critic_lr, gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
+                "effect without a critic: set training.critic to 'shared' or 'separate'"
+            )
+
+    def _additions(self, run: "Settings") -> Iterator[str]:
+        """Yields what is wrong with LoRA+, the replay and the teacher."""
+        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
+            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        telling = {"num_replay_tasks": 0, "overlong_tokens": None, "teacher": None}
+        for name, default in telling.items():
+            if self.shuffle_rewards and dict(self)[name] != default:
+                yield (
+                    f"training.{name} would still tell the learner how an episode went, which "
+                    "training.shuffle_rewards hides: leave it out of the control"
+                )
+        if self.teacher is not None and self.dynamic_sampling:
+            yield (
+                "training.dynamic_sampling would drop the groups of equal returns, of which "
+                "training.teacher has something to say: set it to false"
+            )
+        if self.algorithm == "distill" and self.teacher is None:
+            yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
+        if self.algorithm == "distill" and self.kl_placement == "reward":
+            yield "training.kl_placement 'reward' has no effect with algorithm 'distill'"
+        if self.is_taught_by_endpoint and (run.deterministic or run.env_runners.temperature != 1):
+            yield (
+                f"training.teacher {self.teacher!r}: an endpoint says log-probabilities at "
+                "temperature 1, whose rounding depends on what else it computes: set "
+                "env_runners.temperature to 1 and deterministic to false"
+            )
+        if self.teacher_model is not None and not self.is_taught_by_endpoint:
+            yield (
+                f"training.teacher_model {self.teacher_model!r} has no effect unless "
+                "training.teacher is an endpoint's URL (http://…)"
+            )
+        if self.teacher is None and self.teacher_coeff != 1:
+            yield "training.teacher_coeff has no effect without training.teacher"
+
+    def _overlong(self) -> Iterator[str]:
+        """Yields what is wrong with the penalty for overlong episodes."""
+        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
+            yield (
+                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
+                "training.overlong_tokens"
+            )
+        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
+            yield (
+                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
+                f"training.overlong_tokens {self.overlong_tokens}"
+            )
+
+
+_CLIP = ("clip_range", "clip_range_high")
+_DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
+_CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
+_KL = ("kl_coeff", "kl_estimator", "kl_placement")
+_IGNORED: dict[str, tuple[str, ...]] = {
+    "reinforce": (*_CLIP, *_CRITIC),
+    "rloo": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
+    "grpo": (*_CRITIC, "baseline_momentum"),
+    "dr_grpo": (*_CRITIC, "baseline_momentum"),
+    "gspo": (*_CRITIC, "baseline_momentum"),
+    "cispo": (*_CRITIC, "baseline_momentum"),
+    "ppo": ("baseline_momentum",),
+    "distill": (
+        *_CRITIC,
+        *_OVERLONG,
+        "overlong_tokens",
+        "baseline_momentum",
+        "dynamic_sampling",
+        "max_resampled_groups",
+        "num_replay_tasks",
+        "shuffle_rewards",
+    ),
+    "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
+    "sft": (
+        *_CLIP,
+        *_CRITIC,
+        *_KL,
+        *_OVERLONG,
+        "overlong_tokens",
+        "baseline_momentum",
+        "dynamic_sampling",
+        "entropy_coeff",
+        "group_size",
+        "importance_cap",
+        "num_replay_tasks",
+        "teacher",
+        "teacher_coeff",
+        "teacher_model",
+        "max_token_mismatch",
+        "max_sequence_mismatch",
+        "max_resampled_groups",
+        "shuffle_rewards",
+    ),
+}
+"""Which settings of `training` an algorithm does not read."""
+_WITHOUT_RATIO = ("reinforce", "rloo", "a2c")
+_NEEDS_GROUPS = ("rloo", "grpo", "dr_grpo", "gspo", "cispo", "raft")
