@@ -18,7 +18,7 @@ from agentpeft.policies.settings.processes import (
     FaultToleranceSettings,
     LearnerSettings,
 )
-from agentpeft.policies.settings.section import Count, CountOrZero, Section
+from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
 from agentpeft.policies.settings.tasks import (
     CurriculumSettings,
     EnvironmentSettings,
@@ -42,6 +42,8 @@ __all__ = [
     "TinySettings",
     "TrainingSettings",
     "WarmStartSettings",
+    "list_changeable",
+    "may_change",
     "setting_names",
     "unknown_setting",
     "with_overrides",
@@ -53,23 +55,23 @@ class OutputSettings(Section):
 
     dir: str = "outputs"
     """A run writes below `dir`/experiment/timestamp."""
-    checkpoint_interval: CountOrZero | Literal["epoch"] = 10
+    checkpoint_interval: MayChange[CountOrZero | Literal["epoch"]] = 10
     """Saves after every so many iterations, at the end and when stopped. 0: only at the end
     and when stopped, so that a killed run is lost but for its best. `epoch`: whenever all tasks
     of a task file, or all of `training.chats`, have been taken once more. An evaluation with more
     success than all before saves too.
     """
-    num_checkpoints_kept: Count = 2
+    num_checkpoints_kept: MayChange[Count] = 2
     """Number of checkpoints that are kept, the newest. Besides them the one with the most success
     in an evaluation is kept, as [`checkpoints/best`](how_it_works.md#the-best-checkpoint).
     """
-    tensorboard: bool = True
+    tensorboard: MayChange[bool] = True
     """Writes TensorBoard's event files to `logs/`."""
-    wandb: Literal["off", "online", "offline"] = "off"
+    wandb: MayChange[Literal["off", "online", "offline"]] = "off"
     """Logs to Weights & Biases (`pip install 'agentpeft[wandb]'`), with tables of sample episodes
     where `episodes` is true; a resumed run goes on there.
     """
-    episodes: bool = True
+    episodes: MayChange[bool] = True
     """Writes every episode with its messages to `sessions/`."""
     max_session_file_mib: float = Field(default=256.0, gt=0)
     """Size from which on a file of `sessions/` is closed, as `train.000001.jsonl` and so on, and
@@ -118,7 +120,7 @@ class Settings(Section):
     tokens that they have, so that no episode is too long for a batch. What bounds the lag is then
     an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
     """
-    callbacks: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    callbacks: MayChange[str | None] = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
     none.
     """
@@ -242,14 +244,35 @@ class Settings(Section):
         return "\n".join(lines) + "\n"
 
 
+SECTIONS: dict[str, type[Section]] = {
+    name: type(field.default)
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.default, Section)
+}
+
+
 def setting_names() -> list[str]:
     """Returns the dotted names of all settings."""
     names: list[str] = []
-    for name, field in Settings.model_fields.items():
-        section = field.default
-        is_section = isinstance(section, Section)
-        names += [f"{name}.{key}" for key in dict(section)] if is_section else [name]
+    for name in Settings.model_fields:
+        keys = SECTIONS[name].model_fields if name in SECTIONS else ()
+        names += [f"{name}.{key}" for key in keys] or [name]
     return names
+
+
+def may_change(name: str) -> bool:
+    """Returns whether a resumed run may change a setting, or a keyword of one."""
+    section, _, key = name.partition(".")
+    owner = SECTIONS.get(section, Settings)
+    key = key.partition(".")[0] if section in SECTIONS else section
+    return key in owner.model_fields and owner.may_change(key)
+
+
+def list_changeable() -> list[str]:
+    """Returns what a resumed run may change; a dot at the end is a whole section."""
+    whole = tuple(f"{name}." for name, section in SECTIONS.items() if section.whole_may_change)
+    single = (name for name in setting_names() if may_change(name) and not name.startswith(whole))
+    return [*whole, *single]
 
 
 def unknown_setting(name: str) -> SettingsError:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class EnvRunnerSettings(Section):
     """The processes that play the episodes, and their engines."""
 
+    whole_may_change = True
+
     num_env_runners: CountOrZero = 1
     """Number of runner processes (Ray actors). 0 plays and learns in this process, without
     Ray.
@@ -159,6 +161,8 @@ class EnvRunnerSettings(Section):
 class LearnerSettings(Section):
     """How many learners share an update, where, and in what portions each computes."""
 
+    whole_may_change = True
+
     num_learners: Count = 1
     """Processes that share each update ([how](how_it_works.md#several-learners)). The other
     settings of this section hold for each of them.
@@ -230,6 +234,8 @@ class FaultToleranceSettings(Section):
 
     Restarts are counted over the whole run.
     """
+
+    whole_may_change = True
 
     max_episode_retries: CountOrZero = 3
     """How often an episode that ended with an `EnvFault` is played again; then its group is

@@ -173,6 +173,8 @@ class WarmStartSettings(Section):
 class EvaluationSettings(Section):
     """Greedy episodes on held-out tasks, before and after training."""
 
+    whole_may_change = True
+
     interval: CountOrZero = 0
     """Also evaluates after every so many iterations. 0: only before and after training."""
     num_tasks: CountOrZero = 200

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.types import NonNegativeFloat
 
-from agentpeft.policies.settings.section import Count, CountOrZero, Section
+from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
 
 if TYPE_CHECKING:
     from agentpeft.policies.settings.config import Settings
@@ -29,23 +29,23 @@ class TrainingSettings(Section):
     """`reinforce`, `rloo`, `grpo`, `dr_grpo`, `gspo`, `cispo`, `raft`, `ppo`, `a2c`,
     `distill` or `sft`.
     """
-    num_iterations: CountOrZero = 100
+    num_iterations: MayChange[CountOrZero] = 100
     """Iterations of the whole run."""
     num_groups: Count = 32
     """Tasks in an iteration."""
     group_size: Count = 8
     """Episodes of each task."""
-    lr: float = Field(default=1e-4, gt=0)
+    lr: MayChange[float] = Field(default=1e-4, gt=0)
     """AdamW's learning rate."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr_schedule: MayChange[Literal["constant", "linear", "cosine"]] = "constant"
     """Course of the learning rate; `linear` and `cosine` end near 0 at the last iteration."""
-    num_warmup_iterations: CountOrZero = 0
+    num_warmup_iterations: MayChange[CountOrZero] = 0
     """Iterations over which the learning rate rises linearly at the start."""
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: MayChange[NonNegativeFloat] = 0.0
     """AdamW's weight decay."""
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta1: MayChange[float] = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay of the mean gradient."""
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    adam_beta2: MayChange[float] = Field(default=0.999, ge=0, lt=1)
     """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
     much from step to step.
     """
@@ -53,7 +53,7 @@ class TrainingSettings(Section):
     """LoRA+: the learning rate of the adapter's B over that of its A, which is `lr`. Its paper
     takes about 16.
     """
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: MayChange[float] = Field(default=1.0, gt=0)
     """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None
     """Passes over an iteration's episodes. None: 2 with `ppo`, else 1. `reinforce`, `rloo`
@@ -61,11 +61,11 @@ class TrainingSettings(Section):
     """
     num_minibatches: Count = 1
     """Optimizer steps in a pass. A group is never cut, so of fewer groups there are fewer steps."""
-    clip_range: float | None = Field(default=None, gt=0)
+    clip_range: MayChange[float | None] = Field(default=None, gt=0)
     """ε of the clipped ratio (`grpo`, `dr_grpo`, `gspo`, `cispo`, `ppo`, `distill`). None:
     0.0003 with `gspo`, 1 with `cispo` (no lower bound), else 0.2.
     """
-    clip_range_high: float | None = Field(default=None, gt=0)
+    clip_range_high: MayChange[float | None] = Field(default=None, gt=0)
     """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
     `gspo`, 4 with `cispo`.
     """
@@ -73,7 +73,7 @@ class TrainingSettings(Section):
     """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
     `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
     """
-    kl_coeff: NonNegativeFloat = 0.0
+    kl_coeff: MayChange[NonNegativeFloat] = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
     adapter that training started from.
     """
@@ -83,19 +83,19 @@ class TrainingSettings(Section):
     """Where the KL goes: `loss`, a term of the loss; `reward`, subtracted from the turns'
     rewards.
     """
-    entropy_coeff: float | None = Field(default=None, ge=0)
+    entropy_coeff: MayChange[float | None] = Field(default=None, ge=0)
     """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of REINFORCE's moving baseline."""
-    importance_cap: float | None = Field(default=None, gt=0)
+    importance_cap: MayChange[float | None] = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
     engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
     """
-    max_token_mismatch: float | None = Field(default=None, gt=1)
+    max_token_mismatch: MayChange[float | None] = Field(default=None, gt=1)
     """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
     it differ by more than this factor. None: never.
     """
-    max_sequence_mismatch: float | None = Field(default=None, gt=1)
+    max_sequence_mismatch: MayChange[float | None] = Field(default=None, gt=1)
     """Leaves an episode out of the policy loss if its tokens' probabilities differ by more than
     this factor in the geometric mean. None: never.
     """
@@ -103,7 +103,7 @@ class TrainingSettings(Section):
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
     or `separate` (an adapter of its own). None: `shared` with `a2c`, no critic with `ppo`.
     """
-    critic_lr: float | None = Field(default=None, gt=0)
+    critic_lr: MayChange[float | None] = Field(default=None, gt=0)
     """Learning rate of the critic's own weights (its head; with `separate` its adapter too),
     by the same schedule. None: `training.lr`; others take 5 to 20 times that.
     """
@@ -115,31 +115,31 @@ class TrainingSettings(Section):
     """
     vf_loss_coeff: float = Field(default=0.5, gt=0)
     """Weight of the value loss. Needs a critic."""
-    clip_range_vf: float | None = Field(default=None, gt=0)
+    clip_range_vf: MayChange[float | None] = Field(default=None, gt=0)
     """How far a value may move from the old one before the value loss stops pulling (`ppo`
     with a critic). None: not clipped.
     """
-    overlong_tokens: Count | None = None
+    overlong_tokens: MayChange[Count | None] = None
     """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
     the whole `overlong_penalty`. None: no penalty.
     """
-    overlong_buffer_tokens: Count | None = None
+    overlong_buffer_tokens: MayChange[Count | None] = None
     """The tokens below `overlong_tokens` over which the penalty rises from 0. None: a fifth of
     `overlong_tokens`.
     """
-    overlong_penalty: float = Field(default=1.0, gt=0)
+    overlong_penalty: MayChange[float] = Field(default=1.0, gt=0)
     """What an overlong episode's reward loses. Needs `overlong_tokens`."""
-    teacher: str | None = Field(default=None, min_length=1)
+    teacher: MayChange[str | None] = Field(default=None, min_length=1)
     """A model (as `model.name`), an adapter's folder, or the URL of an endpoint (vLLM, SGLang),
     with the policy's vocabulary: each sampled token's advantage gets its log-probability there less
     the policy's ([distillation](algorithms.md#a-teacher)). None: no teacher.
     """
-    teacher_model: str | None = Field(default=None, min_length=1)
+    teacher_model: MayChange[str | None] = Field(default=None, min_length=1)
     """Name of the teacher's model at the endpoint that `teacher` names. None: the one that it has.
     """
-    teacher_coeff: float = Field(default=1.0, gt=0)
+    teacher_coeff: MayChange[float] = Field(default=1.0, gt=0)
     """Weight of what the teacher adds. Needs `teacher`."""
-    num_replay_tasks: CountOrZero = 0
+    num_replay_tasks: MayChange[CountOrZero] = 0
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
     """
@@ -151,9 +151,9 @@ class TrainingSettings(Section):
     """A control: deals each update's rewards out among its episodes at random, so that they
     teach nothing.
     """
-    dynamic_sampling: bool = False
+    dynamic_sampling: MayChange[bool] = False
     """Drops groups of equal returns before the update."""
-    max_resampled_groups: CountOrZero = 0
+    max_resampled_groups: MayChange[CountOrZero] = 0
     """With `dynamic_sampling`: further groups that an iteration may sample in place of dropped
     ones, until `num_groups` have unequal returns. 0: none.
     """
