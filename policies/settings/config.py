@@ -18,6 +18,7 @@ from agentpeft.policies.settings.processes import (
     FaultToleranceSettings,
     LearnerSettings,
 )
+from agentpeft.policies.settings.retired import RETIRED
 from agentpeft.policies.settings.section import Count, CountOrZero, MayChange, Section
 from agentpeft.policies.settings.tasks import (
     CurriculumSettings,
@@ -276,7 +277,9 @@ def list_changeable() -> list[str]:
 
 
 def unknown_setting(name: str) -> SettingsError:
-    """Returns the error for a dotted name that is no setting's."""
+    """Returns the error for a dotted name that is no setting's, or no longer one."""
+    if name in RETIRED:
+        return SettingsError(f"{name} is no longer a setting: {RETIRED[name]}")
     names = setting_names()
     same_leaf = [n for n in names if n.rpartition(".")[2] == name.rpartition(".")[2]]
     return SettingsError(f"unknown setting {name!r}{did_you_mean(name, same_leaf or names)}")

@@ -200,11 +200,6 @@ class LoraSettings(Section):
                 "one: to go on with an adapter of PiSSA, set lora.use_pissa to false, lora.rank to "
                 f"{saved.rank} and lora.alpha to {saved.alpha:g}"
             )
-        if run.training.weight_decay > 0:
-            yield (
-                "training.weight_decay would take the adapter of lora.use_pissa away from the "
-                f"components that it begins at: set it to 0, got {run.training.weight_decay}"
-            )
 
     def as_saved(self) -> "LoraSettings":
         """Returns the settings of plain LoRA that the adapter has once it is saved or delivered."""

@@ -41,18 +41,6 @@ class TrainingSettings(Section):
     """Course of the learning rate; `linear` and `cosine` end near 0 at the last iteration."""
     num_warmup_iterations: MayChange[CountOrZero] = 0
     """Iterations over which the learning rate rises linearly at the start."""
-    weight_decay: MayChange[NonNegativeFloat] = 0.0
-    """AdamW's weight decay."""
-    adam_beta1: MayChange[float] = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the mean gradient."""
-    adam_beta2: MayChange[float] = Field(default=0.999, ge=0, lt=1)
-    """AdamW's decay of the mean squared gradient. Lower (0.95, 0.99) where gradients change
-    much from step to step.
-    """
-    lora_plus_ratio: float = Field(default=1.0, gt=0)
-    """LoRA+: the learning rate of the adapter's B over that of its A, which is `lr`. Its paper
-    takes about 16.
-    """
     max_grad_norm: MayChange[float] = Field(default=1.0, gt=0)
     """The norm of the gradient is clipped to this."""
     num_epochs: Count | None = None
@@ -102,10 +90,6 @@ class TrainingSettings(Section):
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
     or `separate` (an adapter of its own). None: `shared` with `a2c`, no critic with `ppo`.
-    """
-    critic_lr: MayChange[float | None] = Field(default=None, gt=0)
-    """Learning rate of the critic's own weights (its head; with `separate` its adapter too),
-    by the same schedule. None: `training.lr`; others take 5 to 20 times that.
     """
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount (gamma) of the next turn's value. Needs a critic."""
@@ -224,14 +208,12 @@ class TrainingSettings(Section):
             )
         if self.algorithm == "ppo" and self.critic is None and changed & {*_CRITIC}:
             yield (
-                "training.critic_lr, gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
+                "training.gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
                 "effect without a critic: set training.critic to 'shared' or 'separate'"
             )
 
     def _additions(self, run: "Settings") -> Iterator[str]:
-        """Yields what is wrong with LoRA+, the replay and the teacher."""
-        if self.lora_plus_ratio != 1 and not run.lora.use_lora:
-            yield "training.lora_plus_ratio has no effect with lora.use_lora = false"
+        """Yields what is wrong with the replay and the teacher."""
         telling = {"num_replay_tasks": 0, "overlong_tokens": None, "teacher": None}
         for name, default in telling.items():
             if self.shuffle_rewards and dict(self)[name] != default:
@@ -278,7 +260,7 @@ class TrainingSettings(Section):
 
 _CLIP = ("clip_range", "clip_range_high")
 _DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
-_CRITIC = ("critic", "critic_lr", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
 _OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
 _KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {

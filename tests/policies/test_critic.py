@@ -220,19 +220,3 @@ def test_episodes_without_a_turn_have_no_value_and_do_no_harm():
         all_gradients(make_critic_learner("shared"), g) for g in ([*groups, without_turns], groups)
     )
     assert torch.allclose(with_them, without, atol=1e-6)
-
-
-@every_kind
-def test_the_critic_has_a_learning_rate_of_its_own_on_the_same_schedule(kind):
-    terms = {"num_epochs": 1, "max_grad_norm": 1e9, "num_warmup_iterations": 2}
-    learner, same = (
-        make_critic_learner(kind, lr=1e-3, **terms, **own) for own in ({"critic_lr": 0.02}, {})
-    )
-    before = (flat_weights(learner), learner.state_dict()["critic"])
-    for each in (learner, same):
-        assert each.update(random_groups())["train/lr"] == pytest.approx(5e-4)
-    assert np.array_equal(flat_weights(learner), flat_weights(same))
-    for name, weight in learner.state_dict()["critic"].items():
-        other = same.state_dict()["critic"][name]
-        moved, slowly = ((w - before[1][name]).abs().max().item() for w in (weight, other))
-        assert moved == pytest.approx(20 * slowly, rel=1e-2)
