@@ -65,27 +65,11 @@ class TrainingSettings(Section):
     """Weight of the KL to the reference, which is the base without the adapter, or the
     adapter that training started from.
     """
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the KL: `k1` (only with `kl_placement` "reward"), `k2`, `k3`."""
-    kl_placement: Literal["loss", "reward"] = "loss"
-    """Where the KL goes: `loss`, a term of the loss; `reward`, subtracted from the turns'
-    rewards.
-    """
     entropy_coeff: MayChange[float | None] = Field(default=None, ge=0)
     """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
-    baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Momentum of REINFORCE's moving baseline."""
     importance_cap: MayChange[float | None] = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
     engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
-    """
-    max_token_mismatch: MayChange[float | None] = Field(default=None, gt=1)
-    """Leaves a token out of the policy loss if the learner's and the engine's probabilities of
-    it differ by more than this factor. None: never.
-    """
-    max_sequence_mismatch: MayChange[float | None] = Field(default=None, gt=1)
-    """Leaves an episode out of the policy loss if its tokens' probabilities differ by more than
-    this factor in the geometric mean. None: never.
     """
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
@@ -96,12 +80,6 @@ class TrainingSettings(Section):
     lambda_: float = Field(default=1.0, ge=0, le=1)
     """Lambda of GAE: 1 uses the rewards that came, 0 the next turn's value in their place. Needs
     a critic.
-    """
-    vf_loss_coeff: float = Field(default=0.5, gt=0)
-    """Weight of the value loss. Needs a critic."""
-    clip_range_vf: MayChange[float | None] = Field(default=None, gt=0)
-    """How far a value may move from the old one before the value loss stops pulling (`ppo`
-    with a critic). None: not clipped.
     """
     overlong_tokens: MayChange[Count | None] = None
     """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
@@ -185,17 +163,6 @@ class TrainingSettings(Section):
                 f"training.num_warmup_iterations {self.num_warmup_iterations} must be below "
                 f"training.num_iterations {self.num_iterations}"
             )
-        kl = self.kl_placement, self.kl_estimator
-        if self.kl_coeff > 0 and kl == ("loss", "k1"):
-            yield (
-                "training.kl_estimator 'k1' has no useful gradient as a loss (its expectation is "
-                "zero): set training.kl_placement to 'reward', or take k2 or k3"
-            )
-        if self.kl_coeff == 0 and kl != ("loss", "k3"):
-            yield (
-                "training.kl_placement and kl_estimator have no effect without "
-                "training.kl_coeff > 0"
-            )
 
     def _unread(self) -> Iterator[str]:
         """Yields the settings that were changed though this algorithm does not read them."""
@@ -208,8 +175,8 @@ class TrainingSettings(Section):
             )
         if self.algorithm == "ppo" and self.critic is None and changed & {*_CRITIC}:
             yield (
-                "training.gamma, lambda_, vf_loss_coeff and clip_range_vf have no "
-                "effect without a critic: set training.critic to 'shared' or 'separate'"
+                "training.gamma and lambda_ have no effect without a critic: set training.critic "
+                "to 'shared' or 'separate'"
             )
 
     def _additions(self, run: "Settings") -> Iterator[str]:
@@ -228,8 +195,6 @@ class TrainingSettings(Section):
             )
         if self.algorithm == "distill" and self.teacher is None:
             yield "training.algorithm 'distill' learns from a teacher alone: set training.teacher"
-        if self.algorithm == "distill" and self.kl_placement == "reward":
-            yield "training.kl_placement 'reward' has no effect with algorithm 'distill'"
         if self.is_taught_by_endpoint and (run.deterministic or run.env_runners.temperature != 1):
             yield (
                 f"training.teacher {self.teacher!r}: an endpoint says log-probabilities at "
@@ -260,36 +225,33 @@ class TrainingSettings(Section):
 
 _CLIP = ("clip_range", "clip_range_high")
 _DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
-_CRITIC = ("critic", "gamma", "lambda_", "vf_loss_coeff", "clip_range_vf")
+_CRITIC = ("critic", "gamma", "lambda_")
 _OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
-_KL = ("kl_coeff", "kl_estimator", "kl_placement")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
-    "rloo": (*_CLIP, *_CRITIC, "baseline_momentum"),
-    "raft": (*_CLIP, *_CRITIC, "baseline_momentum"),
-    "grpo": (*_CRITIC, "baseline_momentum"),
-    "dr_grpo": (*_CRITIC, "baseline_momentum"),
-    "gspo": (*_CRITIC, "baseline_momentum"),
-    "cispo": (*_CRITIC, "baseline_momentum"),
-    "ppo": ("baseline_momentum",),
+    "rloo": (*_CLIP, *_CRITIC),
+    "raft": (*_CLIP, *_CRITIC),
+    "grpo": _CRITIC,
+    "dr_grpo": _CRITIC,
+    "gspo": _CRITIC,
+    "cispo": _CRITIC,
+    "ppo": (),
     "distill": (
         *_CRITIC,
         *_OVERLONG,
         "overlong_tokens",
-        "baseline_momentum",
         "dynamic_sampling",
         "max_resampled_groups",
         "num_replay_tasks",
         "shuffle_rewards",
     ),
-    "a2c": (*_CLIP, "clip_range_vf", "baseline_momentum"),
+    "a2c": _CLIP,
     "sft": (
         *_CLIP,
         *_CRITIC,
-        *_KL,
+        "kl_coeff",
         *_OVERLONG,
         "overlong_tokens",
-        "baseline_momentum",
         "dynamic_sampling",
         "entropy_coeff",
         "group_size",
@@ -298,8 +260,6 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "teacher",
         "teacher_coeff",
         "teacher_model",
-        "max_token_mismatch",
-        "max_sequence_mismatch",
         "max_resampled_groups",
         "shuffle_rewards",
     ),

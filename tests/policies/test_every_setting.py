@@ -35,7 +35,6 @@ STEPS = ("training.num_epochs=3", "training.lr=0.1")
 CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
 TURNS = (*CRITIC, "environment.kwargs.max_turns=3", "environment.kwargs.invalid_ends=false")
 OVERLONG = ("training.overlong_tokens=4", "training.algorithm=reinforce")
-KL = ("training.kl_coeff=0.1", *STEPS)
 STAGES = ("curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",)
 SOLVED = (
     *STAGES,
@@ -96,21 +95,14 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.clip_range_high": ("5.0", *STEPS),
     "training.loss_normalization": ("sequence", "env_runners.max_new_tokens=100"),
     "training.kl_coeff": ("0.1", *STEPS),
-    "training.kl_estimator": ("k2", *KL),
-    "training.kl_placement": ("reward", *KL),
     "training.entropy_coeff": ("0.1",),
-    "training.baseline_momentum": ("0.1", "training.algorithm=reinforce"),
     "training.importance_cap": ("0.5",),
-    "training.max_token_mismatch": ("1.00000001",),
-    "training.max_sequence_mismatch": ("1.00000001",),
     "training.overlong_tokens": ("2", "training.algorithm=reinforce"),
     "training.overlong_buffer_tokens": ("4", *OVERLONG, "training.overlong_tokens=6"),
     "training.overlong_penalty": ("5.0", *OVERLONG),
     "training.critic": ("shared", "training.algorithm=ppo"),
     "training.gamma": ("0.5", *TURNS),
     "training.lambda_": ("0.5", *TURNS),
-    "training.vf_loss_coeff": ("0.1", *CRITIC),
-    "training.clip_range_vf": ("1e-3", *CRITIC),
     "training.max_resampled_groups": ("2", *DROPPING),
     "learners.autocast": ("bfloat16",),
     "evaluation.interval": ("1",),

@@ -228,22 +228,11 @@ def test_groups_without_spread_teach_nothing(dynamic_sampling):
 
 
 def test_the_baseline_moves_by_its_momentum():
-    learner = make_learner(algorithm="reinforce", baseline_momentum=0.5)
+    learner = make_learner(algorithm="reinforce")
     group = [make_group(0, [make_trajectory([1], [2], r) for r in (0, 1)])]
     assert learner.update(group)["train/baseline"] == 0.5
     rich = [make_group(0, [make_trajectory([1], [2], 1)] * 2)]
-    assert learner.update(rich)["train/baseline"] == 0.75
-
-
-def test_kl_as_a_reward_lowers_the_return_of_what_left_the_reference():
-    plain, penal = (
-        gradients(
-            make_learner(make_policy(nonzero=True), kl_coeff=c, kl_placement="reward"),
-            random_groups(),
-        )
-        for c in (1e-6, 5.0)
-    )
-    assert not torch.allclose(plain, penal, atol=1e-4)
+    assert learner.update(rich)["train/baseline"] == pytest.approx(0.9 * 0.5 + 0.1 * 1)
 
 
 def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
@@ -254,28 +243,6 @@ def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
     metrics = make_learner(policy).update([make_group(0, trajectories)])
     assert metrics["train/mismatch_mean"] == pytest.approx(np.mean(deltas), abs=1e-5)
     assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
-
-
-@pytest.mark.parametrize("setting", ["max_token_mismatch", "max_sequence_mismatch"])
-def test_what_is_left_out_for_its_mismatch_teaches_nothing(setting):
-    """The second group's episodes were sampled with other probabilities than the learner's."""
-    policy, groups = make_policy(nonzero=True), random_groups(num_groups=1)
-    logprobs = policy.model(torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
-    right = [
-        replace(
-            make_trajectory([1, 2], [a], a == 3),
-            sampling_logprobs=logprobs[[a]].detach().numpy(),
-        )
-        for a in (3, 4)
-    ]
-    terms = {"max_grad_norm": 1e9, "loss_normalization": "constant"}
-    alone = make_learner(policy, **terms)
-    expected = gradients(alone, [make_group(1, right)]) * 2 / 6  # of six episodes, two
-    masked = make_learner(make_policy(nonzero=True), **terms, **{setting: 1.0001})
-    got = gradients(masked, [*groups, make_group(1, right)])
-    assert torch.allclose(got, expected, atol=1e-6)
-    metrics = make_learner(make_policy(nonzero=True), **{setting: 1.0001}).update(groups)
-    assert metrics["train/masked_fraction"] == 1
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():
