@@ -94,7 +94,7 @@ def make_samples(
     has its own advantage, by GAE from the values at its first token, which all of its tokens share;
     else all tokens of an episode share what the algorithm's estimator makes of its return.
     """
-    rewards = [_turn_rewards(member, training) for member in members]
+    rewards = [np.array(member.trajectory.turn_rewards, np.float32) for member in members]
     values = [scores.values for scores in old if scores.values is not None]
     critic: Sequence[CriticTargets | None] = [None] * len(members)
     if values:
@@ -106,16 +106,6 @@ def make_samples(
         advantages = _advantages_by_episode(members, rewards, spec, baseline)
     samples = map(Sample, members, advantages, old, reference, critic)
     return [sample for sample in samples if sample.member.num_sampled_tokens]
-
-
-def _turn_rewards(member: GroupMember, training: TrainingSettings) -> Floats:
-    """Returns the rewards (turns,), less the overlong penalty."""
-    rewards = np.array(member.trajectory.turn_rewards, np.float32)
-    if len(rewards) and training.overlong_tokens is not None:
-        from agentpeft.policies.learning.options.overlong import overlong_penalty
-
-        rewards[-1] -= overlong_penalty(member.num_sampled_tokens, training)
-    return rewards
 
 
 def _advantages_by_episode(

@@ -13,5 +13,10 @@ RETIRED = {
     "training.max_sequence_mismatch": "training.importance_cap bounds what such episodes weigh",
     "training.vf_loss_coeff": "the value loss weighs 0.5",
     "training.clip_range_vf": "the value loss is the squared error",
+    "training.overlong_tokens": "let the environment's reward have a length_cost",
+    "training.overlong_buffer_tokens": "let the environment's reward have a length_cost",
+    "training.overlong_penalty": "let the environment's reward have a length_cost",
+    "training.teacher_model": "write it behind the URL of training.teacher, as http://host/v1#NAME",
+    "training.teacher_coeff": "what a teacher says weighs 1",
 }
 """By the dotted name, as the end of a sentence."""

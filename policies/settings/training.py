@@ -81,26 +81,12 @@ class TrainingSettings(Section):
     """Lambda of GAE: 1 uses the rewards that came, 0 the next turn's value in their place. Needs
     a critic.
     """
-    overlong_tokens: MayChange[Count | None] = None
-    """Sampled tokens of an episode, all turns together, from which on its reward is lowered by
-    the whole `overlong_penalty`. None: no penalty.
-    """
-    overlong_buffer_tokens: MayChange[Count | None] = None
-    """The tokens below `overlong_tokens` over which the penalty rises from 0. None: a fifth of
-    `overlong_tokens`.
-    """
-    overlong_penalty: MayChange[float] = Field(default=1.0, gt=0)
-    """What an overlong episode's reward loses. Needs `overlong_tokens`."""
     teacher: MayChange[str | None] = Field(default=None, min_length=1)
-    """A model (as `model.name`), an adapter's folder, or the URL of an endpoint (vLLM, SGLang),
-    with the policy's vocabulary: each sampled token's advantage gets its log-probability there less
-    the policy's ([distillation](algorithms.md#a-teacher)). None: no teacher.
+    """A model (as `model.name`), an adapter's folder, or the URL of an endpoint (vLLM, SGLang; of
+    several models there one is named by `URL#NAME`), with the policy's vocabulary: each sampled
+    token's advantage gets its log-probability there less the policy's
+    ([distillation](algorithms.md#a-teacher)). None: no teacher.
     """
-    teacher_model: MayChange[str | None] = Field(default=None, min_length=1)
-    """Name of the teacher's model at the endpoint that `teacher` names. None: the one that it has.
-    """
-    teacher_coeff: MayChange[float] = Field(default=1.0, gt=0)
-    """Weight of what the teacher adds. Needs `teacher`."""
     num_replay_tasks: MayChange[CountOrZero] = 0
     """Number of tasks, the latest, whose last success is remembered; it joins a group of the
     same task in which all episodes failed. 0: no replay.
@@ -128,7 +114,6 @@ class TrainingSettings(Section):
     def conflicts(self, run: "Settings") -> Iterator[str]:
         """Yields what cannot work or has no effect in the run."""
         yield from self._unread()
-        yield from self._overlong()
         yield from self._additions(run)
         if self.group_size == 1 and (self.dynamic_sampling or self.algorithm in _NEEDS_GROUPS):
             yield (
@@ -181,7 +166,7 @@ class TrainingSettings(Section):
 
     def _additions(self, run: "Settings") -> Iterator[str]:
         """Yields what is wrong with the replay and the teacher."""
-        telling = {"num_replay_tasks": 0, "overlong_tokens": None, "teacher": None}
+        telling = {"num_replay_tasks": 0, "teacher": None}
         for name, default in telling.items():
             if self.shuffle_rewards and dict(self)[name] != default:
                 yield (
@@ -201,32 +186,11 @@ class TrainingSettings(Section):
                 "temperature 1, whose rounding depends on what else it computes: set "
                 "env_runners.temperature to 1 and deterministic to false"
             )
-        if self.teacher_model is not None and not self.is_taught_by_endpoint:
-            yield (
-                f"training.teacher_model {self.teacher_model!r} has no effect unless "
-                "training.teacher is an endpoint's URL (http://…)"
-            )
-        if self.teacher is None and self.teacher_coeff != 1:
-            yield "training.teacher_coeff has no effect without training.teacher"
-
-    def _overlong(self) -> Iterator[str]:
-        """Yields what is wrong with the penalty for overlong episodes."""
-        if self.overlong_tokens is None and self.changed() & {*_OVERLONG}:
-            yield (
-                "training.overlong_buffer_tokens and overlong_penalty have no effect without "
-                "training.overlong_tokens"
-            )
-        if (self.overlong_buffer_tokens or 0) > (self.overlong_tokens or 10**9):
-            yield (
-                f"training.overlong_buffer_tokens {self.overlong_buffer_tokens} must be <= "
-                f"training.overlong_tokens {self.overlong_tokens}"
-            )
 
 
 _CLIP = ("clip_range", "clip_range_high")
 _DEFAULT_CLIP_RANGE = {"gspo": 3e-4}
 _CRITIC = ("critic", "gamma", "lambda_")
-_OVERLONG = ("overlong_buffer_tokens", "overlong_penalty")
 _IGNORED: dict[str, tuple[str, ...]] = {
     "reinforce": (*_CLIP, *_CRITIC),
     "rloo": (*_CLIP, *_CRITIC),
@@ -238,8 +202,6 @@ _IGNORED: dict[str, tuple[str, ...]] = {
     "ppo": (),
     "distill": (
         *_CRITIC,
-        *_OVERLONG,
-        "overlong_tokens",
         "dynamic_sampling",
         "max_resampled_groups",
         "num_replay_tasks",
@@ -250,16 +212,12 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         *_CLIP,
         *_CRITIC,
         "kl_coeff",
-        *_OVERLONG,
-        "overlong_tokens",
         "dynamic_sampling",
         "entropy_coeff",
         "group_size",
         "importance_cap",
         "num_replay_tasks",
         "teacher",
-        "teacher_coeff",
-        "teacher_model",
         "max_resampled_groups",
         "shuffle_rewards",
     ),

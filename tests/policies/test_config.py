@@ -208,11 +208,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("training.clip_range=0.3 training.clip_range_high=0.2", "must be >= training.clip_range"),
         ("training.clip_range=0.3 training.algorithm=rloo", "for grpo, dr_grpo, gspo, cispo, ppo"),
         ("training.clip_range_high=1e-4 training.algorithm=gspo", "(0.0003 unless set)"),
-        ("training.overlong_penalty=2", "without training.overlong_tokens"),
-        (
-            "training.overlong_tokens=5 training.overlong_buffer_tokens=6",
-            "must be <= training.overlong_tokens 5",
-        ),
         (
             "lora.use_rslora=true lora.use_lora=false training.algorithm=sft",
             "no effect with lora.use_lora = false",
@@ -239,11 +234,9 @@ def test_bad_settings_are_one_clear_line(override, message):
             "training.shuffle_rewards=true training.num_replay_tasks=3",
             "leave it out of the control",
         ),
-        ("training.shuffle_rewards=true training.overlong_tokens=9", "out of the control"),
         ("training.shuffle_rewards=true training.teacher=a", "out of the control"),
         ("training.dynamic_sampling=true training.teacher=a", "would drop the groups"),
         ("training.algorithm=raft training.num_epochs=2 training.teacher=a", "has no ratio"),
-        ("training.teacher_coeff=2", "no effect without training.teacher"),
         ("training.algorithm=distill training.teacher=a training.num_replay_tasks=3", "no effect"),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),

@@ -34,7 +34,6 @@ WARM = ("warm_start.num_steps=10", "warm_start.batch_size=4")
 STEPS = ("training.num_epochs=3", "training.lr=0.1")
 CRITIC = ("training.algorithm=ppo", "training.critic=separate", *STEPS)
 TURNS = (*CRITIC, "environment.kwargs.max_turns=3", "environment.kwargs.invalid_ends=false")
-OVERLONG = ("training.overlong_tokens=4", "training.algorithm=reinforce")
 STAGES = ("curriculum.stages=[{num_digits=1},{num_digits=2},{num_digits=3}]",)
 SOLVED = (
     *STAGES,
@@ -97,9 +96,6 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "training.kl_coeff": ("0.1", *STEPS),
     "training.entropy_coeff": ("0.1",),
     "training.importance_cap": ("0.5",),
-    "training.overlong_tokens": ("2", "training.algorithm=reinforce"),
-    "training.overlong_buffer_tokens": ("4", *OVERLONG, "training.overlong_tokens=6"),
-    "training.overlong_penalty": ("5.0", *OVERLONG),
     "training.critic": ("shared", "training.algorithm=ppo"),
     "training.gamma": ("0.5", *TURNS),
     "training.lambda_": ("0.5", *TURNS),
@@ -151,8 +147,6 @@ ELSEWHERE = {
     "env_runners.step_timeout_s": "policies/test_env_runner.py",
     "env_runners.episode_timeout_s": "policies/test_env_runner.py",
     "training.teacher": "policies/test_teacher.py",
-    "training.teacher_coeff": "policies/test_teacher.py",
-    "training.teacher_model": "policies/test_teacher.py",
     "training.num_replay_tasks": "policies/test_replay.py",
     "training.dynamic_sampling": "policies/test_learner.py",
     "training.shuffle_rewards": "policies/test_control.py",
