@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # a base that is not sharded does without
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
+_MAX_NONFINITE_STEPS = 5  # in a row: one bad batch may pass, weights that are gone stay so
 _BASELINE_MOMENTUM = 0.9  # about ten updates: the mean return moves slowly against its noise
 
 
@@ -322,20 +323,16 @@ class Learner:
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_nonfinite += 1
-        limit = self.settings.fault_tolerance.max_skipped_updates
-        if self._num_nonfinite > limit:
+        if self._num_nonfinite > _MAX_NONFINITE_STEPS:
             raise TrainingError(
                 f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
-                f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
+                f"norm {norm}): lower training.lr"
             )
 
     def _set_mode(self) -> None:
-        """Sets training mode for imitation, which may use dropout, and for checkpointing."""
+        """Sets training mode for imitation, for a base's dropout, and for checkpointing."""
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
-        if self.settings.lora.dropout > 0:
-            own = (self.settings.seed, self.version, self.peers.rank)
-            torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
 
 
 def _compute_lag(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:

@@ -121,6 +121,8 @@ class Settings(Section):
     tokens that they have, so that no episode is too long for a batch. What bounds the lag is then
     an episode's end ([in flight](how_it_works.md#adapters-that-change-in-flight)).
     """
+    num_cpus_per_process: MayChange[float] = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves for each runner and each learner."""
     callbacks: MayChange[str | None] = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:Class` of [your own code](callbacks.md) that is called as the run goes on. None:
     none.

@@ -1,6 +1,23 @@
 """Names that were settings once, and what to do in their place."""
 
 RETIRED = {
+    "curriculum.demote_at": "stages only rise; environment.kwargs.adaptive has a lower_at",
+    "env_runners.num_cpus_per_env_runner": "set num_cpus_per_process, of runners and learners",
+    "env_runners.placement_strategy": "Ray packs the runners on few machines",
+    "fault_tolerance.max_episode_retries": "an episode is played again up to 3 times",
+    "fault_tolerance.max_skipped_updates": "six steps in a row without a finite gradient end a run",
+    "fault_tolerance.max_num_env_runner_restarts": "set fault_tolerance.max_num_restarts",
+    "fault_tolerance.max_num_learner_restarts": "set fault_tolerance.max_num_restarts",
+    "fault_tolerance.ray_timeout_s": "it is twice env_runner_health_probe_timeout_s",
+    "fault_tolerance.min_served_effect": "the served weights must hold 0.8 of an adapter's change",
+    "learners.num_cpus_per_learner": "set num_cpus_per_process, of runners and learners",
+    "lora.use_pissa": "a new adapter begins at no change; PEFT's PiSSA adapters can be merged",
+    "lora.dropout": "the learner's probabilities must be those that were sampled",
+    "lora.orthogonality_coeff": "the penalty of lora.orthogonal_to weighs 0.5",
+    "output.max_session_file_mib": "sessions/ has one file of each kind",
+    "output.num_session_files_kept": "sessions/ has one file of each kind",
+    "tiny.cuts_words_alike": "set tiny.copies_words",
+    "tiny.has_induction_heads": "set tiny.copies_words",
     "training.adam_beta1": "AdamW's is 0.9",
     "training.adam_beta2": "AdamW's is 0.999",
     "training.weight_decay": "AdamW's is 0; training.kl_coeff holds a policy near its start",
@@ -16,6 +33,7 @@ RETIRED = {
     "training.overlong_tokens": "let the environment's reward have a length_cost",
     "training.overlong_buffer_tokens": "let the environment's reward have a length_cost",
     "training.overlong_penalty": "let the environment's reward have a length_cost",
+    "training.num_replay_tasks": "training.max_resampled_groups draws other groups instead",
     "training.teacher_model": "write it behind the URL of training.teacher, as http://host/v1#NAME",
     "training.teacher_coeff": "what a teacher says weighs 1",
 }

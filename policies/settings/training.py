@@ -69,7 +69,7 @@ class TrainingSettings(Section):
     """Weight of the entropy bonus. None: 0.01 with `ppo`, else 0."""
     importance_cap: MayChange[float | None] = Field(default=None, gt=0)
     """Truncated importance sampling: the cap on the ratio of the learner's probability to the
-    engine's. None: 2.0 with `max_adapter_lag` or `num_replay_tasks` above 0, else off.
+    engine's. None: 2.0 with `max_adapter_lag` above 0, else off.
     """
     critic: CriticKind | None = None
     """Predicts the returns of turns, with `ppo` and `a2c`: `shared` (on the policy's adapter)
@@ -86,10 +86,6 @@ class TrainingSettings(Section):
     several models there one is named by `URL#NAME`), with the policy's vocabulary: each sampled
     token's advantage gets its log-probability there less the policy's
     ([distillation](algorithms.md#a-teacher)). None: no teacher.
-    """
-    num_replay_tasks: MayChange[CountOrZero] = 0
-    """Number of tasks, the latest, whose last success is remembered; it joins a group of the
-    same task in which all episodes failed. 0: no replay.
     """
     chats: str | None = Field(default=None, min_length=1)
     """JSONL or parquet file of [chats](algorithms.md#imitation-of-chats), or
@@ -165,14 +161,12 @@ class TrainingSettings(Section):
             )
 
     def _additions(self, run: "Settings") -> Iterator[str]:
-        """Yields what is wrong with the replay and the teacher."""
-        telling = {"num_replay_tasks": 0, "teacher": None}
-        for name, default in telling.items():
-            if self.shuffle_rewards and dict(self)[name] != default:
-                yield (
-                    f"training.{name} would still tell the learner how an episode went, which "
-                    "training.shuffle_rewards hides: leave it out of the control"
-                )
+        """Yields what is wrong with the teacher."""
+        if self.shuffle_rewards and self.teacher is not None:
+            yield (
+                "training.teacher would still tell the learner what is good, which "
+                "training.shuffle_rewards hides: leave it out of the control"
+            )
         if self.teacher is not None and self.dynamic_sampling:
             yield (
                 "training.dynamic_sampling would drop the groups of equal returns, of which "
@@ -204,7 +198,6 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         *_CRITIC,
         "dynamic_sampling",
         "max_resampled_groups",
-        "num_replay_tasks",
         "shuffle_rewards",
     ),
     "a2c": _CLIP,
@@ -216,7 +209,6 @@ _IGNORED: dict[str, tuple[str, ...]] = {
         "entropy_coeff",
         "group_size",
         "importance_cap",
-        "num_replay_tasks",
         "teacher",
         "max_resampled_groups",
         "shuffle_rewards",

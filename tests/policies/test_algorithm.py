@@ -156,7 +156,7 @@ class Rewarding(WordEnv):
 
 
 gymnasium.register("Tests/Rewarding-v0", Rewarding)
-REWARDING = ("environment.id=Tests/Rewarding-v0", "fault_tolerance.max_episode_retries=0")
+REWARDING = ("environment.id=Tests/Rewarding-v0",)
 
 
 def test_a_world_that_always_fails_ends_the_run_with_its_cause(build):
