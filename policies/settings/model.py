@@ -143,9 +143,7 @@ class LoraSettings(Section):
     rank: Count = 16
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
-    """The update is scaled by alpha / rank."""
-    use_rslora: bool = False
-    """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
+    """The update is scaled by alpha / rank. An adapter of rsLoRA is one of alpha * sqrt(rank)."""
     target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
         "all-linear"
     )
@@ -161,8 +159,6 @@ class LoraSettings(Section):
         """Yields what cannot work or has no effect in `run`."""
         if self.orthogonal_to and not self.use_lora:
             yield "lora.orthogonal_to has no effect with lora.use_lora = false"
-        if self.use_rslora and not self.use_lora:
-            yield "lora.use_rslora has no effect with lora.use_lora = false"
         if not self.use_lora and run.training.critic == "separate":
             yield (
                 "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "

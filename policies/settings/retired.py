@@ -14,6 +14,7 @@ RETIRED = {
     "lora.use_pissa": "a new adapter begins at no change; PEFT's PiSSA adapters can be merged",
     "lora.dropout": "the learner's probabilities must be those that were sampled",
     "lora.orthogonality_coeff": "the penalty of lora.orthogonal_to weighs 0.5",
+    "lora.use_rslora": "set lora.alpha to its alpha * sqrt(lora.rank), which is the same",
     "output.max_session_file_mib": "sessions/ has one file of each kind",
     "output.num_session_files_kept": "sessions/ has one file of each kind",
     "tiny.cuts_words_alike": "set tiny.copies_words",

@@ -322,7 +322,6 @@ def test_a_stage_that_its_expert_does_not_raise_is_left_out(tiny, tmp_path, caps
         (["arith5", "training.dynamic_sampling=true"], "training.dynamic_sampling false"),
         (["arith5", "model.adapter=somewhere"], "leave out model.adapter"),
         (["arith5", "evaluation.num_tasks=0"], "evaluation.num_tasks must be above 0"),
-        (["arith5", "lora.use_rslora=true"], "method 'average': adapters of lora.use_rslora"),
         (["arith5", "training.shuffle_rewards=true"], "method 'sft': "),
         (["arith5", "lora.use_lora=false"], "lora.use_lora must be true"),
         (["arith5", "--methods", "sequentiel"], "unknown method 'sequentiel'; did you mean"),

@@ -208,10 +208,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("training.clip_range=0.3 training.algorithm=rloo", "for grpo, dr_grpo, gspo, cispo, ppo"),
         ("training.clip_range_high=1e-4 training.algorithm=gspo", "(0.0003 unless set)"),
         (
-            "lora.use_rslora=true lora.use_lora=false training.algorithm=sft",
-            "no effect with lora.use_lora = false",
-        ),
-        (
             "lora.orthogonal_to=['a'] lora.use_lora=false training.algorithm=sft",
             "no effect with lora.use_lora = false",
         ),

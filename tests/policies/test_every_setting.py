@@ -65,7 +65,6 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "lora.use_lora": ("false",),
     "lora.rank": ("4",),
     "lora.alpha": ("2.0",),
-    "lora.use_rslora": ("true",),
     "lora.target_modules": ('["q_proj"]',),
     "warm_start.num_steps": ("2",),
     "warm_start.decay": ("0.5", *WARM),

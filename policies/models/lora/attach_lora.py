@@ -78,9 +78,8 @@ class LoraPolicy(_Trained):
 
     @property
     def scaling(self) -> float:
-        """Alpha / rank; with rsLoRA alpha / sqrt(rank)."""
-        config = self._config
-        return float(config.lora_alpha / (config.r**0.5 if config.use_rslora else config.r))
+        """Alpha / rank."""
+        return float(self._config.lora_alpha / self._config.r)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -257,7 +256,6 @@ def _add_adapter(base: PolicyBase, lora: LoraSettings) -> PeftModel:
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]
-        use_rslora=lora.use_rslora,
         target_modules=targets if isinstance(targets, str) else list(targets),
     )
     try:
