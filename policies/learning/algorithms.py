@@ -72,7 +72,7 @@ def algorithm_of(training: TrainingSettings) -> AlgorithmSpec:
     entropy = training.entropy_coeff
     return replace(
         ALGORITHMS[training.algorithm],
-        normalization=training.loss_normalization or terms.normalization,
+        normalization=terms.normalization,
         num_epochs=training.num_epochs or terms.num_epochs,
         clip=losses.ClipRange(low, high),
         entropy_coeff=terms.entropy_coeff if entropy is None else entropy,

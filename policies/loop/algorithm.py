@@ -213,7 +213,7 @@ class Algorithm:
         ]
         with self._stopping_on_error(Exception):
             _, report = self._runners.sample(requests)
-            check_world(report, self.settings)
+            check_world(report)
         self._record_episodes("eval", report)
         metrics = compute_success_metrics(report.records)
         num_seen = self._checkpoints.seen.count(report.task_hashes.values())

@@ -53,7 +53,7 @@ class EnvRunnerSettings(Section):
     """Episodes that each runner plays at once; whenever fewer are in play it takes the next group.
     """
     max_new_tokens: Count = 256
-    """Longest turn in tokens. It is also the constant of `loss_normalization = "constant"`."""
+    """Longest turn in tokens. It is also the constant that the loss of `dr_grpo` is divided by."""
     max_context_tokens: Count | None = None
     """Longest conversation in tokens; a full one ends the episode (`context_limit`). None:
     the model's own limit.
@@ -229,10 +229,6 @@ class FaultToleranceSettings(Section):
 
     whole_may_change = True
 
-    max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
-    """A round or evaluation of which more than this share of the groups fail in their
-    environment ends the run, with the last fault.
-    """
     placement_timeout_s: float = Field(default=30.0, gt=0)
     """What Ray cannot place in time ends the run, with what was asked for and what there is.
     The run goes on without a restarted runner for which there is no place, as long as there

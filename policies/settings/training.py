@@ -113,10 +113,6 @@ class TrainingSettings(Section):
     """Upper ε of the clipped ratio (clip-higher). None: `clip_range`; without either 0.0004 with
     `gspo`, 4 with `cispo`.
     """
-    loss_normalization: Normalization | None = None
-    """What the loss is averaged over: `token`, `sequence`, `constant`. None: `constant` with
-    `dr_grpo`, `sequence` with `gspo` and `raft`, else `token`.
-    """
     kl_coeff: MayChange[NonNegativeFloat] = 0.0
     """Weight of the KL to the reference, which is the base without the adapter, or the
     adapter that training started from.

@@ -23,13 +23,13 @@ from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
-every_normalization = pytest.mark.parametrize("normalization", ["token", "sequence", "constant"])
+every_normalization = pytest.mark.parametrize("algorithm", ["grpo", "raft", "dr_grpo"])
 
 
 @every_normalization
 @pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": 30}, {"share_prompts": False}])
-def test_cutting_into_micro_batches_changes_nothing(normalization, learners):
-    terms = {**TERMS, "loss_normalization": normalization}
+def test_cutting_into_micro_batches_changes_nothing(algorithm, learners):
+    terms = {**TERMS, "algorithm": algorithm}
     whole, cut = (
         gradients(make_learner(make_policy(nonzero=True), part, **terms), random_groups())
         for part in ({}, learners)

@@ -73,9 +73,6 @@ def test_two_learners_equal_one_over_several_updates(pair, name):
 @pytest.mark.parametrize(
     "terms",
     [
-        ("loss_normalization=token",),
-        ("loss_normalization=sequence",),
-        ("loss_normalization=constant",),
         ("max_grad_norm=1e-3",),
         ("num_minibatches=2", "num_epochs=2"),
         ("kl_coeff=0.1", "entropy_coeff=0.01"),
