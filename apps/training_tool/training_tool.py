@@ -30,11 +30,8 @@ from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.rollout.scripted_play import play_actions
 from agentpeft.policies.rollout.thoughts import find_action
-from agentpeft.policies.settings.config import (
-    AlgorithmName,
-    Settings,
-    with_overrides,
-)
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.training import AlgorithmName
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]
@@ -252,12 +249,12 @@ def _shape(model: str) -> Json:
     if not path.is_file():
         return {}
     config = json.loads(path.read_text(encoding="utf-8"))
-    targets = config["target_modules"]
+    targets, rank = config["target_modules"], config["r"]
+    factor = rank**0.5 if config.get("use_rslora") else 1.0  # of the plain adapter that it equals
     return {
-        "rank": config["r"],
-        "alpha": float(config["lora_alpha"]),
+        "rank": rank,
+        "alpha": factor * config["lora_alpha"],
         "target_modules": "all-linear" if isinstance(targets, str) else sorted(targets),
-        "use_rslora": bool(config.get("use_rslora")),
     }
 
 

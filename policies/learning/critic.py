@@ -20,7 +20,7 @@ from agentpeft.policies.learning.passes.micro_batches import MicroBatch
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy, Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
-from agentpeft.policies.settings.config import CriticKind
+from agentpeft.policies.settings.training import CriticKind
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,6 @@ class LearnerHook:
 def open_hooks(settings: Settings, policy: Policy, peers: Peers) -> list[LearnerHook]:
     """Returns the options that the settings turn on. Raises: SettingsError."""
     training, hooks = settings.training, list[LearnerHook]()
-    if training.num_replay_tasks:
-        from agentpeft.policies.learning.options.replay import Replay
-
-        hooks.append(Replay(training.num_replay_tasks))
     if training.shuffle_rewards:
         from agentpeft.policies.learning.options.control import ShuffledRewards
 

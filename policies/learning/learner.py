@@ -55,6 +55,8 @@ if TYPE_CHECKING:  # a base that is not sharded does without
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
+_MAX_NONFINITE_STEPS = 5  # in a row: one bad batch may pass, weights that are gone stay so
+_BASELINE_MOMENTUM = 0.9  # about ten updates: the mean return moves slowly against its noise
 
 
 class Learner:
@@ -129,8 +131,7 @@ class Learner:
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
         samples = self._make_samples(kept, baseline) if kept else []
-        momentum = self.settings.training.baseline_momentum
-        self.baseline = momentum * baseline + (1 - momentum) * mean
+        self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):
@@ -269,13 +270,12 @@ class Learner:
     ) -> list[Scores]:
         """Returns each member's scores by the weights before the update, empty if not needed.
 
-        KL in the rewards and a teacher need the log-probabilities of all members, a critic needs
-        their values. Only the ratio of an update that takes several steps does with less: with the
-        samples that the loss can learn from, as `make_drafts` tells without scores.
+        A teacher needs the log-probabilities of all members, a critic their values. Only the ratio
+        of an update that takes several steps does with less: with the samples that the loss can
+        learn from, as `make_drafts` tells without scores.
         """
         training = self.settings.training
-        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        for_advantages = kl_in_rewards or any(hook.needs_logprobs for hook in self._hooks)
+        for_advantages = any(hook.needs_logprobs for hook in self._hooks)
         for_ratio = self._spec.num_epochs * training.num_minibatches > 1
         passes = [p for p in self._critic.passes if p.has_values or for_advantages or for_ratio]
         if not passes or for_advantages or any(each.has_values for each in passes):
@@ -323,20 +323,16 @@ class Learner:
 
     def _skip(self, loss: float, norm: float) -> None:
         self._num_nonfinite += 1
-        limit = self.settings.fault_tolerance.max_skipped_updates
-        if self._num_nonfinite > limit:
+        if self._num_nonfinite > _MAX_NONFINITE_STEPS:
             raise TrainingError(
                 f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
-                f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
+                f"norm {norm}): lower training.lr"
             )
 
     def _set_mode(self) -> None:
-        """Sets training mode for imitation, which may use dropout, and for checkpointing."""
+        """Sets training mode for imitation, for a base's dropout, and for checkpointing."""
         checkpointing = self.settings.learners.gradient_checkpointing
         self.policy.model.train(self._spec.is_supervised or checkpointing)
-        if self.settings.lora.dropout > 0:
-            own = (self.settings.seed, self.version, self.peers.rank)
-            torch.manual_seed(int(np.random.default_rng(own).integers(2**63)))
 
 
 def _compute_lag(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:

@@ -16,7 +16,6 @@ from agentpeft.policies.messages import Floats
 class CriticInputs:
     """`CriticTargets` of a micro-batch, with each token's weight in the value loss; (N,) each."""
 
-    old_values: Tensor
     targets: Tensor
     turn_starts: Tensor
     weights: Tensor
@@ -57,7 +56,6 @@ def make_loss_inputs(samples: Sequence[Sample], device: torch.device) -> LossInp
     if targets:
         turn_starts = join(t.turn_starts for t in targets)
         critic = CriticInputs(
-            old_values=join(t.old_values for t in targets),
             targets=join(t.targets for t in targets),
             turn_starts=turn_starts,
             weights=turn_starts * spread(s.turn_weight for s in samples),

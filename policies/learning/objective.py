@@ -9,10 +9,11 @@ from torch import Tensor
 from agentpeft.policies.learning import losses
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
 from agentpeft.policies.learning.loss_inputs import CriticInputs, LossInputs, Totals
-from agentpeft.policies.learning.losses import is_trusted, spread_ratio
+from agentpeft.policies.learning.losses import spread_ratio
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.settings.config import Settings
 
+_VALUE_COEFF = 0.5  # PPO2's: with a shared critic, the policy's loss leads
 _OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
 
@@ -34,12 +35,10 @@ class Objective:
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
-        self._training, self._spec = settings.training, spec
+        self._spec = spec
         self._constant = settings.env_runners.max_new_tokens
-        in_loss = settings.training.kl_placement == "loss"
-        self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
-        may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
-        default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
+        self._kl_coeff = settings.training.kl_coeff
+        default = _OLDER_CAP if settings.max_adapter_lag > 0 and not spec.is_supervised else None
         asked = settings.training.importance_cap
         self._importance_cap = default if asked is None else asked
 
@@ -83,16 +82,9 @@ class Objective:
                 old, inputs.sampling_logprobs, self._importance_cap
             )
             per_token = per_token * terms["importance_weight"]
-        bounds = self._training.max_token_mismatch, self._training.max_sequence_mismatch
-        if bounds != (None, None):
-            trusted = is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
-            per_token = torch.where(trusted, per_token, 0.0)
-            terms["masked_fraction"] = 1 - trusted.float()
         terms["policy_loss"] = per_token
         if inputs.reference_logprobs is not None:
-            terms["kl"] = losses.compute_kl(
-                logprobs, inputs.reference_logprobs, self._training.kl_estimator
-            )
+            terms["kl"] = losses.compute_kl(logprobs, inputs.reference_logprobs)
             per_token = per_token + self._kl_coeff * terms["kl"]
         terms["entropy"] = entropy
         if spec.entropy_coeff > 0:
@@ -107,10 +99,8 @@ class Objective:
         return loss, Totals(loss.item(), mismatch_max, sums)
 
     def _value_loss(self, values: Tensor, critic: CriticInputs) -> tuple[Tensor, Totals]:
-        errors = losses.squared_error(
-            values, critic.old_values, critic.targets, self._training.clip_range_vf
-        )
-        loss = self._training.vf_loss_coeff * (errors * critic.weights).sum()
+        errors = (values - critic.targets).square()
+        loss = _VALUE_COEFF * (errors * critic.weights).sum()
         num_turns = int(critic.turn_starts.sum().item())
         value_loss = (errors * critic.turn_starts).sum().item(), num_turns
         return loss, Totals(loss.item(), sums={"value_loss": value_loss})

@@ -10,11 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.losses import compute_kl
 from agentpeft.policies.messages import EpisodeGroup, Floats, Trajectory
 from agentpeft.policies.settings.config import TrainingSettings
 
@@ -96,10 +94,7 @@ def make_samples(
     has its own advantage, by GAE from the values at its first token, which all of its tokens share;
     else all tokens of an episode share what the algorithm's estimator makes of its return.
     """
-    rewards = [
-        _turn_rewards(member, *scores, training)
-        for member, scores in zip(members, zip(old, reference, strict=True), strict=True)
-    ]
+    rewards = [np.array(member.trajectory.turn_rewards, np.float32) for member in members]
     values = [scores.values for scores in old if scores.values is not None]
     critic: Sequence[CriticTargets | None] = [None] * len(members)
     if values:
@@ -111,26 +106,6 @@ def make_samples(
         advantages = _advantages_by_episode(members, rewards, spec, baseline)
     samples = map(Sample, members, advantages, old, reference, critic)
     return [sample for sample in samples if sample.member.num_sampled_tokens]
-
-
-def _turn_rewards(
-    member: GroupMember, old: Scores, reference: Scores, training: TrainingSettings
-) -> Floats:
-    """Returns the rewards (turns,), less the overlong penalty and what KL `kl_placement` asks."""
-    trajectory = member.trajectory
-    rewards = np.array(trajectory.turn_rewards, np.float32)
-    if len(rewards) and training.overlong_tokens is not None:
-        from agentpeft.policies.learning.options.overlong import overlong_penalty
-
-        rewards[-1] -= overlong_penalty(member.num_sampled_tokens, training)
-    if training.kl_placement != "reward" or old.logprobs is None or reference.logprobs is None:
-        return rewards
-    logprobs = torch.tensor(old.logprobs), torch.tensor(reference.logprobs)
-    kl = compute_kl(*logprobs, training.kl_estimator).numpy()
-    from agentpeft.policies.learning.turn_advantages import turn_of_tokens
-
-    turn_kl = np.bincount(turn_of_tokens(trajectory), kl, minlength=len(rewards))
-    return rewards - training.kl_coeff * turn_kl.astype(np.float32)
 
 
 def _advantages_by_episode(

@@ -1,16 +1,16 @@
-"""Learning rates, by iteration (a linear warm-up, then a schedule) and by part; the optimizer."""
+"""Learning rates, by iteration (a linear warm-up, then a schedule); the optimizer."""
 
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from agentpeft.policies.models.lora.attach_lora import Policy
-from agentpeft.policies.settings.config import SUCCESS_WINDOW, TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.config import TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
 _PRETRAIN_WARMUP = 0.05
 
@@ -29,57 +29,25 @@ def compute_lr(training: TrainingSettings, iteration: int) -> float:
 
 
 class ScheduledAdamW:
-    """AdamW over all that is trained; each part has a learning rate of its own, on one schedule.
-
-    `load_state_dict` brings back the moments; betas, weight decay and rates are the settings'.
-    """
+    """AdamW over all that is trained, policy and critic, at the settings' learning rate."""
 
     def __init__(
         self, training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
     ) -> None:
-        parts = _split_by_lr(training, policy, critic)
-        self._training, self._lrs = training, [lr for _, lr in parts]
-        self._options: dict[str, Any] = {
-            "betas": (training.adam_beta1, training.adam_beta2),
-            "weight_decay": training.weight_decay,
-        }
-        groups = [{"params": parameters} for parameters, _ in parts]
-        self._optimizer = torch.optim.AdamW(groups, **self._options, fused=True)
+        self._training = training
+        # Few steps from a good start: decay would only pull an adapter back to its beginning
+        self._optimizer = torch.optim.AdamW(
+            [*policy.trainable_parameters(), *critic], weight_decay=0.0, fused=True
+        )
         self.step, self.state_dict = self._optimizer.step, self._optimizer.state_dict
+        self.load_state_dict = self._optimizer.load_state_dict
 
     def set_lr(self, iteration: int) -> float:
-        """Sets the rates of an iteration and returns the policy's."""
+        """Sets the rate of an iteration and returns it."""
         lr = compute_lr(self._training, iteration)
-        policy, *others = self._optimizer.param_groups
-        policy["lr"] = lr
-        for group, other_lr in zip(others, self._lrs[1:], strict=True):
-            group["lr"] = lr * other_lr / self._training.lr
-        return lr
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from `state_dict`."""
-        self._optimizer.load_state_dict(state)
         for group in self._optimizer.param_groups:
-            group.update(self._options)
-
-
-def _split_by_lr(
-    training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
-) -> list[tuple[list[nn.Parameter], float]]:
-    """Returns the trained parameters with their learning rates, as of `training.lr`.
-
-    First the policy's; with LoRA+ its B matrices follow on their own; then the critic's.
-    Source: Hayou et al. 2024, "LoRA+: Efficient Low Rank Adaptation of Large Models".
-    """
-    trained, ratio = policy.trainable_parameters(), training.lora_plus_ratio
-    named = policy.model.named_parameters() if ratio != 1 else ()
-    ups = {id(parameter) for name, parameter in named if ".lora_B." in name}
-    parts = [
-        ([p for p in trained if id(p) not in ups], training.lr),
-        ([p for p in trained if id(p) in ups], training.lr * ratio),
-        (list(critic), training.critic_lr or training.lr),
-    ]
-    return [(parameters, lr) for parameters, lr in parts if parameters]
+            group["lr"] = lr
+        return lr
 
 
 class PretrainSchedule:

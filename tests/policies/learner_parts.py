@@ -65,7 +65,7 @@ def make_group(position, trajectories):
     return EpisodeGroup(position, f"task{position}", (), 0, tuple(trajectories))
 
 
-def random_groups(num_groups=4, size=4, seed=0, vocab=20):
+def random_groups(num_groups=4, size=4, seed=0, vocab=20, success=1.0):
     """Groups of prompts and answers of many lengths; every second episode has two turns."""
     rng = np.random.default_rng(seed)
     groups = []
@@ -77,7 +77,7 @@ def random_groups(num_groups=4, size=4, seed=0, vocab=20):
             if i % 2:
                 mask[2], ends = False, (2, length)
             tokens = rng.integers(0, vocab, length)
-            trajectories.append(make_trajectory(prompt, tokens, i % 3 == 0, mask, ends))
+            trajectories.append(make_trajectory(prompt, tokens, success * (i % 3 == 0), mask, ends))
         groups.append(make_group(g, trajectories))
     return groups
 

@@ -163,7 +163,7 @@ def combine_adapters(
     """
     model, names = open_adapters(base, folders)
     if cast(LoraConfig, model.peft_config[TRAINED]).use_rslora:
-        raise SettingsError("adapters of lora.use_rslora cannot be combined: set it to false")
+        raise SettingsError("adapters of rsLoRA (use_rslora) cannot be combined")
     tuner = cast(LoraModel, model.base_model)
     density = _TIES_DENSITY if kind == "ties_svd" else None
     weights = [1 / len(names) if kind == "cat" else 1.0] * len(names)
