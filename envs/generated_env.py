@@ -23,7 +23,7 @@ class GeneratedTaskOptions(EpisodeOptions, total=False):
     * `task_source`: a `Taskset` or generator instead of `data`.
     * `skills`, `skill_mode`, `num_skills`: which of the generator's or the file's.
     * `max_phrasings`, `split`, `invent`: of generated tasks; see `GeneratorOptions`.
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
+    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `oracle_lapses`: share of its choices in which the oracle writes the commonest one, whatever
       the words ask for: for a warm start that leaves the meaning of words to RL.
     * `partial_credit`: for training, what a wrong answer or change earns on top of a failure's
@@ -107,7 +107,7 @@ class GeneratedTaskEnv(TextEnv[TaskT]):
         return [*super()._list_settings(), *GeneratedTaskOptions.__annotations__]
 
     def _refuse(self, action: InvalidAction) -> Turn:
-        problem = self.tools.advice if self.prompt_style == "tools" else action.problem
+        problem = self.get_tools().advice if self.prompt_style == "tools" else action.problem
         return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
 
     def _check_timeout(self, name: str, timeout_s: float) -> None:

@@ -8,7 +8,6 @@ from zlib import crc32
 
 from agentpeft.envs.arithmetic.operations import get_operation
 from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
-from agentpeft.envs.arithmetic.tools import TOOLS
 from agentpeft.envs.core.errors import (
     SettingsError,
     check_choice,
@@ -21,8 +20,9 @@ from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.taskset import TaskSource
 
-if TYPE_CHECKING:  # most environments have one level
+if TYPE_CHECKING:  # most environments have one level, and most agents answer in text
     from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -65,7 +65,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
         prompt: "full", "compact" (`1 try: 12+34=`), "named", which is the compact one with the
-            format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls `tools`.
+            format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls tools.
         oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
             or the other way round, and answers as it reads them, without working. What learns from
             it can do both, and leaves to the reward what the format's name means.
@@ -87,7 +87,6 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         v0: first version.
     """
 
-    tools = TOOLS
     has_quick_steps = True
 
     def __init__(  # noqa: PLR0913 (settings, by name)
@@ -148,6 +147,13 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
                 level_reward = LevelReward(self.reward_config, self._difficulty, step)
                 self.reward_config = replace(self.reward_config, reward_fn=level_reward)
             self._follow(self._difficulty)
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.arithmetic.tools import TOOLS
+
+        return TOOLS
 
     @property
     def difficulty(self) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from random import Random
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from agentpeft.envs.core.errors import (
     DataError,
@@ -29,9 +29,11 @@ from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.db_bench.tools import TOOLS
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.tasks.task_files import TaskData
+
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 _MAX_GOLD_ROWS = 10_000
 
@@ -74,7 +76,7 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
       `DBBenchGenerator`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
+    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
@@ -96,7 +98,6 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
     """
 
     default_config = EpisodeConfig(max_turns=4, reward="db")
-    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -146,6 +147,13 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
         self._session: DatabaseSession | None = None
         self._runs: list[tuple[str, str | None]] = []
         self.has_waiting_steps = database != "sqlite"
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.db_bench.tools import TOOLS
+
+        return TOOLS
 
     def _solve(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""

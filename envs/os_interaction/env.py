@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from agentpeft.envs.core.errors import (
     SettingsError,
@@ -42,8 +42,10 @@ from agentpeft.envs.os_interaction.sandboxes import (
     make_sandbox,
 )
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
-from agentpeft.envs.os_interaction.tools import TOOLS
 from agentpeft.envs.tasks.task_files import TaskData
+
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
@@ -86,7 +88,7 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
       contents in common): of generated tasks; see `OSGenerator`.
     * `sandbox`: "auto", "bubblewrap" or "docker"; `image`, `runtime`: see `make_sandbox`; `limits`:
       fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
+    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `command_timeout_s`: of one command.
     * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
       of its reward, times the share of the checks that it made right (`share_of_checks`).
@@ -105,7 +107,6 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
 
     default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
     has_waiting_steps = True
-    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -138,6 +139,13 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
         self._gold_sandbox: Sandbox | None = None
         self.mistake: str | None = None
         """Why the last finished episode failed; never shown to the agent."""
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.os_interaction.tools import TOOLS
+
+        return TOOLS
 
     @property
     def sandbox(self) -> Sandbox:
