@@ -10,9 +10,8 @@ from agentpeft.envs.core.errors import SettingsError, check_choice, check_share,
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, InvalidAction, TextEnv, Turn
 from agentpeft.envs.tasks.skill_generator import OptionsT, SkillGenerator, choose_tasks
-from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
-from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.taskset import Split, Taskset, TaskSource, TaskT
 
 PromptStyle: TypeAlias = Literal["full", "compact", "tools"]
 

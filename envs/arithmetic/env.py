@@ -17,8 +17,7 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.taskset import TaskSource
+from agentpeft.envs.tasks.taskset import Split, TaskSource
 
 if TYPE_CHECKING:  # most environments have one level, and most agents answer in text
     from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty

@@ -8,8 +8,7 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.core.errors import SettingsError, UnknownTaskError, shown
-from agentpeft.envs.tasks.splits import Split, check_split, compute_split
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.taskset import Split, Task, check_split, compute_split
 
 MAX_DIGITS = 1000
 _MAX_DRAWS = 1000

@@ -16,9 +16,16 @@ from agentpeft.envs.core.errors import (
     check_flag,
     shown,
 )
-from agentpeft.envs.tasks.splits import Split, check_split
 from agentpeft.envs.tasks.streams import Stage, TaskStream
-from agentpeft.envs.tasks.taskset import SingleSkillSource, SkillMode, Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.taskset import (
+    SingleSkillSource,
+    SkillMode,
+    Split,
+    Taskset,
+    TaskSource,
+    TaskT,
+    check_split,
+)
 
 _MAX_DRAWS = 10
 

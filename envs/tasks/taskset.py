@@ -1,4 +1,4 @@
-"""Tasks, sets of tasks, and the protocol that both tasksets and generators meet."""
+"""Tasks, sets of tasks, the protocol of tasksets and generators, and held-out parts of both."""
 
 import json
 from collections import Counter
@@ -9,11 +9,28 @@ from decimal import Decimal
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+    runtime_checkable,
+)
+from zlib import crc32
 
 import numpy as np
 
-from agentpeft.envs.core.errors import DataError, SettingsError, UnknownTaskError, did_you_mean
+from agentpeft.envs.core.errors import (
+    DataError,
+    SettingsError,
+    UnknownTaskError,
+    did_you_mean,
+    shown,
+)
 
 if TYPE_CHECKING:  # tasks that are generated are in no file
     from agentpeft.envs.tasks.records import Record
@@ -21,6 +38,8 @@ if TYPE_CHECKING:  # tasks that are generated are in no file
 _NO_CONTENT = ("task_id", "instruction", "skills")
 SkillMode = Literal["single", "all"]
 """A task for one of the skills, or with all of them."""
+Split: TypeAlias = Literal["train", "test"]
+_TEST_PERCENT = 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,3 +224,18 @@ class SingleSkillSource(Generic[TaskT]):
     def get(self, task_id: str) -> TaskT:
         """Returns the task of that id. Raises: UnknownTaskError."""
         return self._tasks.get(task_id)
+
+
+def compute_split(text: str) -> Split:
+    """Returns the split of a text, by its hash: about one in four is in "test".
+
+    >>> compute_split("1+2"), compute_split("3+4")
+    ('train', 'test')
+    """
+    return "test" if crc32(text.encode()) % 100 < _TEST_PERCENT else "train"
+
+
+def check_split(split: str | None) -> None:
+    """Raises: SettingsError if it is neither "train", "test" nor None."""
+    if split is not None and split not in get_args(Split):
+        raise SettingsError(f"split must be 'train', 'test' or None, got {shown(split)}")

@@ -6,7 +6,8 @@ already: it is written as it is, and both checks compare the copy with it.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making, making_parents
+from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
@@ -87,6 +88,22 @@ def merge(
         if not report["agrees"]:
             shutil.rmtree(new)
     return {**report, "merged": shown(output) if report["agrees"] else None}
+
+
+@contextmanager
+def making_parents(path: Path) -> Iterator[None]:
+    """Makes the folders above `path`; removes them if the block leaves no `path`.
+
+    Raises: OSError.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for folder in () if path.exists() else missing:
+            with suppress(OSError):  # another process has put something there
+                folder.rmdir()
 
 
 def merge_into_base(adapter: Path, output: Path) -> None:
