@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import socket
 import sys
@@ -35,13 +34,6 @@ _SWITCHES = {
     "kernel/apparmor_restrict_unprivileged_userns": "1",
 }
 """What the kernel says where unprivileged user namespaces are off."""
-_OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
-"""The first driver of each CUDA. Source: NVIDIA, "CUDA Compatibility", minor versions."""
-_HEAD_PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
-"""What `ray start --head` takes unless it is told otherwise."""
-_HTTP2_SETTINGS = b"\x04"
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _HTTP2_SETTINGS + b"\0" * 5
-"""What a client says first, and the type of the frame that either side begins with (RFC 9113)."""
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
 
 
@@ -114,38 +106,26 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpu(machine: Machine) -> Iterator[Finding]:
-    """CUDA's torch and a driver, if the config asks for GPUs."""
+    """As many GPUs as the config asks for; those of a cluster that is joined are Ray's to count."""
     settings = machine.settings
     runners, learners = settings.env_runners, settings.learners
     asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
     asked += learners.num_gpus_per_learner * learners.num_learners
-    files = [Path(folder) / "torch" / "version.py" for folder in machine.search]
-    texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
-    cuda = re.search(r"^cuda\b.*'([\d.]+)'", texts[0] if texts else "", re.M)
-    without = "or set learners.num_gpus_per_learner=0 env_runners.num_gpus_per_env_runner=0"
-    if asked and cuda is None:
-        text = "the config asks for a GPU, and this torch is built without CUDA"
-        yield Finding("gpu", text, f"install PyTorch's CUDA build, {without}", True)
-    elif asked and cuda is not None and (text := _driver_fault(machine, cuda[1], asked)):
-        yield Finding("gpu", text, f"mend that, {without}", True)
-    else:
-        yield Finding("gpu", f"asked for: {asked:g}; torch's CUDA: {cuda[1] if cuda else 'none'}")
-
-
-def _driver_fault(machine: Machine, cuda: str, asked: float) -> str:
-    """Returns what is wrong with the driver, or with the number of GPUs of this machine alone."""
-    driver = machine.proc / "driver" / "nvidia"
-    if not (driver / "version").is_file():
-        return "the config asks for a GPU, and no NVIDIA driver is loaded"
-    found = re.search(r"\s(\d{3})\.\d", (driver / "version").read_text(encoding="utf-8"))
-    oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0], 0)
-    if found and int(found[1]) < oldest:
-        return f"the NVIDIA driver is {found[1]}, and torch's CUDA {cuda} needs {oldest} or later"
-    gpus = driver / "gpus"
-    num_gpus = len(list(gpus.iterdir())) if gpus.is_dir() else asked
-    if num_gpus < asked and not os.environ.get("RAY_ADDRESS"):
-        return f"the config asks for {asked:g} GPUs, and there are {num_gpus:g}"
-    return ""
+    if not asked or machine.address or os.environ.get("RAY_ADDRESS"):
+        yield Finding("gpu", f"asked for: {asked:g}")
+        return
+    try:
+        import torch  # as slow to import as the whole look, so only where it is needed
+    except ImportError as error:
+        yield Finding("gpu", f"torch cannot be imported ({error})", "see packages", True)
+        return
+    num_gpus, build = torch.cuda.device_count(), torch.version.cuda or "none"
+    text = f"the config asks for {asked:g} GPU(s), and torch (CUDA: {build}) sees {num_gpus}"
+    remedy = (
+        "install NVIDIA's driver and PyTorch's build for its CUDA (nvidia-smi names both), or set "
+        "learners.num_gpus_per_learner=0 env_runners.num_gpus_per_env_runner=0"
+    )
+    yield Finding("gpu", text, remedy if num_gpus < asked else "", num_gpus < asked)
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
@@ -180,12 +160,7 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     if address not in ("", "auto", "local") and not port.isdigit():
         text = f"{source} has no port"
         yield Finding("ray", text, f"name one, as in {address}:6379, or leave it out", True)
-    taken = [] if address else [port for port in _HEAD_PORTS if _answers("127.0.0.1", port)]
-    if taken:
-        text = f"in use: {', '.join(map(str, taken))}, which `ray start --head` would take"
-        options = " ".join(_HEAD_PORTS[port] for port in taken)
-        yield Finding("ray ports", text, f"join that cluster by RAY_ADDRESS, or give it {options}")
-    if port.isdigit() and not _is_grpc_server(host, int(port)):
+    if port.isdigit() and not _answers(host, int(port)):
         text = f"no cluster answers at {source}"
         yield Finding("ray", text, "start it, or leave it out for a local one", True)
     yield Finding("ray", f"address {address or 'local'}, authentication {mode or 'unset'}")
@@ -198,25 +173,10 @@ def _has_ray_token() -> bool:
 
 def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=1.0).close()
+        socket.create_connection((host, port), timeout=3.0).close()
     except (OSError, OverflowError):  # nobody there, no such host, no such port
         return False
     return True
-
-
-def _is_grpc_server(host: str, port: int) -> bool:
-    """Returns whether HTTP/2 is spoken there, as by a cluster's head; with TLS, if it listens.
-
-    A client that joins what listens and says nothing would wait for minutes.
-    """
-    if os.environ.get("RAY_USE_TLS", "0") != "0":
-        return _answers(host, port)
-    try:
-        with socket.create_connection((host, port), timeout=3.0) as connection:
-            connection.sendall(_HTTP2_PREFACE)
-            return connection.recv(9)[3:4] == _HTTP2_SETTINGS
-    except (OSError, OverflowError):
-        return False
 
 
 def check_model(machine: Machine) -> Iterator[Finding]:
