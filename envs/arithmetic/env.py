@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from zlib import crc32
 
 from agentpeft.envs.arithmetic.operations import get_operation
-from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.core.errors import (
     SettingsError,
     check_choice,
@@ -111,7 +111,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
-        low, high = digits = _digit_range(num_digits)
+        digits = _digit_range(num_digits)
         all_operations = tuple(get_operation(name) for name in names)
         has_work = format == "worked" and any(operation.work for operation in all_operations)
         omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
@@ -121,7 +121,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         source = ArithmeticGenerator(
             all_operations,
             digits,
-            width=None if format == "plain" else high,
+            width=None if format == "plain" else digits[1],
             split=split,
             is_worked=format == "worked",
         )
@@ -130,22 +130,13 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.oracle_omits, self.oracle_omits_more = oracle_omits, oracle_omits_more
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
-        if not isinstance(adaptive, bool | Mapping):
-            raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
         if adaptive is not False:
-            from agentpeft.envs.arithmetic.difficulty import LevelReward, make_difficulty
+            from agentpeft.envs.arithmetic.difficulty import make_difficulty, reward_by_level
 
-            if low == high:
-                raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
-            settings = adaptive if isinstance(adaptive, Mapping) else {}
-            for name in settings:
-                check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
-            self._difficulty = make_difficulty(digits, settings)
-            if self.reward_config.reward_fn is None:
-                step = self.reward_config.spread(self.config.max_turns)
-                level_reward = LevelReward(self.reward_config, self._difficulty, step)
-                self.reward_config = replace(self.reward_config, reward_fn=level_reward)
-            self._follow(self._difficulty)
+            self._difficulty = difficulty = make_difficulty(digits, adaptive)
+            max_turns = self.config.max_turns
+            self.reward_config = reward_by_level(self.reward_config, difficulty, max_turns)
+            self._follow(difficulty)
 
     @classmethod
     def get_tools(cls) -> "ToolTable":
@@ -172,6 +163,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         See `oracle_lapses`, `oracle_omits` and `oracle_omits_more`.
         """
         if _compute_share(f"lapse {task.task_id}") < self.oracle_lapses:
+            from agentpeft.envs.arithmetic.lapses import misread
+
             return [misread(task)]
         work, num_omitted = task.work or "", self.oracle_omits
         drawn, share = _compute_share(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more

@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Generic, Self, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from agentpeft.envs.core.errors import (
 from agentpeft.envs.tasks.streams import Stage, TaskStream
 from agentpeft.envs.tasks.taskset import (
     SingleSkillSource,
-    SkillMode,
     Split,
     Taskset,
     TaskSource,
@@ -27,6 +26,8 @@ from agentpeft.envs.tasks.taskset import (
     check_split,
 )
 
+SkillMode = Literal["single", "all"]
+"""A task for one of the skills, or with all of them."""
 _MAX_DRAWS = 10
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # tasks that are generated are in no file
     from agentpeft.envs.tasks.records import Record
 
 _NO_CONTENT = ("task_id", "instruction", "skills")
-SkillMode = Literal["single", "all"]
-"""A task for one of the skills, or with all of them."""
 Split: TypeAlias = Literal["train", "test"]
 _TEST_PERCENT = 25
 
