@@ -6,9 +6,10 @@ from functools import partial
 from random import Random
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeOptions, InvalidAction, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.skill_generator import OptionsT, SkillGenerator, choose_tasks
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
 from agentpeft.envs.tasks.taskset import Split, Taskset, TaskSource, TaskT

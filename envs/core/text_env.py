@@ -36,13 +36,6 @@ if TYPE_CHECKING:  # most agents answer in text
 
 
 @dataclass(frozen=True)
-class InvalidAction:
-    """Text that is not a valid action; `problem` tells the agent what is missing."""
-
-    problem: str
-
-
-@dataclass(frozen=True)
 class Turn:
     """The result of one action: the new text, and the outcome if it ended the episode.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Unpack
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
     DataError,
     SettingsError,
@@ -14,7 +15,7 @@ from agentpeft.envs.core.errors import (
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,
     answer_action,

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
     SettingsError,
     check_choice,
@@ -15,7 +16,7 @@ from agentpeft.envs.core.errors import (
     shown,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.os_interaction.actions import (
     Finish,

@@ -1,19 +1,52 @@
-"""A bank: a folder of adapters over one base, and what chooses among them by a prompt."""
+"""A bank: a folder of adapters over one base, and what chooses among them by a prompt's words.
+
+It is a multinomial naive Bayes over pairs of neighbouring characters, with add-one smoothing
+(Manning et al. 2008, "Introduction to Information Retrieval", 13.2). All adapters are as likely.
+"""
 
 import json
+import math
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from agentpeft.envs import SettingsError
 from agentpeft.envs.system.whole_files import making
-from agentpeft.launch.evaluating.router import PromptRouter
 from agentpeft.policies.checkpointing.checkpoints import write_config
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG
 from agentpeft.policies.settings.config import Settings
 
 _FILE = "bank.json"
+
+
+def count_pairs(prompts: Iterable[str]) -> dict[str, int]:
+    """Returns how often each pair of neighbouring characters is in the prompts."""
+    return dict(Counter("".join(pair) for prompt in prompts for pair in pairwise(prompt)))
+
+
+class PromptRouter:
+    """Names the stage that a prompt is most likely of."""
+
+    def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """`counts` are `count_pairs` of examples of each stage."""
+        known = set().union(*counts.values())
+        self._scores, self._unknown = {}, {}
+        for name, own in counts.items():
+            total = math.log(sum(own.values()) + len(known) + 1)
+            self._scores[name] = {pair: math.log(own.get(pair, 0) + 1) - total for pair in known}
+            self._unknown[name] = -total
+
+    def find_stage(self, prompt: str) -> str:
+        """Returns the name of the likeliest stage; of equals the first."""
+        pairs = list(map("".join, pairwise(prompt)))
+        likelihoods = {
+            name: sum(scores.get(pair, self._unknown[name]) for pair in pairs)
+            for name, scores in self._scores.items()
+        }
+        return max(likelihoods, key=lambda name: likelihoods[name])
 
 
 @dataclass(frozen=True)
