@@ -21,7 +21,8 @@ class GeneratedTaskOptions(EpisodeOptions, total=False):
     """The keyword arguments that these environments share, besides `data`.
 
     * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`, `skill_mode`, `num_skills`: which of the generator's or the file's.
+    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
+      each reset and a task made or picked for it; "all": a task has all of them, or `num_skills`.
     * `max_phrasings`, `split`, `invent`: of generated tasks; see `GeneratorOptions`.
     * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `oracle_lapses`: share of its choices in which the oracle writes the commonest one, whatever

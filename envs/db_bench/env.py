@@ -69,23 +69,13 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
       or `{"tasks": file, "index": file}` for the tasks that an index lists (without `tasks`
         those of the `entry_dict.json` beside it);
       None generates tasks without end.
-    * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
-      each reset and a task made or picked for it; "all": every task has all of them.
-    * `num_skills`, `max_phrasings`, `max_columns`, `max_rows`, `max_text_chars`, `invent`, `split`
-      ("train" and "test" have no table name and no literal in common): of generated tasks; see
-      `DBBenchGenerator`.
+    * `max_columns`, `max_rows`, `max_text_chars`: of generated tasks; see `TableOptions`.
+    * `task_source`, `skills`, `split` and more: see `GeneratedTaskOptions`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
-    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
-    * `oracle_lapses` (0.0): share of its statements' choices in which the oracle writes the
-      commonest one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves
-      the meaning to the reward.
-    * `partial_credit` (0.0): for training, what a wrong answer or change earns on top of a
-      failure's reward, times the share of its rows that is right (`grading/partial_credit.py`).
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
       note), `max_database_mib`.
     * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.

@@ -82,20 +82,10 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
       None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
     * `live_checks`: whether the file's check scripts see the episode's processes; None: those whose
       text looks at processes or sleeps.
-    * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
-      each reset and a task made or picked for it; "all": every task has all of them.
-    * `num_skills`, `max_phrasings`, `invent`, `split` ("train" and "test" have no word of names and
-      contents in common): of generated tasks; see `OSGenerator`.
+    * `task_source`, `skills`, `split` and more: see `GeneratedTaskOptions`.
     * `sandbox`: "auto", "bubblewrap" or "docker"; `image`, `runtime`: see `make_sandbox`; `limits`:
       fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
-    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `command_timeout_s`: of one command.
-    * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
-      of its reward, times the share of the checks that it made right (`share_of_checks`).
-    * `oracle_lapses` (0.0): share of its commands' choices in which the oracle writes the commonest
-      one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves the
-      meaning of words to RL. It answers what these commands print.
     * `max_turns` (5), `invalid_ends`, `timeout_ends` (False), `reward`, …: see `EpisodeConfig`.
 
     ## Source
