@@ -62,9 +62,9 @@ def merge(
         with merging.making_parents(folder), making(folder) as new:  # all of them, or none
             reports = {
                 name: merging.merge(
-                    merging.base_settings(own, base, dtype), own, new / name, same_base
+                    merging.base_settings(path, base, dtype), path, new / name, same_base
                 )
-                for name, own in read_bank(adapter).adapters.items()
+                for name, path in read_bank(adapter).adapters.items()
             }
         for name, report in reports.items():
             report["merged"] = shown(folder / name) if report["agrees"] else None

@@ -63,8 +63,8 @@ class Machine:
     @property
     def packages(self) -> dict[str, str]:
         """Versions by name."""
-        found = distributions(path=self.search)
-        return {canonicalize_name(d.name): d.version for d in found if d.name}
+        installed = distributions(path=self.search)
+        return {canonicalize_name(d.name): d.version for d in installed if d.name}
 
 
 Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
@@ -73,9 +73,9 @@ Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 def check_packages(machine: Machine) -> Iterator[Finding]:
     """Versions that the config needs, and wheels that do not go together."""
     has, settings = machine.packages, machine.settings
-    own = settings.env_runners
+    runners = settings.env_runners
     asked = {
-        "vllm": own.engine == "vllm" and own.shared_engines is None,
+        "vllm": runners.engine == "vllm" and runners.shared_engines is None,
         "quantize": settings.model.load_in_4bit,
         "wandb": settings.output.wandb != "off",
     }
@@ -87,12 +87,12 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
     for need in needed:
         name, marker = canonicalize_name(need.name), need.marker
         version = has.get(name) or has.get(f"{name}-cpu")  # vLLM's build for CPUs
-        if marker is not None and not any(marker.evaluate({"extra": each}) for each in extras):
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras):
             continue
         if version is None or not need.specifier.contains(version, prereleases=True):
             text = f"{need.name} {version or 'is missing'}, needed is {need.specifier or 'any'}"
-            at_least = [part for part in need.specifier if part.operator.startswith(">")]
-            is_old = version is None or not all(part.contains(version) for part in at_least)
+            at_least = [limit for limit in need.specifier if limit.operator.startswith(">")]
+            is_old = version is None or not all(limit.contains(version) for limit in at_least)
             remedy = f"pip install 'agentpeft[{','.join(extras)}]'"
             remedy += " (without a GPU: make vllm)" if name == "vllm" else ""
             yield Finding("packages", text, remedy, is_old)
@@ -130,10 +130,12 @@ def check_gpu(machine: Machine) -> Iterator[Finding]:
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
     """Room for checkpoints and for Ray's objects."""
-    found = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
-    free = {path: shutil.disk_usage(path).free >> 20 for path in (found, machine.shared_memory)}
-    if free[found] < machine.min_free_mib:
-        text = f"{free[found]} MiB free in {found}, for checkpoints {machine.min_free_mib} at least"
+    folder = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
+    free = {path: shutil.disk_usage(path).free >> 20 for path in (folder, machine.shared_memory)}
+    if free[folder] < machine.min_free_mib:
+        text = (
+            f"{free[folder]} MiB free in {folder}, for checkpoints {machine.min_free_mib} at least"
+        )
         yield Finding("disk", text, "make room, or set output.dir", True)
     uses_ray = machine.settings.env_runners.num_env_runners > 0
     if uses_ray and free[machine.shared_memory] < machine.min_free_mib:
@@ -237,7 +239,7 @@ def _find_on_hub(name: str) -> Finding:
     status = ask_hub(f"/api/models/{name}/revision/main", headers)  # what a download asks first
     if status in (401, 403, 404):
         text = f"{name!r} is no folder, and cannot be had from the Hugging Face hub"
-        return Finding("model", text, "mend the name, or log in (hf auth login)", True)
+        return Finding("model", text, "correct the name, or log in (hf auth login)", True)
     if status is not None:
         return Finding("model", f"{name}, from the hub")
     reason = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "no hub answers"
@@ -265,8 +267,8 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
     settings = machine.settings
-    sections = [("environment", own) for own in settings.stage_kwargs]
-    sections += [("warm_start", own) for own in settings.warm_start_kwargs]
+    sections = [("environment", kwargs) for kwargs in settings.stage_kwargs]
+    sections += [("warm_start", kwargs) for kwargs in settings.warm_start_kwargs]
     sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):
@@ -277,7 +279,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
             pool.discard(pool.begin(0, pool.task_at(0))[0])
         except (DataError, EnvFault, SettingsError, OSError) as error:
             text = " ".join(str(error).split())
-            yield Finding(section, text, f"mend it, or change {section}'s settings", True)
+            yield Finding(section, text, f"fix it, or change {section}'s settings", True)
         else:
             yield Finding(
                 section, f"{settings.environment.id} {kwargs.get('database', '')}".strip()

@@ -34,9 +34,9 @@ class PromptRouter:
         """`counts` are `count_pairs` of examples of each stage."""
         known = set().union(*counts.values())
         self._scores, self._unknown = {}, {}
-        for name, own in counts.items():
-            total = math.log(sum(own.values()) + len(known) + 1)
-            self._scores[name] = {pair: math.log(own.get(pair, 0) + 1) - total for pair in known}
+        for name, pairs in counts.items():
+            total = math.log(sum(pairs.values()) + len(known) + 1)
+            self._scores[name] = {pair: math.log(pairs.get(pair, 0) + 1) - total for pair in known}
             self._unknown[name] = -total
 
     def find_stage(self, prompt: str) -> str:
