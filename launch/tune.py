@@ -41,14 +41,14 @@ class AlgorithmTrainable(tune.Trainable):
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
         """Returns bundles for the trial's process, its runners and its learners."""
         settings = cls.to_settings(config)
-        runners, learners = settings.env_runners, settings.learners
-        runner = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
+        own, learners = settings.env_runners, settings.learners
+        runner = {"CPU": own.num_cpus_per_env_runner, "GPU": own.num_gpus_per_env_runner}
         learner = {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}
-        if runners.num_env_runners == 0:
+        if own.num_env_runners == 0:
             bundles = [{name: runner[name] + learner[name] for name in runner}]
         else:
             learning = [learner] * learners.num_learners
-            bundles = [{"CPU": 0.1}, *[runner] * runners.num_env_runners, *learning]
+            bundles = [{"CPU": 0.1}, *[runner] * own.num_env_runners, *learning]
         return tune.PlacementGroupFactory([b for b in bundles if any(b.values())])
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -62,8 +62,8 @@ class AlgorithmTrainable(tune.Trainable):
         step, interval = self._algorithm.iteration, settings.evaluation.interval
         is_last = step >= settings.training.num_iterations
         if settings.evaluation.num_tasks and (is_last or (interval and step % interval == 0)):
-            evaluated = self._algorithm.evaluate()
-            self._evaluated = {f"eval/{name}": value for name, value in evaluated.items()}
+            found = self._algorithm.evaluate()
+            self._evaluated = {f"eval/{name}": value for name, value in found.items()}
         return {**metrics, **self._evaluated, "done": is_last}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -28,12 +28,6 @@ from agentpeft.policies.delivery.version import (
 from agentpeft.policies.settings.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
-_SWITCHES = {
-    "user/max_user_namespaces": "0",
-    "kernel/unprivileged_userns_clone": "0",
-    "kernel/apparmor_restrict_unprivileged_userns": "1",
-}
-"""What the kernel says where unprivileged user namespaces are off."""
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
 
 
@@ -49,11 +43,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at: a config's settings, where packages are, and the system's own files."""
+    """What is looked at: a config's settings, where packages are, and where files go."""
 
     settings: Settings
     search: list[str] = field(default_factory=lambda: list(sys.path))
-    proc: Path = Path("/proc")
     shared_memory: Path = Path("/dev/shm")  # noqa: S108 (it is only measured)
     output: Path = Path()
     min_free_mib: int = 512
@@ -246,18 +239,6 @@ def _find_on_hub(name: str) -> Finding:
     return Finding("model", f"{name} is not in the cache, and {reason}", remedy, True)
 
 
-def check_bubblewrap(machine: Machine) -> Iterator[Finding]:
-    """Bubblewrap and user namespaces, which shell tasks without docker need."""
-    is_wanted = machine.settings.environment.kwargs.get("sandbox") == "bubblewrap"
-    if shutil.which("bwrap") is None:
-        yield Finding("bubblewrap", "not installed", "apt-get install bubblewrap", is_wanted)
-    for name, value in _SWITCHES.items():
-        path = machine.proc / "sys" / name
-        if path.is_file() and path.read_text(encoding="utf-8").strip() == value:
-            text, knob = f"{name} is {value}", name.replace("/", ".")
-            yield Finding("user namespaces", text, f"sysctl {knob}, to allow them", is_wanted)
-
-
 def check_environment(machine: Machine) -> Iterator[Finding]:
     """Every environment of the config begins an episode: data, server, daemon and image are there.
 
@@ -288,7 +269,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
-ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
+ALL: tuple[Check, ...] = (*QUICK, check_environment)
 
 
 def try_environments(settings: Settings) -> None:

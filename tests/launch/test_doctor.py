@@ -142,28 +142,6 @@ def test_a_pickled_adapter_is_as_good_as_another(tmp_path, kind):
     assert is_fault == ("is no LoRA adapter" in text) == (kind != "LORA")
 
 
-@pytest.mark.parametrize(
-    ("switch", "value"),
-    [
-        ("user/max_user_namespaces", "0"),
-        ("kernel/unprivileged_userns_clone", "0"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
-    ],
-)
-def test_restricted_namespaces_and_a_missing_bubblewrap_are_named(
-    tmp_path, monkeypatch, switch, value
-):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    path = tmp_path / "sys" / switch
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{value}\n", "utf-8")
-    text, is_fault = faults(machine_checks.check_bubblewrap, proc=tmp_path)
-    assert text == f"bubblewrap: not installed\nuser namespaces: {switch} is {value}"
-    assert not is_fault
-    wanted = 'environment.kwargs.sandbox="bubblewrap"'
-    assert faults(machine_checks.check_bubblewrap, wanted, proc=tmp_path)[1]
-
-
 DB_BENCH = "environment.id=AgentPEFT/DBBench-v0"
 
 
@@ -180,6 +158,14 @@ def test_a_missing_task_file_that_would_be_made_is_no_fault(tmp_path):
     data = f"environment.kwargs.data={tmp_path / 'tasks.json'}"
     overrides = (DB_BENCH, data, "evaluation.num_tasks=0")
     assert faults(machine_checks.check_environment, *overrides) == ("", False)
+
+
+def test_a_missing_bubblewrap_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shell = ("environment.id=AgentPEFT/OSInteraction-v0", "evaluation.num_tasks=0")
+    sandbox = 'environment.kwargs.sandbox="bubblewrap"'
+    text, is_fault = faults(machine_checks.check_environment, *shell, sandbox)
+    assert "environment: no bubblewrap: apt-get install bubblewrap" in text and is_fault
 
 
 def test_a_database_server_that_does_not_answer_is_named():
