@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, nan
+from typing import TYPE_CHECKING
 
 from agentpeft.envs.core.errors import EnvFault, SettingsError, import_user_module, shown
-from agentpeft.envs.core.rewards import Episode
+
+if TYPE_CHECKING:  # which imports this module where a reward is a function
+    from agentpeft.envs.core.rewards import Episode
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class UserReward:
 
     setting: str
     name: str
-    function: Callable[[Episode], float]
+    function: "Callable[[Episode], float]"
 
     @classmethod
     def load(cls, setting: str, given: object) -> "UserReward":
@@ -37,7 +40,7 @@ class UserReward:
             raise SettingsError(f"{setting} {shown(given)} is not callable")
         return cls(setting, name, function)
 
-    def __call__(self, episode: Episode) -> float:
+    def __call__(self, episode: "Episode") -> float:
         """Returns the reward. Raises: EnvFault unless it is a finite number; what it raises."""
         try:
             value: object = self.function(episode)

@@ -79,7 +79,7 @@ class RewardConfig:
             if value < 0 and name in ("turn_cost", "length_cost"):
                 raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
         if any(getattr(self, name) is not None for name in _FUNCTIONS):
-            _ = self._functions  # loads them
+            _ = self._functions  # raises here and not at the first reward
 
     @cached_property
     def _functions(self) -> "dict[str, UserReward]":
