@@ -50,7 +50,7 @@ class Oracle:
 
     def call(self, prompt: str, turn: int) -> ToolCall:
         """Returns the call of a turn."""
-        return self.env.unwrapped.tools.find_call(self.actions[prompt][turn])
+        return self.env.unwrapped.get_tools().find_call(self.actions[prompt][turn])
 
     def bare(self, num: int) -> float:
         """Plays all tasks in the environment itself."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from agentpeft.envs.core.checking import check_text_env
     from agentpeft.envs.core.vector import TextVectorEnv
     from agentpeft.envs.tasks.streams import Stage, TaskStream
-    from agentpeft.envs.tasks.task_rows import from_rows, to_rows
 
 __all__ = [
     "ENV_IDS",
@@ -52,8 +51,6 @@ __all__ = [
     "Unicode",
     "UnknownTaskError",
     "check_text_env",
-    "from_rows",
-    "to_rows",
 ]
 
 _LATE = {
@@ -61,8 +58,6 @@ _LATE = {
     "TaskStream": "tasks.streams",
     "TextVectorEnv": "core.vector",
     "check_text_env": "core.checking",
-    "from_rows": "tasks.task_rows",
-    "to_rows": "tasks.task_rows",
 }
 """Modules of names that playing an episode does without: they are imported at the first use."""
 

@@ -6,13 +6,13 @@ from functools import partial
 from random import Random
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_share, shown
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeOptions, InvalidAction, TextEnv, Turn
+from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.tasks.skill_generator import OptionsT, SkillGenerator, choose_tasks
-from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import TaskData, check_data, load_data
-from agentpeft.envs.tasks.taskset import Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.taskset import Split, Taskset, TaskSource, TaskT
 
 PromptStyle: TypeAlias = Literal["full", "compact", "tools"]
 
@@ -21,9 +21,10 @@ class GeneratedTaskOptions(EpisodeOptions, total=False):
     """The keyword arguments that these environments share, besides `data`.
 
     * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`, `skill_mode`, `num_skills`: which of the generator's or the file's.
+    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
+      each reset and a task made or picked for it; "all": a task has all of them, or `num_skills`.
     * `max_phrasings`, `split`, `invent`: of generated tasks; see `GeneratorOptions`.
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
+    * `prompt`: "full", "compact", or "tools" for an agent that calls tools.
     * `oracle_lapses`: share of its choices in which the oracle writes the commonest one, whatever
       the words ask for: for a warm start that leaves the meaning of words to RL.
     * `partial_credit`: for training, what a wrong answer or change earns on top of a failure's
@@ -107,7 +108,7 @@ class GeneratedTaskEnv(TextEnv[TaskT]):
         return [*super()._list_settings(), *GeneratedTaskOptions.__annotations__]
 
     def _refuse(self, action: InvalidAction) -> Turn:
-        problem = self.tools.advice if self.prompt_style == "tools" else action.problem
+        problem = self.get_tools().advice if self.prompt_style == "tools" else action.problem
         return Turn(f"Invalid action: {problem}.", Outcome.INVALID_ACTION)
 
     def _check_timeout(self, name: str, timeout_s: float) -> None:

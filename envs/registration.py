@@ -6,8 +6,7 @@ where there is no gymnasium: it is imported where an id is looked up.
 
 from typing import TYPE_CHECKING
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean
-from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.core.errors import SettingsError, did_you_mean, import_user_module
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

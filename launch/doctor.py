@@ -38,15 +38,15 @@ def doctor(
     """Prints what each check finds, and a summary as JSON."""
     settings = read_start(*split_settings(words)).settings
     machine = Machine(settings, output=output_base(Path(settings.output.dir).expanduser()))
-    found = []
+    findings = []
     for finding in _look(machine, not no_ladder):
         mark = "FAULT" if finding.is_fault else "note" if finding.remedy else "ok"
         print(f"{mark:<5} {finding.name}: {finding.text}", flush=True)
         if finding.remedy:
             print(f"      -> {finding.remedy}", flush=True)
-        found.append(finding)
-    faults = [finding.name for finding in found if finding.is_fault]
-    notes = [finding.name for finding in found if finding.remedy and not finding.is_fault]
+        findings.append(finding)
+    faults = [finding.name for finding in findings if finding.is_fault]
+    notes = [finding.name for finding in findings if finding.remedy and not finding.is_fault]
     print(json.dumps({"can_run": not faults, "faults": faults, "notes": notes}))
     return 1 if faults else 0
 

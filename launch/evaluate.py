@@ -87,14 +87,14 @@ def evaluate(  # noqa: PLR0913 (options, by keyword only)
         adapter = adapter or [configs[0]]
         configs[0] = str(run_dir / CONFIG_FILE)
     settings = with_task_files(read_start(configs, overrides).settings)
-    policies: list[Any] = [each.value for each in policy or []]
+    policies: list[Any] = [baseline.value for baseline in policy or []]
     contestants = contest.find_contestants(
         settings, adapter or [], modes, policies, endpoint, endpoint_model or []
     )
     methods = Methods(replay, votes, endpoint_options or {}, endpoint_tools)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    own = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
-    folder = (output or own).absolute()
+    default = output_base(Path(settings.output.dir)) / "evaluations" / settings.experiment / stamp
+    folder = (output or default).absolute()
     summary = contest.evaluate(settings, contestants, methods, folder)
     print(json.dumps({"output": shown(folder), **summary}))
     return 0

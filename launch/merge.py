@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making, making_parents
+from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.run_folder import shown
 
@@ -59,12 +59,12 @@ def merge(
         folder = output or adapter / "merged"
         if folder.exists():
             raise SettingsError(f"--output {folder} exists")
-        with making_parents(folder), making(folder) as new:  # all of them, or none
+        with merging.making_parents(folder), making(folder) as new:  # all of them, or none
             reports = {
                 name: merging.merge(
-                    merging.base_settings(own, base, dtype), own, new / name, same_base
+                    merging.base_settings(path, base, dtype), path, new / name, same_base
                 )
-                for name, own in read_bank(adapter).adapters.items()
+                for name, path in read_bank(adapter).adapters.items()
             }
         for name, report in reports.items():
             report["merged"] = shown(folder / name) if report["agrees"] else None

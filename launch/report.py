@@ -116,8 +116,8 @@ def _compare_settings(runs: Sequence[RunData]) -> list[tuple[str, list[str], boo
     """Returns (name, each run's value, whether they differ), the differing ones first."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows = [(name, [run.settings.get(name, "") for run in runs]) for name in names]
-    found = [(name, values, len(set(values)) > 1) for name, values in rows]
-    return sorted(found, key=lambda row: not row[2])
+    compared = [(name, values, len(set(values)) > 1) for name, values in rows]
+    return sorted(compared, key=lambda row: not row[2])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def oracle_calls(env_id: str, num_tasks: int, **kwargs: Any) -> tuple[Calls, lis
         task = pool.task_at(position)
         env, prompt = pool.begin(position, task)
         oracle = env.unwrapped.oracle_actions(task)
-        calls[prompt] = list(map(env.unwrapped.tools.find_call, oracle))
+        calls[prompt] = list(map(env.unwrapped.get_tools().find_call, oracle))
         secrets += [task.task_id, "skills"]
         pool.give_back(env)
     pool.close()

@@ -130,7 +130,7 @@ def test_what_needs_a_gpu_passes_its_dry_run(block, trees):
     ("needs", "fault"),
     [
         ("docker", "FAULT environment: no docker daemon answers"),
-        ("machines", "FAULT gpu: the config asks for a GPU"),
+        ("machines", "FAULT gpu: the config asks for "),
         ("machines", "FAULT model: Qwen/Qwen2.5-7B-Instruct is not in the cache"),
     ],
 )

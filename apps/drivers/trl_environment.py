@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from typing import Any
 
-from agentpeft.envs import SettingsError, Task, from_rows, to_rows
-from agentpeft.envs.tasks.task_rows import is_task_row
+from agentpeft.apps.drivers.task_rows import from_rows, is_task_row, to_rows
+from agentpeft.envs import SettingsError, Task
 from agentpeft.envs.tools.tool_episode import OVER, ToolEpisode, find_tools, tool_kwargs
 from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
 from agentpeft.policies.rollout.environments.env_pool import EnvPool

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from agentpeft.apps.lifelong.banks import count_pairs, write_bank
 from agentpeft.apps.lifelong.methods import NUM_EXAMPLES, Kind, Method
 from agentpeft.apps.lifelong.policy_drift import measure_drift
 from agentpeft.apps.lifelong.scores import Matrix, compute_kl_new, compute_kl_old, compute_scores
@@ -17,11 +18,10 @@ from agentpeft.apps.lifelong.stage_runs import StageRun, folder_bytes, make_run_
 from agentpeft.apps.lifelong.task_sequence import TaskSequence
 from agentpeft.envs import Outcome
 from agentpeft.launch.evaluating import contest
-from agentpeft.launch.evaluating.adapter_bank import write_bank
+from agentpeft.launch.evaluating.adapter_bank import PromptRouter
 from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.evaluating.merging import merge_into_base
 from agentpeft.launch.evaluating.players import Contestant, Methods
-from agentpeft.launch.evaluating.router import PromptRouter, count_pairs
 from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError

@@ -8,10 +8,11 @@ purpose.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentpeft.envs.arithmetic.tasks import ArithmeticTask
+from agentpeft.envs.core.errors import SettingsError, check_choice, shown
 from agentpeft.envs.core.rewards import Episode, RewardConfig
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.envs.tasks.taskset import Task
@@ -41,6 +42,25 @@ def is_of_level(task: Task, level: int) -> bool:
     return isinstance(task, ArithmeticTask) and task.num_digits == level
 
 
-def make_difficulty(digits: tuple[int, int], numbers: Mapping[str, Any]) -> AdaptiveDifficulty:
+def make_difficulty(
+    digits: tuple[int, int], adaptive: bool | Mapping[str, Any]
+) -> AdaptiveDifficulty:
     """Returns a difficulty between two numbers of digits. Raises: SettingsError."""
-    return AdaptiveDifficulty(digits, **numbers)
+    if not isinstance(adaptive, bool | Mapping):
+        raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
+    if digits[0] == digits[1]:
+        raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {digits[0]}")
+    settings = adaptive if isinstance(adaptive, Mapping) else {}
+    for name in settings:
+        check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
+    return AdaptiveDifficulty(digits, **settings)
+
+
+def reward_by_level(
+    rewards: RewardConfig, difficulty: AdaptiveDifficulty, max_turns: int
+) -> RewardConfig:
+    """Returns rewards that each level raises; those of a user's function stay."""
+    if rewards.reward_fn is not None:
+        return rewards
+    level_reward = LevelReward(rewards, difficulty, rewards.spread(max_turns))
+    return replace(rewards, reward_fn=level_reward)

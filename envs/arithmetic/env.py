@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from zlib import crc32
 
 from agentpeft.envs.arithmetic.operations import get_operation
-from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask, misread
-from agentpeft.envs.arithmetic.tools import TOOLS
+from agentpeft.envs.arithmetic.tasks import ArithmeticGenerator, ArithmeticTask
 from agentpeft.envs.core.errors import (
     SettingsError,
     check_choice,
@@ -18,11 +17,11 @@ from agentpeft.envs.core.errors import (
 )
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
-from agentpeft.envs.tasks.splits import Split
-from agentpeft.envs.tasks.taskset import TaskSource
+from agentpeft.envs.tasks.taskset import Split, TaskSource
 
-if TYPE_CHECKING:  # most environments have one level
+if TYPE_CHECKING:  # most environments have one level, and most agents answer in text
     from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 DigitRange: TypeAlias = int | Sequence[int]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")
@@ -65,7 +64,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
             then start at the fewest and follow the outcomes of drawn tasks, so a prompt depends on
             the seed and on the outcomes before it. A `reward_fn` replaces what a level pays too.
         prompt: "full", "compact" (`1 try: 12+34=`), "named", which is the compact one with the
-            format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls `tools`.
+            format (`1 try, reversed: 21+43=`), or "tools" for an agent that calls tools.
         oracle_lapses: share of the tasks in which the oracle takes plain numbers for reversed ones,
             or the other way round, and answers as it reads them, without working. What learns from
             it can do both, and leaves to the reward what the format's name means.
@@ -87,7 +86,6 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         v0: first version.
     """
 
-    tools = TOOLS
     has_quick_steps = True
 
     def __init__(  # noqa: PLR0913 (settings, by name)
@@ -113,7 +111,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         names = [operations] if isinstance(operations, str) else operations
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise SettingsError(f"operations are names, got {shown(operations)}")
-        low, high = digits = _digit_range(num_digits)
+        digits = _digit_range(num_digits)
         all_operations = tuple(get_operation(name) for name in names)
         has_work = format == "worked" and any(operation.work for operation in all_operations)
         omitted = {"oracle_omits": oracle_omits, "oracle_omits_more": oracle_omits_more}
@@ -123,7 +121,7 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         source = ArithmeticGenerator(
             all_operations,
             digits,
-            width=None if format == "plain" else high,
+            width=None if format == "plain" else digits[1],
             split=split,
             is_worked=format == "worked",
         )
@@ -132,22 +130,20 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         self.oracle_omits, self.oracle_omits_more = oracle_omits, oracle_omits_more
         self._generator = source
         self._difficulty: AdaptiveDifficulty | None = None
-        if not isinstance(adaptive, bool | Mapping):
-            raise SettingsError(f"adaptive is True, False or a mapping, got {shown(adaptive)}")
         if adaptive is not False:
-            from agentpeft.envs.arithmetic.difficulty import LevelReward, make_difficulty
+            from agentpeft.envs.arithmetic.difficulty import make_difficulty, reward_by_level
 
-            if low == high:
-                raise SettingsError(f"adaptive needs num_digits=(fewest, most), got {num_digits}")
-            settings = adaptive if isinstance(adaptive, Mapping) else {}
-            for name in settings:
-                check_choice("adaptive setting", name, ("window", "raise_at", "lower_at"))
-            self._difficulty = make_difficulty(digits, settings)
-            if self.reward_config.reward_fn is None:
-                step = self.reward_config.spread(self.config.max_turns)
-                level_reward = LevelReward(self.reward_config, self._difficulty, step)
-                self.reward_config = replace(self.reward_config, reward_fn=level_reward)
-            self._follow(self._difficulty)
+            self._difficulty = difficulty = make_difficulty(digits, adaptive)
+            max_turns = self.config.max_turns
+            self.reward_config = reward_by_level(self.reward_config, difficulty, max_turns)
+            self._follow(difficulty)
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.arithmetic.tools import TOOLS
+
+        return TOOLS
 
     @property
     def difficulty(self) -> int | None:
@@ -167,6 +163,8 @@ class ArithmeticEnv(TextEnv[ArithmeticTask]):
         See `oracle_lapses`, `oracle_omits` and `oracle_omits_more`.
         """
         if _compute_share(f"lapse {task.task_id}") < self.oracle_lapses:
+            from agentpeft.envs.arithmetic.lapses import misread
+
             return [misread(task)]
         work, num_omitted = task.work or "", self.oracle_omits
         drawn, share = _compute_share(f"omit {num_omitted} {task.task_id}"), self.oracle_omits_more

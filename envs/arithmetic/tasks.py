@@ -8,8 +8,7 @@ import numpy as np
 
 from agentpeft.envs.arithmetic.operations import Operation, get_operation, is_operation
 from agentpeft.envs.core.errors import SettingsError, UnknownTaskError, shown
-from agentpeft.envs.tasks.splits import Split, check_split, compute_split
-from agentpeft.envs.tasks.taskset import Task
+from agentpeft.envs.tasks.taskset import Split, Task, check_split, compute_split
 
 MAX_DIGITS = 1000
 _MAX_DRAWS = 1000
@@ -46,27 +45,6 @@ def to_reversed(number: int, width: int) -> str:
     ('2400', '2400-')
     """
     return f"{abs(number):0{width}d}"[::-1] + ("-" if number < 0 else "")
-
-
-def misread(task: ArithmeticTask) -> str:
-    """Returns the answer of an agent that reads plain numbers as reversed, or reversed as plain.
-
-    Where the operation has none for such operands, it is the right answer.
-
-    >>> misread(make_task(get_operation("addition"), 12, 34, width=None))
-    '460'
-    >>> misread(make_task(get_operation("addition"), 12, 34, width=2))
-    '64'
-    """
-    operation = get_operation(task.skills[0])
-    shown = task.instruction.rstrip("=").split(operation.symbol)
-    is_plain = task.width is None
-    left, right = (int(digits[::-1] if is_plain else digits) for digits in shown)
-    if min(left, right) < operation.min_operand:
-        return task.answer
-    result = operation.compute(left, right)
-    width = operation.answer_digits(max(map(len, shown)))
-    return to_reversed(result, width) if is_plain else str(result)
 
 
 def make_task(

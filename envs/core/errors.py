@@ -3,14 +3,19 @@
 An agent's mistake is none of these: it is an observation, a reward and `info["outcome"]`.
 """
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from math import isfinite
 from os import PathLike, fspath
+from pathlib import Path
+from types import ModuleType
 
 _MAX_NAMES = 40
 _MAX_NAME_CHARS = 200
 _MAX_PATH_CHARS = 32_767
+_MAX_ERROR_CHARS = 400
 _MAX_COUNT = 2**31 - 1
 _MAX_DURATION_S = 1_000_000
 """The system's clocks and polls take no more than some weeks."""
@@ -113,3 +118,29 @@ def is_number(value: object) -> bool:
         return isfinite(value)
     except OverflowError:  # an integer beyond all floats
         return False
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns an error in one line: its type, text, notes, and where it was raised.
+
+    >>> describe_error(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    text = " ".join([str(error), *getattr(error, "__notes__", ())])
+    line = f"{type(error).__name__}: {' '.join(text.split())[:_MAX_ERROR_CHARS]}".rstrip(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or isinstance(error, ImportError | SyntaxError):  # they say it themselves
+        return line
+    return f"{line} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def import_user_module(name: str) -> ModuleType:
+    """Imports a module that a setting names. Raises: SettingsError with what its import raises."""
+    try:
+        return import_module(name)
+    except BaseException as error:  # a module may even exit
+        if not isinstance(error, KeyboardInterrupt):
+            raise SettingsError(
+                f"module {shown(name)} cannot be imported ({describe_error(error)})"
+            ) from error
+        raise

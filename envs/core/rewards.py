@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import isfinite, nan
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from agentpeft.envs.core.errors import EnvFault, SettingsError, check_choice, is_number, shown
+from agentpeft.envs.core.errors import SettingsError, check_choice, is_number, shown
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.user_code import import_user_module
 from agentpeft.envs.tasks.taskset import Task
+
+if TYPE_CHECKING:  # most rewards are by outcome
+    from agentpeft.envs.core.reward_functions import UserReward
 
 
 @dataclass(frozen=True)
@@ -76,18 +78,15 @@ class RewardConfig:
                 raise SettingsError(f"{name} must be a finite number, got {shown(value)}")
             if value < 0 and name in ("turn_cost", "length_cost"):
                 raise SettingsError(f"{name} is subtracted, so it must be >= 0, got {value}")
-        for name in _FUNCTIONS:
-            if getattr(self, name) is not None and not callable(self._functions[name]):
-                raise SettingsError(f"{name} {shown(getattr(self, name))} is not callable")
+        if any(getattr(self, name) is not None for name in _FUNCTIONS):
+            _ = self._functions  # raises here and not at the first reward
 
     @cached_property
-    def _functions(self) -> dict[str, RewardFunction]:
+    def _functions(self) -> "dict[str, UserReward]":
+        from agentpeft.envs.core.reward_functions import UserReward
+
         given = {name: getattr(self, name) for name in _FUNCTIONS}
-        return {
-            name: _load_function(name, value) if isinstance(value, str) else value
-            for name, value in given.items()
-            if value is not None
-        }
+        return {name: UserReward.load(name, f) for name, f in given.items() if f is not None}
 
     @cached_property
     def _by_outcome(self) -> dict[Outcome, float]:
@@ -141,44 +140,14 @@ class RewardConfig:
         """
         if self.reward_fn is None:
             return self._by_outcome[episode.outcome]
-        return self._call("reward_fn", episode)
+        return self._functions["reward_fn"](episode)
 
     def scored_turn(self, episode: Episode) -> float:
         """Returns the `turn_reward_fn` of the episode's last turn.
 
         Raises: as `final_reward`.
         """
-        return self._call("turn_reward_fn", episode)
-
-    def _call(self, setting: str, episode: Episode) -> float:
-        function = self._functions[setting]
-        try:
-            value: object = function(episode)
-        except Exception as error:
-            error.add_note(f"{episode.place}: raised by the {setting} of the settings")
-            raise
-        try:
-            reward = nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError, OverflowError):
-            reward = nan
-        if not isfinite(reward):
-            given = getattr(self, setting)
-            name = given if isinstance(given, str) else shown(function)
-            raise EnvFault(
-                f"{episode.place}: {setting} {name} returned {shown(value)}, no finite number"
-            )
-        return reward
-
-
-def _load_function(setting: str, name: str) -> RewardFunction:
-    module_name, _, attribute = name.partition(":")
-    try:
-        function: RewardFunction = getattr(import_user_module(module_name), attribute)
-    except (SettingsError, AttributeError) as error:
-        raise SettingsError(
-            f"{setting} {shown(name)} must be 'module:function' that can be imported: {error}"
-        ) from error
-    return function
+        return self._functions["turn_reward_fn"](episode)
 
 
 REWARD_PRESETS: Mapping[str, RewardConfig] = MappingProxyType(

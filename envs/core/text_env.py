@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import Any, ClassVar, Generic, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, cast
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -30,14 +30,9 @@ from agentpeft.envs.core.rewards import Episode, RewardConfig, TurnRecord
 from agentpeft.envs.core.spaces import Unicode
 from agentpeft.envs.core.unicode_text import to_utf8
 from agentpeft.envs.tasks.taskset import Task, TaskSource, TaskT
-from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolTable
 
-
-@dataclass(frozen=True)
-class InvalidAction:
-    """Text that is not a valid action; `problem` tells the agent what is missing."""
-
-    problem: str
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 @dataclass(frozen=True)
@@ -140,8 +135,6 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
         "render_fps": 1,  # of no meaning for text, but Gymnasium warns without it
     }
     default_config: ClassVar[EpisodeConfig] = EpisodeConfig()
-    tools: ClassVar[ToolTable] = ANY_TEXT
-    """The tools of an agent that plays by tool calls; each call becomes an action's text."""
     has_waiting_steps: bool = False
     """True if steps wait on a server or another process, so that threads speed up many."""
     has_quick_steps: bool = False
@@ -180,6 +173,13 @@ class TextEnv(Closable, gymnasium.Env[str, str], Generic[TaskT]):
     @abstractmethod
     def oracle_actions(self, task: TaskT) -> Sequence[str]:
         """Returns the actions of a perfect agent, whose last one ends in success."""
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """Returns the tools of an agent that plays by tool calls; each call becomes an action."""
+        from agentpeft.envs.tools.tool_table import ANY_TEXT
+
+        return ANY_TEXT
 
     @classmethod
     def _list_settings(cls) -> list[str]:

@@ -3,8 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from agentpeft.envs.core.fenced_blocks import find_block, write_block
-from agentpeft.envs.core.text_env import InvalidAction
+from agentpeft.envs.core.actions import InvalidAction, find_block, write_block
 
 _MARKER = re.compile(r"Action:[ \t]*(Operation|Answer)\b")
 _FINAL_ANSWER = "Final Answer:"

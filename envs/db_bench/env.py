@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from random import Random
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
     DataError,
     SettingsError,
@@ -14,7 +15,7 @@ from agentpeft.envs.core.errors import (
     check_share,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.db_bench.actions import (
     Answer,
     answer_action,
@@ -29,9 +30,11 @@ from agentpeft.envs.db_bench.lapses import write_with_lapses
 from agentpeft.envs.db_bench.loaders import load_tasks
 from agentpeft.envs.db_bench.prompts import render_prompt
 from agentpeft.envs.db_bench.tasks import DBBenchTask
-from agentpeft.envs.db_bench.tools import TOOLS
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.tasks.task_files import TaskData
+
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 _MAX_GOLD_ROWS = 10_000
 
@@ -66,23 +69,13 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
       or `{"tasks": file, "index": file}` for the tasks that an index lists (without `tasks`
         those of the `entry_dict.json` beside it);
       None generates tasks without end.
-    * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
-      each reset and a task made or picked for it; "all": every task has all of them.
-    * `num_skills`, `max_phrasings`, `max_columns`, `max_rows`, `max_text_chars`, `invent`, `split`
-      ("train" and "test" have no table name and no literal in common): of generated tasks; see
-      `DBBenchGenerator`.
+    * `max_columns`, `max_rows`, `max_text_chars`: of generated tasks; see `TableOptions`.
+    * `task_source`, `skills`, `split` and more: see `GeneratedTaskOptions`.
     * `database`: "sqlite" (embedded), "mysql" or "mysql://user:password@host:port" (any server that
       speaks MySQL), "docker" or "docker://image".
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
     * `autocommit` (True): False makes a session where a change counts only after a COMMIT; the full
       prompt says so, the compact one does not.
     * `oracle_commits` (0.0): share of the changes that the oracle commits though it need not.
-    * `oracle_lapses` (0.0): share of its statements' choices in which the oracle writes the
-      commonest one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves
-      the meaning to the reward.
-    * `partial_credit` (0.0): for training, what a wrong answer or change earns on top of a
-      failure's reward, times the share of its rows that is right (`grading/partial_credit.py`).
     * `statement_timeout_s`, `max_result_rows`, `max_result_chars` (longer results are cut with a
       note), `max_database_mib`.
     * `max_turns` (4), `invalid_ends`, `timeout_ends`, `reward`, …: see `EpisodeConfig`.
@@ -96,7 +89,6 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
     """
 
     default_config = EpisodeConfig(max_turns=4, reward="db")
-    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -146,6 +138,13 @@ class DBBenchEnv(GeneratedTaskEnv[DBBenchTask]):
         self._session: DatabaseSession | None = None
         self._runs: list[tuple[str, str | None]] = []
         self.has_waiting_steps = database != "sqlite"
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.db_bench.tools import TOOLS
+
+        return TOOLS
 
     def _solve(self, task: DBBenchTask) -> Sequence[str]:
         """Returns the gold SQL (where the task has one), COMMIT, and the answer that it gives."""

@@ -1,6 +1,6 @@
 """DB-bench's actions as tools."""
 
-from agentpeft.envs.core.text_env import InvalidAction
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.db_bench.actions import RunSQL, answer_action, operation_action, parse_action
 from agentpeft.envs.tools.tool_table import ToolCall, ToolTable
 

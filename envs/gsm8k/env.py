@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Unpack, get_args
+from typing import TYPE_CHECKING, Unpack, get_args
 
 from agentpeft.envs.core.errors import SettingsError, check_choice, check_path, check_share
 from agentpeft.envs.core.outcomes import Outcome
 from agentpeft.envs.core.text_env import EpisodeOptions, TextEnv, Turn
 from agentpeft.envs.gsm8k.answers import NoAnswer, find_final_answer, is_gold_number, parse_number
 from agentpeft.envs.gsm8k.tasks import GSM8KTask, PromptStyle, load_gsm8k, render_prompt
-from agentpeft.envs.gsm8k.tools import TOOLS
 from agentpeft.envs.gsm8k.word_problems import WordProblems, write_with_lapses
 from agentpeft.envs.tasks.taskset import TaskSource
+
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 class GSM8KEnv(TextEnv[GSM8KTask]):
@@ -43,7 +45,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
             `train.jsonl` and `test.jsonl`, or "hub" (the `datasets` package and a network).
         split: "train" or "test": of a folder or the hub, where None is "train"; or of the
             templates, whose numbers of one never come in the other, where None is all.
-        prompt: "full", "compact", or "tools" for an agent that calls `tools`.
+        prompt: "full", "compact", or "tools" for an agent that calls tools.
         oracle_lapses: share of the templates' steps in which the oracle adds, whatever the question
             asks for (`write_with_lapses`): for a warm start that leaves the meaning of words to RL.
         options: `EpisodeOptions`; one turn by default.
@@ -55,7 +57,6 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         v0: first version.
     """
 
-    tools = TOOLS
     has_quick_steps = True
 
     def __init__(
@@ -81,6 +82,13 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         self.oracle_lapses = oracle_lapses
         self._gold = Fraction(0)
 
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.gsm8k.tools import TOOLS
+
+        return TOOLS
+
     def oracle_actions(self, task: GSM8KTask) -> Sequence[str]:
         """Returns the solution, which ends in `#### N`; see `oracle_lapses`."""
         if self.oracle_lapses:
@@ -103,7 +111,7 @@ class GSM8KEnv(TextEnv[GSM8KTask]):
         if answer is NoAnswer.UNCLEAR:
             return Turn("Wrong: the final answer is not a single number.", Outcome.FAILURE)
         if self.config.max_turns == 1 or not action.strip():
-            wanted = TOOLS.advice if self.prompt_style == "tools" else "#### 3.5"
+            wanted = self.get_tools().advice if self.prompt_style == "tools" else "#### 3.5"
             return Turn(f"Invalid: no final answer, such as {wanted}.", Outcome.INVALID_ACTION)
         left = self.config.max_turns - len(self._turns) - 1
         return Turn(f"No final answer yet; turns left: {left}.")

@@ -1,6 +1,5 @@
-"""GSM8K problems: from files, folders or the hub, and as prompts and training rows."""
+"""GSM8K problems: from files, folders or the hub, and as prompts."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ HUB_DATASET = "openai/gsm8k"
 DEFAULT_SPLIT = "train"
 
 PromptStyle: TypeAlias = Literal["full", "compact", "tools"]
-ChatRow: TypeAlias = dict[str, list[dict[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,30 +86,3 @@ def render_prompt(task: GSM8KTask, style: PromptStyle = "full", max_turns: int =
         "answer once, on a last line of its own, as #### and the number alone, for example:\n"
         f"#### 3.5\n\nProblem: {task.instruction}"
     )
-
-
-def to_chat_rows(tasks: Iterable[GSM8KTask], style: PromptStyle = "full") -> list[ChatRow]:
-    """Returns conversations for supervised fine-tuning: the prompt and the solution."""
-    return [
-        {
-            "messages": [
-                {"role": "user", "content": render_prompt(task, style)},
-                {"role": "assistant", "content": task.solution},
-            ]
-        }
-        for task in tasks
-    ]
-
-
-def to_prompt_rows(
-    tasks: Iterable[GSM8KTask], style: PromptStyle = "full"
-) -> list[dict[str, str | list[dict[str, str]]]]:
-    """Returns prompts for RL with the `answer` that `answers.is_correct` takes, and `task_id`."""
-    return [
-        {
-            "prompt": [{"role": "user", "content": render_prompt(task, style)}],
-            "answer": task.answer,
-            "task_id": task.task_id,
-        }
-        for task in tasks
-    ]

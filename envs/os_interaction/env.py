@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.core.errors import (
     SettingsError,
     check_choice,
@@ -15,7 +16,7 @@ from agentpeft.envs.core.errors import (
     shown,
 )
 from agentpeft.envs.core.outcomes import Outcome
-from agentpeft.envs.core.text_env import EpisodeConfig, InvalidAction, Turn
+from agentpeft.envs.core.text_env import EpisodeConfig, Turn
 from agentpeft.envs.generated_env import GeneratedTaskEnv, GeneratedTaskOptions
 from agentpeft.envs.os_interaction.actions import (
     Finish,
@@ -42,8 +43,10 @@ from agentpeft.envs.os_interaction.sandboxes import (
     make_sandbox,
 )
 from agentpeft.envs.os_interaction.tasks import OSTask, Script
-from agentpeft.envs.os_interaction.tools import TOOLS
 from agentpeft.envs.tasks.task_files import TaskData
+
+if TYPE_CHECKING:  # most agents answer in text
+    from agentpeft.envs.tools.tool_table import ToolTable
 
 
 class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
@@ -79,20 +82,10 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
       None generates tasks without end. `scripts`: the folder of scripts that AgentBench's name.
     * `live_checks`: whether the file's check scripts see the episode's processes; None: those whose
       text looks at processes or sleeps.
-    * `task_source`: a `Taskset` or generator instead of `data`.
-    * `skills`: None is all; names from `SKILLS`. `skill_mode` "single": one of them is drawn at
-      each reset and a task made or picked for it; "all": every task has all of them.
-    * `num_skills`, `max_phrasings`, `invent`, `split` ("train" and "test" have no word of names and
-      contents in common): of generated tasks; see `OSGenerator`.
+    * `task_source`, `skills`, `split` and more: see `GeneratedTaskOptions`.
     * `sandbox`: "auto", "bubblewrap" or "docker"; `image`, `runtime`: see `make_sandbox`; `limits`:
       fields of `SandboxLimits`, such as `{"memory_mib": 256}`.
-    * `prompt`: "full", "compact", or "tools" for an agent that calls `tools`.
     * `command_timeout_s`: of one command.
-    * `partial_credit` (0.0): for training, what a failure that the agent has finished earns on top
-      of its reward, times the share of the checks that it made right (`share_of_checks`).
-    * `oracle_lapses` (0.0): share of its commands' choices in which the oracle writes the commonest
-      one, whatever the words ask for (`write_with_lapses`): for a warm start that leaves the
-      meaning of words to RL. It answers what these commands print.
     * `max_turns` (5), `invalid_ends`, `timeout_ends` (False), `reward`, …: see `EpisodeConfig`.
 
     ## Source
@@ -105,7 +98,6 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
 
     default_config = EpisodeConfig(max_turns=5, reward="os", timeout_ends=False)
     has_waiting_steps = True
-    tools = TOOLS
 
     def __init__(  # noqa: PLR0913 (settings, by keyword only)
         self,
@@ -138,6 +130,13 @@ class OSInteractionEnv(GeneratedTaskEnv[OSTask]):
         self._gold_sandbox: Sandbox | None = None
         self.mistake: str | None = None
         """Why the last finished episode failed; never shown to the agent."""
+
+    @classmethod
+    def get_tools(cls) -> "ToolTable":
+        """See `TextEnv.get_tools`."""
+        from agentpeft.envs.os_interaction.tools import TOOLS
+
+        return TOOLS
 
     @property
     def sandbox(self) -> Sandbox:

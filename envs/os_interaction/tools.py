@@ -1,6 +1,6 @@
 """OS-interaction's actions as tools."""
 
-from agentpeft.envs.core.text_env import InvalidAction
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.os_interaction.actions import (
     Command,
     command_action,

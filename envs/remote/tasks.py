@@ -13,8 +13,7 @@ from agentpeft.envs.remote.messages import (
     read_random_state,
     write_random_state,
 )
-from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.envs.tasks.taskset import Task, Taskset
+from agentpeft.envs.tasks.taskset import Task, Taskset, content_hash
 
 Ask = Callable[..., dict[str, Any]]
 """Puts a question to the server, by its name and its arguments, and returns the answer."""

@@ -1,15 +1,20 @@
 """Files and folders that appear whole or not at all, even if their writer is killed.
 
-They are written in a temporary folder beside their place, brought to the disk and renamed.
+They are written in a temporary folder beside their place, brought to the disk and renamed. A
+temporary folder whose maker was killed is deleted by the next maker.
 """
 
+import glob
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agentpeft.envs.system.temporary_folders import temporary_folder
+_MIN_AGE_S = 60.0
+"""A younger folder may be one that its maker has not locked yet."""
 
 
 @contextmanager
@@ -49,22 +54,6 @@ def making(path: Path, *, replaces_folder: bool = False, kind: str | None = None
             bring_to_disk(path.parent)
 
 
-@contextmanager
-def making_parents(path: Path) -> Iterator[None]:
-    """Makes the folders above `path`; removes them if the block leaves no `path`.
-
-    Raises: OSError.
-    """
-    missing = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        for folder in () if path.exists() else missing:
-            with suppress(OSError):  # another process has put something there
-                folder.rmdir()
-
-
 def _rename(new: Path, path: Path, replaces_folder: bool) -> None:
     try:
         new.rename(path)
@@ -88,5 +77,42 @@ def bring_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yields a new folder in `parent` and deletes it at the end, as well as those of dead makers.
+
+    A living maker holds a lock on its folder, which ends with it however it ends. Where folders
+    cannot be locked (NFS), those of others are left alone.
+    """
+    import fcntl  # Windows lacks it, and imports modules that make folders on Linux only
+
+    for orphan in parent.glob(f"{glob.escape(prefix)}*"):
+        with suppress(OSError):
+            _delete_unlocked(orphan)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _delete_unlocked(folder: Path) -> None:
+    """Raises: OSError where it is locked, or cannot be."""
+    import fcntl
+
+    if time.time() - folder.stat().st_mtime < _MIN_AGE_S:
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)

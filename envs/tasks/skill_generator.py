@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Generic, Self, TypeVar, get_args
+from typing import ClassVar, Generic, Literal, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -16,10 +16,18 @@ from agentpeft.envs.core.errors import (
     check_flag,
     shown,
 )
-from agentpeft.envs.tasks.splits import Split, check_split
 from agentpeft.envs.tasks.streams import Stage, TaskStream
-from agentpeft.envs.tasks.taskset import SingleSkillSource, SkillMode, Taskset, TaskSource, TaskT
+from agentpeft.envs.tasks.taskset import (
+    SingleSkillSource,
+    Split,
+    Taskset,
+    TaskSource,
+    TaskT,
+    check_split,
+)
 
+SkillMode = Literal["single", "all"]
+"""A task for one of the skills, or with all of them."""
 _MAX_DRAWS = 10
 
 

@@ -82,7 +82,7 @@ def compose_answer(observation: str, problem: str | None, *, is_over: bool) -> s
 
 def get_tools(env: gymnasium.Env[Any, Any]) -> ToolTable:
     """Returns an environment's tools."""
-    return env.unwrapped.tools if isinstance(env.unwrapped, TextEnv) else ANY_TEXT
+    return env.unwrapped.get_tools() if isinstance(env.unwrapped, TextEnv) else ANY_TEXT
 
 
 def find_tools(env_id: str) -> ToolTable:
@@ -91,7 +91,7 @@ def find_tools(env_id: str) -> ToolTable:
     if isinstance(creator, str):
         creator = load_env_creator(creator)
     if isinstance(creator, type) and issubclass(creator, TextEnv):
-        return creator.tools
+        return creator.get_tools()
     return ANY_TEXT
 
 

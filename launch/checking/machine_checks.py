@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import socket
 import sys
@@ -29,19 +28,6 @@ from agentpeft.policies.delivery.version import (
 from agentpeft.policies.settings.config import Settings
 
 _WHEELS_OF_TORCH = ("torchvision", "torchaudio", "torchcodec")
-_SWITCHES = {
-    "user/max_user_namespaces": "0",
-    "kernel/unprivileged_userns_clone": "0",
-    "kernel/apparmor_restrict_unprivileged_userns": "1",
-}
-"""What the kernel says where unprivileged user namespaces are off."""
-_OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
-"""The first driver of each CUDA. Source: NVIDIA, "CUDA Compatibility", minor versions."""
-_HEAD_PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
-"""What `ray start --head` takes unless it is told otherwise."""
-_HTTP2_SETTINGS = b"\x04"
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _HTTP2_SETTINGS + b"\0" * 5
-"""What a client says first, and the type of the frame that either side begins with (RFC 9113)."""
 _SHOWN = ("torch", "transformers", "peft", "ray", "gymnasium", "vllm")
 
 
@@ -57,11 +43,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at: a config's settings, where packages are, and the system's own files."""
+    """What is looked at: a config's settings, where packages are, and where files go."""
 
     settings: Settings
     search: list[str] = field(default_factory=lambda: list(sys.path))
-    proc: Path = Path("/proc")
     shared_memory: Path = Path("/dev/shm")  # noqa: S108 (it is only measured)
     output: Path = Path()
     min_free_mib: int = 512
@@ -71,8 +56,8 @@ class Machine:
     @property
     def packages(self) -> dict[str, str]:
         """Versions by name."""
-        found = distributions(path=self.search)
-        return {canonicalize_name(d.name): d.version for d in found if d.name}
+        installed = distributions(path=self.search)
+        return {canonicalize_name(d.name): d.version for d in installed if d.name}
 
 
 Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
@@ -81,9 +66,9 @@ Check: TypeAlias = Callable[[Machine], Iterator[Finding]]
 def check_packages(machine: Machine) -> Iterator[Finding]:
     """Versions that the config needs, and wheels that do not go together."""
     has, settings = machine.packages, machine.settings
-    own = settings.env_runners
+    runners = settings.env_runners
     asked = {
-        "vllm": own.engine == "vllm" and own.shared_engines is None,
+        "vllm": runners.engine == "vllm" and runners.shared_engines is None,
         "quantize": settings.model.load_in_4bit,
         "wandb": settings.output.wandb != "off",
     }
@@ -95,12 +80,12 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
     for need in needed:
         name, marker = canonicalize_name(need.name), need.marker
         version = has.get(name) or has.get(f"{name}-cpu")  # vLLM's build for CPUs
-        if marker is not None and not any(marker.evaluate({"extra": each}) for each in extras):
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras):
             continue
         if version is None or not need.specifier.contains(version, prereleases=True):
             text = f"{need.name} {version or 'is missing'}, needed is {need.specifier or 'any'}"
-            at_least = [part for part in need.specifier if part.operator.startswith(">")]
-            is_old = version is None or not all(part.contains(version) for part in at_least)
+            at_least = [limit for limit in need.specifier if limit.operator.startswith(">")]
+            is_old = version is None or not all(limit.contains(version) for limit in at_least)
             remedy = f"pip install 'agentpeft[{','.join(extras)}]'"
             remedy += " (without a GPU: make vllm)" if name == "vllm" else ""
             yield Finding("packages", text, remedy, is_old)
@@ -114,46 +99,36 @@ def check_packages(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpu(machine: Machine) -> Iterator[Finding]:
-    """CUDA's torch and a driver, if the config asks for GPUs."""
+    """As many GPUs as the config asks for; those of a cluster that is joined are Ray's to count."""
     settings = machine.settings
     runners, learners = settings.env_runners, settings.learners
     asked = runners.num_gpus_per_env_runner * max(1, runners.num_env_runners)
     asked += learners.num_gpus_per_learner * learners.num_learners
-    files = [Path(folder) / "torch" / "version.py" for folder in machine.search]
-    texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
-    cuda = re.search(r"^cuda\b.*'([\d.]+)'", texts[0] if texts else "", re.M)
-    without = "or set learners.num_gpus_per_learner=0 env_runners.num_gpus_per_env_runner=0"
-    if asked and cuda is None:
-        text = "the config asks for a GPU, and this torch is built without CUDA"
-        yield Finding("gpu", text, f"install PyTorch's CUDA build, {without}", True)
-    elif asked and cuda is not None and (text := _driver_fault(machine, cuda[1], asked)):
-        yield Finding("gpu", text, f"mend that, {without}", True)
-    else:
-        yield Finding("gpu", f"asked for: {asked:g}; torch's CUDA: {cuda[1] if cuda else 'none'}")
-
-
-def _driver_fault(machine: Machine, cuda: str, asked: float) -> str:
-    """Returns what is wrong with the driver, or with the number of GPUs of this machine alone."""
-    driver = machine.proc / "driver" / "nvidia"
-    if not (driver / "version").is_file():
-        return "the config asks for a GPU, and no NVIDIA driver is loaded"
-    found = re.search(r"\s(\d{3})\.\d", (driver / "version").read_text(encoding="utf-8"))
-    oldest = _OLDEST_DRIVERS.get(cuda.partition(".")[0], 0)
-    if found and int(found[1]) < oldest:
-        return f"the NVIDIA driver is {found[1]}, and torch's CUDA {cuda} needs {oldest} or later"
-    gpus = driver / "gpus"
-    num_gpus = len(list(gpus.iterdir())) if gpus.is_dir() else asked
-    if num_gpus < asked and not os.environ.get("RAY_ADDRESS"):
-        return f"the config asks for {asked:g} GPUs, and there are {num_gpus:g}"
-    return ""
+    if not asked or machine.address or os.environ.get("RAY_ADDRESS"):
+        yield Finding("gpu", f"asked for: {asked:g}")
+        return
+    try:
+        import torch  # as slow to import as the whole look, so only where it is needed
+    except ImportError as error:
+        yield Finding("gpu", f"torch cannot be imported ({error})", "see packages", True)
+        return
+    num_gpus, build = torch.cuda.device_count(), torch.version.cuda or "none"
+    text = f"the config asks for {asked:g} GPU(s), and torch (CUDA: {build}) sees {num_gpus}"
+    remedy = (
+        "install NVIDIA's driver and PyTorch's build for its CUDA (nvidia-smi names both), or set "
+        "learners.num_gpus_per_learner=0 env_runners.num_gpus_per_env_runner=0"
+    )
+    yield Finding("gpu", text, remedy if num_gpus < asked else "", num_gpus < asked)
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
     """Room for checkpoints and for Ray's objects."""
-    found = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
-    free = {path: shutil.disk_usage(path).free >> 20 for path in (found, machine.shared_memory)}
-    if free[found] < machine.min_free_mib:
-        text = f"{free[found]} MiB free in {found}, for checkpoints {machine.min_free_mib} at least"
+    folder = next(p for p in (machine.output, *machine.output.absolute().parents) if p.is_dir())
+    free = {path: shutil.disk_usage(path).free >> 20 for path in (folder, machine.shared_memory)}
+    if free[folder] < machine.min_free_mib:
+        text = (
+            f"{free[folder]} MiB free in {folder}, for checkpoints {machine.min_free_mib} at least"
+        )
         yield Finding("disk", text, "make room, or set output.dir", True)
     uses_ray = machine.settings.env_runners.num_env_runners > 0
     if uses_ray and free[machine.shared_memory] < machine.min_free_mib:
@@ -180,12 +155,7 @@ def check_ray(machine: Machine) -> Iterator[Finding]:
     if address not in ("", "auto", "local") and not port.isdigit():
         text = f"{source} has no port"
         yield Finding("ray", text, f"name one, as in {address}:6379, or leave it out", True)
-    taken = [] if address else [port for port in _HEAD_PORTS if _answers("127.0.0.1", port)]
-    if taken:
-        text = f"in use: {', '.join(map(str, taken))}, which `ray start --head` would take"
-        options = " ".join(_HEAD_PORTS[port] for port in taken)
-        yield Finding("ray ports", text, f"join that cluster by RAY_ADDRESS, or give it {options}")
-    if port.isdigit() and not _is_grpc_server(host, int(port)):
+    if port.isdigit() and not _answers(host, int(port)):
         text = f"no cluster answers at {source}"
         yield Finding("ray", text, "start it, or leave it out for a local one", True)
     yield Finding("ray", f"address {address or 'local'}, authentication {mode or 'unset'}")
@@ -198,25 +168,10 @@ def _has_ray_token() -> bool:
 
 def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=1.0).close()
+        socket.create_connection((host, port), timeout=3.0).close()
     except (OSError, OverflowError):  # nobody there, no such host, no such port
         return False
     return True
-
-
-def _is_grpc_server(host: str, port: int) -> bool:
-    """Returns whether HTTP/2 is spoken there, as by a cluster's head; with TLS, if it listens.
-
-    A client that joins what listens and says nothing would wait for minutes.
-    """
-    if os.environ.get("RAY_USE_TLS", "0") != "0":
-        return _answers(host, port)
-    try:
-        with socket.create_connection((host, port), timeout=3.0) as connection:
-            connection.sendall(_HTTP2_PREFACE)
-            return connection.recv(9)[3:4] == _HTTP2_SETTINGS
-    except (OSError, OverflowError):
-        return False
 
 
 def check_model(machine: Machine) -> Iterator[Finding]:
@@ -277,23 +232,11 @@ def _find_on_hub(name: str) -> Finding:
     status = ask_hub(f"/api/models/{name}/revision/main", headers)  # what a download asks first
     if status in (401, 403, 404):
         text = f"{name!r} is no folder, and cannot be had from the Hugging Face hub"
-        return Finding("model", text, "mend the name, or log in (hf auth login)", True)
+        return Finding("model", text, "correct the name, or log in (hf auth login)", True)
     if status is not None:
         return Finding("model", f"{name}, from the hub")
     reason = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "no hub answers"
     return Finding("model", f"{name} is not in the cache, and {reason}", remedy, True)
-
-
-def check_bubblewrap(machine: Machine) -> Iterator[Finding]:
-    """Bubblewrap and user namespaces, which shell tasks without docker need."""
-    is_wanted = machine.settings.environment.kwargs.get("sandbox") == "bubblewrap"
-    if shutil.which("bwrap") is None:
-        yield Finding("bubblewrap", "not installed", "apt-get install bubblewrap", is_wanted)
-    for name, value in _SWITCHES.items():
-        path = machine.proc / "sys" / name
-        if path.is_file() and path.read_text(encoding="utf-8").strip() == value:
-            text, knob = f"{name} is {value}", name.replace("/", ".")
-            yield Finding("user namespaces", text, f"sysctl {knob}, to allow them", is_wanted)
 
 
 def check_environment(machine: Machine) -> Iterator[Finding]:
@@ -305,8 +248,8 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     from agentpeft.policies.rollout.environments.env_pool import EnvPool
 
     settings = machine.settings
-    sections = [("environment", own) for own in settings.stage_kwargs]
-    sections += [("warm_start", own) for own in settings.warm_start_kwargs]
+    sections = [("environment", kwargs) for kwargs in settings.stage_kwargs]
+    sections += [("warm_start", kwargs) for kwargs in settings.warm_start_kwargs]
     sections.append(("evaluation", settings.held_out_kwargs))
     for section, kwargs in sections:
         if path := missing_task_file(settings.environment.id, kwargs):
@@ -317,7 +260,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
             pool.discard(pool.begin(0, pool.task_at(0))[0])
         except (DataError, EnvFault, SettingsError, OSError) as error:
             text = " ".join(str(error).split())
-            yield Finding(section, text, f"mend it, or change {section}'s settings", True)
+            yield Finding(section, text, f"fix it, or change {section}'s settings", True)
         else:
             yield Finding(
                 section, f"{settings.environment.id} {kwargs.get('database', '')}".strip()
@@ -326,7 +269,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
 
 QUICK: tuple[Check, ...] = (check_packages, check_gpu, check_disk, check_ray, check_model)
 """Those that take less than a second together."""
-ALL: tuple[Check, ...] = (*QUICK, check_bubblewrap, check_environment)
+ALL: tuple[Check, ...] = (*QUICK, check_environment)
 
 
 def try_environments(settings: Settings) -> None:

@@ -45,7 +45,7 @@ def estimate_memory(settings: Settings) -> dict[str, float]:
     num_trained = num_base
     if settings.lora.use_lora:
         layers = _adapted_layers(model, settings)
-        num_trained = sum(rank * (each.in_features + each.out_features) for each in layers)
+        num_trained = sum(rank * (layer.in_features + layer.out_features) for layer in layers)
     gpus = settings.learners.num_gpus_per_learner, settings.env_runners.num_gpus_per_env_runner
     devices = [torch.device("cuda" if num_gpus > 0 else "cpu") for num_gpus in gpus]
     dtype, runner_dtype = (choose_dtype(settings.model, device) for device in devices)
@@ -150,9 +150,9 @@ def _kv_cache_bytes(config: PreTrainedConfig, settings: Settings) -> float:
     num_heads, hidden = shape["num_attention_heads"], shape["hidden_size"]
     head_size = shape.get("head_dim") or hidden // num_heads
     width = (shape.get("num_key_value_heads") or num_heads) * head_size
-    own = settings.env_runners
-    num_tokens = own.limit_context(shape["max_position_embeddings"])
-    episodes = own.max_concurrent_episodes
+    runners = settings.env_runners
+    num_tokens = runners.limit_context(shape["max_position_embeddings"])
+    episodes = runners.max_concurrent_episodes
     return 2.0 * shape["num_hidden_layers"] * width * num_tokens * episodes
 
 
@@ -183,7 +183,7 @@ def _activation_bytes(
         logits = (6 if is_cut else 3) * width * 4 + (4 if has_bonus else 3) * hidden * 4
         head = width * hidden * 4 if size == 2 and not is_cut else 0
     if settings.learners.gradient_checkpointing:
-        # The layers' inputs; a layer is made anew only when the logits' arrays are gone
+        # The layers' inputs; a layer is recomputed only when the logits' arrays are gone
         return float(tokens * (num_layers * hidden * size + max(layer, logits)) + head)
     return float(tokens * (num_layers * layer + logits) + head)
 

@@ -182,7 +182,7 @@ class _Trial:
         learnt = [episode for group in lessons for episode in group.trajectories]
         return _Iteration(
             max(len(episodes), 1),
-            Timed(sum(int(each.loss_mask.sum()) for each in episodes), sampling_s),
+            Timed(sum(int(episode.loss_mask.sum()) for episode in episodes), sampling_s),
             Timed(sum(len(e.prompt_ids) + len(e.token_ids) for e in learnt), learning_s),
             delivery_s,
         )
@@ -194,8 +194,12 @@ class _Trial:
 
         settings, learner = self._settings, self._learner.learner
         num_steps = min(settings.warm_start.num_steps, _NUM_WARM_START_STEPS)
-        with closing(warm_start_batches(settings, make_chat(learner.policy.base, settings))) as own:
-            steps_s = [_time(lambda: learner.sft_update(next(own)))[1] for _ in range(num_steps)]
+        with closing(
+            warm_start_batches(settings, make_chat(learner.policy.base, settings))
+        ) as batches:
+            steps_s = [
+                _time(lambda: learner.sft_update(next(batches)))[1] for _ in range(num_steps)
+            ]
         return fmean(steps_s[1:] or steps_s or [0.0])
 
     def close(self) -> None:
@@ -207,8 +211,8 @@ class _Trial:
 
         settings = self._settings
         chat = make_chat(self._learner.learner.policy.base, settings)
-        own = settings.environment, settings.training.chats, chat, settings.seed, first
-        with closing(imitated_groups(*own)) as groups:
+        source = settings.environment, settings.training.chats, chat, settings.seed, first
+        with closing(imitated_groups(*source)) as groups:
             return list(islice(groups, num_groups))
 
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 from agentpeft.envs import SettingsError
 from agentpeft.envs.registration import get_env_name
 from agentpeft.envs.tasks.hub import HUB_PREFIX
-from agentpeft.envs.tasks.splits import Split
 from agentpeft.envs.tasks.task_files import find_files
+from agentpeft.envs.tasks.taskset import Split
 from agentpeft.launch import prepare_data
 from agentpeft.policies.settings.config import Settings
 
@@ -47,17 +47,17 @@ def with_task_files(settings: Settings) -> Settings:
     return settings.model_copy(update=changed)
 
 
-def _locate(own: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
+def _locate(kwargs: dict[str, Any], settings: Settings, seed: int) -> dict[str, Any]:
     """Returns keyword arguments with their task file's absolute path; it is made if missing."""
-    if isinstance(own.get("data"), dict):  # a file and an index, neither of which is made
-        files = find_files(own["data"])
-        return {**own, "data": {key: str(path.absolute()) for key, path in files.items()}}
-    path = _task_path(own)
+    if isinstance(kwargs.get("data"), dict):  # a file and an index, neither of which is made
+        files = find_files(kwargs["data"])
+        return {**kwargs, "data": {key: str(path.absolute()) for key, path in files.items()}}
+    path = _task_path(kwargs)
     if path is None:
-        return own
+        return kwargs
     if not path.exists():
-        _make(path, settings.environment.id, {**settings.environment.kwargs, **own}, seed)
-    return {**own, "data": str(path)}
+        _make(path, settings.environment.id, {**settings.environment.kwargs, **kwargs}, seed)
+    return {**kwargs, "data": str(path)}
 
 
 def _task_path(kwargs: Mapping[str, Any]) -> Path | None:
@@ -109,8 +109,8 @@ def _make_gsm8k(path: Path, _kwargs: Mapping[str, Any], seed: int) -> None:
         prepare_data.write_word_problems(path, _NUM_TASKS, seed, _split_of(seed))
         return
     path.mkdir()
-    for each in get_args(Split):
-        prepare_data.write_word_problems(path / f"{each}.jsonl", _NUM_TASKS, seed, each)
+    for split in get_args(Split):
+        prepare_data.write_word_problems(path / f"{split}.jsonl", _NUM_TASKS, seed, split)
 
 
 _MAKERS: dict[str, _Maker] = {

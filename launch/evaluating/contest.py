@@ -55,21 +55,21 @@ def find_contestants(
         raise SettingsError("--endpoint needs the extra 'openai': pip install 'agentpeft[openai]'")
     if not (adapters or policies or endpoint) and settings.model.adapter:
         adapters = [settings.model.adapter]
-    found: list[Contestant] = []
+    contestants: list[Contestant] = []
     for words in adapters:
-        found += _to_contestants(words, mode)
-    has_base = bool(found) and found[0].kind != "whole"
-    base = found[0].target if has_base else settings.model.name
-    if found and found[0].bank:
+        contestants += _to_contestants(words, mode)
+    has_base = bool(contestants) and contestants[0].kind != "whole"
+    base = contestants[0].target if has_base else settings.model.name
+    if contestants and contestants[0].bank:
         base = str(next(iter(read_bank(Path(base)).adapters.values())))
-    if not (found or policies or endpoint):
+    if not (contestants or policies or endpoint):
         policies = ["base"]
-    found += [Contestant(kind, kind, base if kind == "base" else "") for kind in policies]
-    found += [_to_served(model, endpoint or "") for model in endpoint_models]
-    names = [each.file_name for each in found]
+    contestants += [Contestant(kind, kind, base if kind == "base" else "") for kind in policies]
+    contestants += [_to_served(model, endpoint or "") for model in endpoint_models]
+    names = [contestant.file_name for contestant in contestants]
     if len(set(names)) < len(names):
         raise SettingsError(f"two policies have one name: {names}; write --adapter NAME=PATH")
-    return found
+    return contestants
 
 
 def _to_contestants(words: str, mode: str) -> list[Contestant]:
@@ -120,7 +120,7 @@ def evaluate(
     torch.set_num_threads(count_threads(settings.env_runners))
     files = EvaluationFiles(output, settings, methods)
     files.begin(contestants)
-    waiting = [each for each in contestants if files.missing(each)]
+    waiting = [contestant for contestant in contestants if files.missing(contestant)]
     for contestant in waiting[1:]:  # one that cannot play is told before another has, for hours
         with _opened(settings, contestant, methods):
             pass
@@ -135,8 +135,8 @@ def count_threads(runners: EnvRunnerSettings) -> int:
 
     Here one engine plays it all.
     """
-    own = runners.num_threads
-    return max(own, min(own * runners.num_env_runners, os.cpu_count() or 1))
+    per_runner = runners.num_threads
+    return max(per_runner, min(per_runner * runners.num_env_runners, os.cpu_count() or 1))
 
 
 @contextmanager
@@ -145,10 +145,10 @@ def _opened(
 ) -> Iterator[tuple[ReadyPlayer, EnvRunner]]:
     """Yields a contestant's player and the runner in which it plays. Raises: as `seated`."""
     with (
-        seated(settings, contestant, methods) as seat,
-        closing(EnvRunner(seat.settings, player=seat.player)) as runner,
+        seated(settings, contestant, methods) as ready,
+        closing(EnvRunner(ready.settings, player=ready.player)) as runner,
     ):
-        yield seat, runner
+        yield ready, runner
 
 
 def _play(
@@ -164,14 +164,14 @@ def _play(
     size = 1 if methods.num_replayed and examples is None else at_once
     with ExitStack() as stack:
         if missing:
-            seat, runner = stack.enter_context(_opened(settings, contestant, methods))
-            seat.replay.add(files.records(contestant) if examples is None else examples)
+            ready, runner = stack.enter_context(_opened(settings, contestant, methods))
+            ready.replay.add(files.records(contestant) if examples is None else examples)
         for first in range(0, len(missing), size):
             positions = missing[first : first + size]
             _, report = runner.sample([GroupRequest(p, samples, "eval") for p in positions])
-            records = [seat.recount(record) for record in report.records]
+            records = [ready.recount(record) for record in report.records]
             if examples is None:
-                seat.replay.add(records)
+                ready.replay.add(records)
             files.append(contestant, records)
     metrics = compute_success_metrics(files.records(contestant))
     numbers = [metrics.get(f"success_rate{end}", 0.0) for end in ("", "_low", "_high")]

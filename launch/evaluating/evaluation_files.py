@@ -1,4 +1,4 @@
-"""What an evaluation leaves: its settings, every episode, results; and how it goes on from them."""
+"""What an evaluation leaves: its settings, every episode, results; and how it resumes from them."""
 
 import json
 import os
@@ -42,8 +42,12 @@ class EvaluationFiles:
         """Touches nothing yet."""
         self._folder, self._settings = folder, settings
         dump = settings.model_dump(mode="json")
-        own = {f"{part}.{n}": dump[part][n] for part, names in _DECISIVE.items() for n in names}
-        self._played = {"seed": settings.seed, **own, **asdict(methods)}
+        decisive = {
+            f"{section}.{n}": dump[section][n]
+            for section, names in _DECISIVE.items()
+            for n in names
+        }
+        self._played = {"seed": settings.seed, **decisive, **asdict(methods)}
         self._records: dict[Contestant, list[EpisodeRecord]] = {}
         self._policies: dict[str, list[Any]] = {}
         """Those that have episodes here, by name."""
@@ -56,20 +60,20 @@ class EvaluationFiles:
         """
         self._check_writable()
         path = self._folder / _EVALUATION
-        own = {each.name: _to_entry(each) for each in contestants}
+        entries = {contestant.name: _to_entry(contestant) for contestant in contestants}
         played, policies = _read_entries(path) if path.is_file() else ({}, {})
         everyone = [Contestant(name, *entry) for name, entry in policies.items()]
         self._policies = {c.name: _to_entry(c) for c in everyone if self._has_episodes(c)}
         was = self._policies | _decisive(played, self._policies)
-        now = self._policies | self._played | own
+        now = self._policies | self._played | entries
         for name in was:
             if was[name] != now.get(name):
                 raise SettingsError(
                     f"{self._folder} is of {name} = {was[name]!r}, this is of {now.get(name)!r}: "
                     "give another --output"
                 )
-        everyone = [Contestant(name, *entry) for name, entry in (self._policies | own).items()]
-        self._records = {each: self._read(each) for each in everyone}
+        everyone = [Contestant(name, *entry) for name, entry in (self._policies | entries).items()]
+        self._records = {contestant: self._read(contestant) for contestant in everyone}
 
     def _check_writable(self) -> None:
         """Raises: SettingsError, before hours are played that nothing could be kept of."""
@@ -97,21 +101,21 @@ class EvaluationFiles:
         self._records[contestant] += records
 
     def write_results(self) -> dict[str, Any]:
-        """Writes `results.json` anew, and returns its summary.
+        """Rewrites `results.json`, and returns its summary.
 
         That is the overall figures of each policy, and how often merged ones did as unmerged.
         """
         policies, overall = {}, {}
-        for each, records in self._records.items():
+        for contestant, records in self._records.items():
             metrics = compute_success_metrics(records)
-            policies[each.name] = {
-                "kind": each.kind,
-                "target": each.target,
+            policies[contestant.name] = {
+                "kind": contestant.kind,
+                "target": contestant.target,
                 "metrics": metrics,
                 "by_skill": _by(records, lambda record: record.skills),
                 "by_difficulty": _by(records, lambda record: [difficulty_of(record.skills)]),
             }
-            overall[each.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
+            overall[contestant.name] = {n: v for n, v in metrics.items() if _OVERALL.fullmatch(n)}
         shared = {"agreement": self._agreement()}
         _write_json(
             self._folder / "results.json",
@@ -121,14 +125,14 @@ class EvaluationFiles:
 
     def _agreement(self) -> dict[str, float]:
         """Returns by merged adapter the share of episodes that ended as the unmerged one's."""
-        found = {}
-        for merged, own in self._records.items():
-            other = next((c for c in self._records if c.is_unmerged(merged)), None)
-            if own and other is not None:
+        shares = {}
+        for contestant, records in self._records.items():
+            other = next((c for c in self._records if c.is_unmerged(contestant)), None)
+            if records and other is not None:
                 outcomes = {(r.group_id, r.sample): r.outcome for r in self._records[other]}
-                agree = [outcomes.get((r.group_id, r.sample)) is r.outcome for r in own]
-                found[merged.name] = fmean(agree)
-        return found
+                agree = [outcomes.get((r.group_id, r.sample)) is r.outcome for r in records]
+                shares[contestant.name] = fmean(agree)
+        return shares
 
     def _path(self, contestant: Contestant) -> Path:
         return self._folder / "sessions" / f"{contestant.file_name}.jsonl"
@@ -139,18 +143,21 @@ class EvaluationFiles:
 
     def _read(self, contestant: Contestant) -> list[EpisodeRecord]:
         """Returns the tasks that are whole; what was cut off in the middle is played again."""
-        path, own = self._path(contestant), self._settings.evaluation
+        path, evaluation = self._path(contestant), self._settings.evaluation
         if not self._has_episodes(contestant):
             return []
         groups: defaultdict[int, list[EpisodeRecord]] = defaultdict(list)
         for row in read_rows(path):
             groups[row["group_id"]].append(to_record(row))
         whole = [
-            r for group in groups.values() if len(group) == own.samples_per_task for r in group
+            r
+            for group in groups.values()
+            if len(group) == evaluation.samples_per_task
+            for r in group
         ]
         lines = [json.dumps({"iteration": 0, **asdict(record)}) + "\n" for record in whole]
         write_file(path, "".join(lines).encode())
-        return [record for record in whole if record.group_id < own.num_tasks]
+        return [record for record in whole if record.group_id < evaluation.num_tasks]
 
 
 def _read_entries(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -183,10 +190,10 @@ def _to_entry(contestant: Contestant) -> list[Any]:
 
 def to_record(row: dict[str, Any]) -> EpisodeRecord:
     """Returns an episode from a line of a sessions file."""
-    own = {name: value for name, value in row.items() if name != "iteration"}
-    own |= {"outcome": Outcome(own["outcome"]), "skills": tuple(own["skills"])}
-    own["messages"] = tuple((role, text) for role, text in own["messages"])
-    return EpisodeRecord(**own)
+    fields = {name: value for name, value in row.items() if name != "iteration"}
+    fields |= {"outcome": Outcome(fields["outcome"]), "skills": tuple(fields["skills"])}
+    fields["messages"] = tuple((role, text) for role, text in fields["messages"])
+    return EpisodeRecord(**fields)
 
 
 def difficulty_of(skills: Sequence[str]) -> str:
@@ -202,14 +209,14 @@ def _by(
     records: Iterable[EpisodeRecord], keys: Callable[[EpisodeRecord], Sequence[str]]
 ) -> dict[str, dict[str, float]]:
     """Returns number, success rate, its 95 % interval and pass@k of the episodes with each key."""
-    found: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
+    by_key: defaultdict[str, list[EpisodeRecord]] = defaultdict(list)
     for record in records:
         for key in keys(record):
-            found[key].append(record)
+            by_key[key].append(record)
     names = ("num_episodes", "success_rate", "pass_at/")
     return {
-        key: {n: v for n, v in compute_success_metrics(own).items() if n.startswith(names)}
-        for key, own in sorted(found.items())
+        key: {n: v for n, v in compute_success_metrics(group).items() if n.startswith(names)}
+        for key, group in sorted(by_key.items())
     }
 
 

@@ -1,12 +1,13 @@
 """Merges an adapter into its base, and compares the written model with the two.
 
-Both checks read the written model anew: its log-probabilities are those of the unmerged pair, and
+Both checks load the written model: its log-probabilities are those of the unmerged pair, and
 taking the adapter away again leaves the base. What a run on all weights has saved is a whole model
 already: it is written as it is, and both checks compare the copy with it.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making, making_parents
+from agentpeft.envs.system.whole_files import making
 from agentpeft.launch.costs.resources import read_model_config
 from agentpeft.launch.run.run_folder import shown
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint
@@ -59,7 +60,7 @@ def base_settings(adapter: Path, base: str | None, dtype: str | None) -> Setting
     try:
         stored = read_model_config(Settings(model={"name": name})).dtype
     except (OSError, ValueError, KeyError):
-        stored = None  # whoever loads the base says what is wrong with it
+        stored = None  # loading the base says what is wrong with it
     known = "bfloat16" if stored is torch.bfloat16 else "float32"
     return Settings(model={"name": name, "dtype": dtype or known})
 
@@ -87,6 +88,22 @@ def merge(
         if not report["agrees"]:
             shutil.rmtree(new)
     return {**report, "merged": shown(output) if report["agrees"] else None}
+
+
+@contextmanager
+def making_parents(path: Path) -> Iterator[None]:
+    """Makes the folders above `path`; removes them if the block leaves no `path`.
+
+    Raises: OSError.
+    """
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for folder in () if path.exists() else missing:
+            with suppress(OSError):  # another process has put something there
+                folder.rmdir()
 
 
 def merge_into_base(adapter: Path, output: Path) -> None:
@@ -168,11 +185,11 @@ def _unmerge_error(
     """
     state, worst = merged.state_dict(), 0.0
     for name, weight in expected.items():
-        own = state.pop(name, None)
-        if own is None or own.shape != weight.shape:
+        written = state.pop(name, None)
+        if written is None or written.shape != weight.shape:
             raise CheckpointError(f"the merged model's {name} is not the base's")
-        error = (own.float() - weight.float()).abs().max()
-        worst = max(worst, float(error / own.abs().max().clamp_min(1e-12)))
+        error = (written.float() - weight.float()).abs().max()
+        worst = max(worst, float(error / written.abs().max().clamp_min(1e-12)))
     if state:
         raise CheckpointError(f"the merged model has a weight of its own: {min(state)}")
     return worst, sum(not torch.equal(before[name], expected[name]) for name in before)

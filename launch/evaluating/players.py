@@ -191,7 +191,7 @@ def _open_bank(settings: Settings, bank: AdapterBank) -> Player:
 
 
 def _local(settings: Settings, contestant: Contestant, merged: Path) -> Player:
-    """Returns a model of this process: alone, with an unmerged adapter, or merged and read anew."""
+    """Returns a model of this process: alone, with an unmerged adapter, or merged and reloaded."""
     from agentpeft.launch.evaluating.merging import merge
 
     name = contestant.target
@@ -211,11 +211,11 @@ def _serve(
     from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
 
     limits, chat = settings.env_runners, make_chat(base, settings)
-    own = EngineSettings(
+    engine_settings = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,
         max_context_tokens=limits.max_context_tokens,
         needs_adapter=False,
         deterministic=settings.deterministic,
         adapters=adapters,
     )
-    return Player(chat, TransformersEngine(model, chat.stop_token_ids, own))
+    return Player(chat, TransformersEngine(model, chat.stop_token_ids, engine_settings))

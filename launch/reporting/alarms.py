@@ -1,8 +1,7 @@
 """What is wrong with a training run, read from its metrics, and which setting to turn.
 
-Each alarm is a pure function of the lines of `metrics.jsonl` up to an iteration, so that a run that
-goes on, a resumed one and a finished one are judged alike. An alarm is a hint, not an error: the
-run goes on.
+Each alarm is a pure function of the lines of `metrics.jsonl` up to an iteration, so that a running,
+a resumed and a finished run are judged alike. An alarm is a hint, not an error: the run continues.
 
 Low entropy, short answers and a large KL divergence are no faults by themselves: they are alarms
 where success falls with them, there is none, or groups lose their spread.
@@ -148,9 +147,9 @@ class AlarmLog:
         self._lines.append(line)
         number = len(self._lines)
         self._begin = _begin_of_stage(self._lines, number, self._begin)
-        found = _alarms_after(self._lines, self._begin, number)
-        new = [alarm for alarm in found if alarm.name not in self._up]
-        self._up = {alarm.name for alarm in found}
+        alarms = _alarms_after(self._lines, self._begin, number)
+        new = [alarm for alarm in alarms if alarm.name not in self._up]
+        self._up = {alarm.name for alarm in alarms}
         self._counts.update(self._up)
         return new
 
@@ -166,18 +165,18 @@ class AlarmPeriod:
 
 def find_periods(lines: Sequence[Line]) -> list[AlarmPeriod]:
     """Returns when each alarm of a run was up, in the order in which they went up."""
-    found: list[AlarmPeriod] = []
+    periods: list[AlarmPeriod] = []
     trained, begin = _trained(lines), 0
     for number, line in enumerate(trained, 1):
         step = int(line["train/step"] or 0)
         begin = _begin_of_stage(trained, number, begin)
         for alarm in _alarms_after(trained, begin, number):
-            own = [n for n, e in enumerate(found) if e.alarm.name == alarm.name]
-            if own and found[own[-1]].last_step == step - 1:
-                found[own[-1]] = replace(found[own[-1]], last_step=step)
+            numbers = [n for n, e in enumerate(periods) if e.alarm.name == alarm.name]
+            if numbers and periods[numbers[-1]].last_step == step - 1:
+                periods[numbers[-1]] = replace(periods[numbers[-1]], last_step=step)
             else:
-                found.append(AlarmPeriod(alarm, step, step))
-    return found
+                periods.append(AlarmPeriod(alarm, step, step))
+    return periods
 
 
 def _trained(lines: Sequence[Line]) -> list[Line]:

@@ -42,13 +42,13 @@ class RunData:
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """Returns the steps at which a metric is a number, and its values."""
-        found = [(r["train/step"], r[metric]) for r in self.metrics if r.get(metric) is not None]
-        return [step for step, _ in found], [float(value) for _, value in found]
+        points = [(r["train/step"], r[metric]) for r in self.metrics if r.get(metric) is not None]
+        return [step for step, _ in points], [float(value) for _, value in points]
 
     def evaluations(self) -> tuple[Row, Row]:
         """Returns the first and the last line with an evaluation; both empty where none was."""
-        found = [row for row in self.metrics if "eval/success_rate" in row] or [{}]
-        return found[0], found[-1]
+        evaluated = [row for row in self.metrics if "eval/success_rate" in row] or [{}]
+        return evaluated[0], evaluated[-1]
 
     def total(self, metric: str) -> float:
         """Returns the sum over all lines."""
@@ -56,7 +56,7 @@ class RunData:
 
 
 def read_run(path: Path, *, may_be_new: bool = False) -> RunData:
-    """Reads a run's folder, also of a run that goes on.
+    """Reads a run's folder, also that of a run that still runs.
 
     `may_be_new`: it need not have measured anything yet. Raises: SettingsError, DataError.
     """

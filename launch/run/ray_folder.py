@@ -41,7 +41,7 @@ def say_goodbye() -> None:
 @contextmanager
 def ray_folder(logs: Path) -> Iterator[Path]:
     """Yields the folder. Where its run fails, Ray's logs are copied to `logs` first."""
-    from agentpeft.envs.system.temporary_folders import temporary_folder
+    from agentpeft.envs.system.whole_files import temporary_folder
     from agentpeft.policies.workers.time_limits import is_hanging
 
     with temporary_folder(_choose_parent(), _PREFIX) as folder:

@@ -6,8 +6,13 @@ from inspect import signature
 from pathlib import Path
 from typing import Protocol, TypeVarTuple
 
-from agentpeft.envs.core.errors import SettingsError, did_you_mean, shown
-from agentpeft.envs.core.user_code import describe_error, import_user_module
+from agentpeft.envs.core.errors import (
+    SettingsError,
+    describe_error,
+    did_you_mean,
+    import_user_module,
+    shown,
+)
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings

@@ -17,7 +17,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.core.errors import import_user_module
 from agentpeft.policies.delivery.version import ADAPTER_CONFIG, read_base_name
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.policy_base import PolicyBase, place

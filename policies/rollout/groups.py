@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from agentpeft.envs import Task
-from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids, Ref
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.episodes import EpisodeBuilder

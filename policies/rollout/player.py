@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.core.user_code import import_user_module
+from agentpeft.envs.core.errors import import_user_module
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat

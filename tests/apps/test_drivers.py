@@ -102,7 +102,7 @@ def test_an_environment_plays_the_tasks_of_rows(env_id):
     for task, row in zip(tasks, rows, strict=True):
         assert env.reset(**row) == own.reset(options={"task": task})[0]
         for action in own.oracle_actions(task):
-            call = own.tools.find_call(action)
+            call = own.get_tools().find_call(action)
             getattr(env, call.name)(**call.arguments)
         assert env.get_reward() == 1.0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from agentpeft.apps.lifelong.banks import count_pairs
 from agentpeft.apps.lifelong.comparison import (
     bootstrap_interval,
     correct_by_holm,
@@ -14,7 +15,7 @@ from agentpeft.apps.lifelong.comparison import (
 )
 from agentpeft.apps.lifelong.policy_drift import token_divergences
 from agentpeft.apps.lifelong.scores import compute_kl_new, compute_kl_old, compute_scores
-from agentpeft.launch.evaluating.router import PromptRouter, count_pairs
+from agentpeft.launch.evaluating.adapter_bank import PromptRouter
 
 MATRIX = [[0.9, 0.2, 0.1], [0.6, 0.8, 0.3], [0.7, 0.5, 0.6]]
 BASE, EXPERT = [0.3, 0.1, 0.2], [0.9, 0.9, 0.8]

@@ -47,7 +47,7 @@ def oracle_calls(env_id, position, **kwargs):
     pool = EnvPool(env_id, {"prompt": "tools", **kwargs}, (0,))
     task = pool.task_at(position)
     env, _ = pool.begin(position, task)
-    tools = env.unwrapped.tools
+    tools = env.unwrapped.get_tools()
     calls = list(map(tools.find_call, env.unwrapped.oracle_actions(task)))
     pool.close()
     return calls, task.task_id

@@ -94,7 +94,7 @@ def test_calls_are_played_and_graded_as_everywhere(name, door):
     calls = CALLS[name]
     if calls is None:
         actions = env.unwrapped.oracle_actions(env.unwrapped.task)
-        found = [env.unwrapped.tools.find_call(action) for action in actions]
+        found = [env.unwrapped.get_tools().find_call(action) for action in actions]
         calls = [(call.name, call.arguments) for call in found]
     episode = ToolEpisode(env)
     with client_of(serve(DB_BENCH, **kwargs)) as client, connect(client) as socket:
@@ -369,7 +369,7 @@ def test_openenvs_client_of_tools_plays_unmodified():
                 prompt, _ = own.reset(seed=seed)
                 assert result.observation.text == prompt
                 for action in own.oracle_actions(own.task):
-                    call = own.tools.find_call(action)
+                    call = own.get_tools().find_call(action)
                     if door == "call_tool":
                         client.call_tool(call.name, **call.arguments)
                     else:

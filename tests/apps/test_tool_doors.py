@@ -37,7 +37,7 @@ def test_an_openai_client_plays_and_is_told_nothing_of_the_task():
 def test_the_documentation_s_client_plays(tmp_path, monkeypatch):
     env = gymnasium.make(GAME, **tool_kwargs(GAME, {})).unwrapped
     prompt, _ = env.reset(seed=0)
-    calls = {prompt: list(map(env.tools.find_call, env.oracle_actions(env.task)))}
+    calls = {prompt: list(map(env.get_tools().find_call, env.oracle_actions(env.task)))}
     with oracle_server(calls) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "-")

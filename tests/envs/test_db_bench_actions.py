@@ -1,6 +1,6 @@
 import pytest
 
-from agentpeft.envs.core.text_env import InvalidAction
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.db_bench.actions import (
     Answer,
     RunSQL,

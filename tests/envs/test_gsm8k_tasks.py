@@ -14,7 +14,7 @@ import pytest
 from agentpeft.envs import DataError, SettingsError, Taskset, UnknownTaskError
 from agentpeft.envs.gsm8k.answers import is_correct
 from agentpeft.envs.gsm8k.env import GSM8KEnv
-from agentpeft.envs.gsm8k.tasks import load_gsm8k, to_chat_rows, to_prompt_rows
+from agentpeft.envs.gsm8k.tasks import load_gsm8k, render_prompt
 from agentpeft.envs.gsm8k.word_problems import WordProblems, load_templates
 
 GOOD = {"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}
@@ -122,14 +122,10 @@ def test_what_the_hub_refuses_is_said_in_one_line(monkeypatch):
         thread.join()
 
 
-def test_the_same_records_are_chat_rows_and_prompt_rows(tmp_path):
+def test_a_row_has_the_prompt_of_the_environment_and_a_right_solution(tmp_path):
     (task,) = load_gsm8k(write(tmp_path / "data.jsonl", [GOOD]))
-    (chat,), (prompt,) = to_chat_rows([task]), to_prompt_rows([task])
-    env = GSM8KEnv(data=str(tmp_path / "data.jsonl"))
-    question = {"role": "user", "content": env.reset()[0]}
-    assert chat == {"messages": [question, {"role": "assistant", "content": GOOD["answer"]}]}
-    assert prompt == {"prompt": [question], "answer": "2", "task_id": "data#0"}
-    assert is_correct(chat["messages"][1]["content"], prompt["answer"])
+    assert render_prompt(task) == GSM8KEnv(data=str(tmp_path / "data.jsonl")).reset()[0]
+    assert task.solution == GOOD["answer"] and is_correct(task.solution, task.answer)
     assert task.skills == ("1_steps",)
 
 

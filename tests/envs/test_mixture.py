@@ -6,15 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agentpeft.envs import (
-    Outcome,
-    SettingsError,
-    TextEnv,
-    UnknownTaskError,
-    check_text_env,
-    from_rows,
-    to_rows,
-)
+from agentpeft.apps.drivers.task_rows import from_rows, to_rows
+from agentpeft.envs import Outcome, SettingsError, TextEnv, UnknownTaskError, check_text_env
 
 ENV_ID = "AgentPEFT/Mixture-v0"
 ADDITION = {"name": "sums", "id": "AgentPEFT/Arithmetic-v0", "kwargs": {"num_digits": 1}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentpeft.envs.core.text_env import InvalidAction
+from agentpeft.envs.core.actions import InvalidAction
 from agentpeft.envs.os_interaction.actions import (
     Command,
     Finish,

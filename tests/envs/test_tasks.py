@@ -1,6 +1,9 @@
 """Tasksets: order, ids, skills, splits, generation, loading."""
 
 import json
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_env import EchoSource, EchoTask
 
-from agentpeft.envs import DataError, SettingsError, Taskset, UnknownTaskError
+from agentpeft.envs import DataError, SettingsError, Task, Taskset, UnknownTaskError
+from agentpeft.envs.tasks.taskset import content_hash
 
 
 def make_tasks(num_tasks):
@@ -133,3 +137,21 @@ def test_load_refuses_a_file_without_tasks(tmp_path):
     path.write_text(json.dumps([]))
     with pytest.raises(DataError, match=r"words\.json: no tasks in this file"):
         Taskset.load(path, parse)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellTask(Task):
+    """A task with a value of any kind."""
+
+    cell: object
+
+
+def test_a_hash_tells_values_of_different_kinds_apart_and_knows_other_objects_by_id():
+    cells = ["1.5", Decimal("1.5"), 1.5, b"1.5", date(2024, 1, 5), datetime(2024, 1, 5), None]
+    tasks = [CellTask(task_id=str(i), instruction="", cell=cell) for i, cell in enumerate(cells)]
+    hashes = [content_hash(task) for task in tasks]
+    assert len(set(hashes)) == len(cells)
+    assert hashes == [content_hash(replace(task, task_id="x")) for task in tasks]
+    strange = [CellTask(task_id=name, instruction="", cell=object()) for name in "aab"]
+    first, again, other = map(content_hash, strange)
+    assert first == again != other

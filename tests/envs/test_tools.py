@@ -43,7 +43,7 @@ def env(request):
 def test_the_oracle_s_calls_are_its_actions_and_earn_the_same(env):
     for seed in range(5):
         env.reset(seed=seed)
-        task, calls = env.task, list(map(env.tools.find_call, env.oracle_actions(env.task)))
+        task, calls = env.task, list(map(env.get_tools().find_call, env.oracle_actions(env.task)))
         episode = ToolEpisode(env)
         said = [episode.call(call) for call in calls]
         assert (episode.outcome, episode.episode_return) == (Outcome.SUCCESS, 1.0), said
@@ -139,7 +139,7 @@ def test_a_fence_of_any_length_is_found_in_no_time():
 def test_openai_s_calls_are_played_one_after_another():
     env = gymnasium.make("AgentPEFT/DBBench-v0").unwrapped
     env.reset(seed=0)
-    calls = list(map(env.tools.find_call, env.oracle_actions(env.task)))
+    calls = list(map(env.get_tools().find_call, env.oracle_actions(env.task)))
     message = [
         {"id": f"call-{i}", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
         for i, c in enumerate([*calls, calls[0]])
@@ -162,11 +162,11 @@ def test_an_episode_that_stops_without_its_end_was_invalid():
 
 def test_an_environment_without_tools_has_one_for_any_text():
     env = EchoEnv()
-    assert env.tools is ANY_TEXT and tool_kwargs("AgentPEFT/Mixture-v0", {}) == {}
+    assert env.get_tools() is ANY_TEXT and tool_kwargs("AgentPEFT/Mixture-v0", {}) == {}
     env.reset(seed=0)
     episode = ToolEpisode(env)
     for action in env.oracle_actions(env.task):
-        episode.call(env.tools.find_call(action))
+        episode.call(env.get_tools().find_call(action))
     assert episode.outcome is Outcome.SUCCESS
 
 

@@ -1,11 +1,24 @@
 """Files and folders that appear in one stroke, and what is there if their writer fails."""
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from agentpeft.envs.system.whole_files import making, naming_file, write_file
+from agentpeft.envs.system.whole_files import making, naming_file, temporary_folder, write_file
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from agentpeft.envs.system.whole_files import temporary_folder
+
+with temporary_folder(Path(sys.argv[1]), ".making-") as folder:
+    (folder / "file").touch()
+    print(folder, flush=True)
+    time.sleep(600)
+"""
 
 
 def make_folder(path, content="new"):
@@ -74,3 +87,35 @@ def test_a_killed_writer_leaves_the_older_file(tmp_path):
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "file")], check=False)
     assert (tmp_path / "file").read_text() == "old"
     assert [path.name[:10] for path in tmp_path.iterdir() if path.name != "file"] == [".new-file-"]
+
+
+def make_old(folder):
+    hour_ago = time.time() - 3600
+    os.utime(folder, (hour_ago, hour_ago))
+
+
+def test_the_folders_of_killed_makers_are_deleted_by_the_next(tmp_path):
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        living, dead = (tmp_path / maker.stdout.readline().strip() for maker in makers)
+        other = tmp_path / "other-making"
+        other.mkdir()
+        makers[1].kill()
+        makers[1].wait()
+        with temporary_folder(tmp_path, ".making-") as own:
+            assert {living, dead, own, other} == set(tmp_path.iterdir())  # it may be a new maker's
+        for folder in (living, dead, other):
+            make_old(folder)
+        with temporary_folder(tmp_path, ".making-") as own:
+            assert {living, own, other} == set(tmp_path.iterdir())
+            assert (living / "file").exists()
+        assert {living, other} == set(tmp_path.iterdir())
+    finally:
+        for maker in makers:
+            maker.kill()
+            maker.communicate()

@@ -10,7 +10,7 @@ from small_model import SMALL
 
 from agentpeft.envs import Task
 from agentpeft.envs.gsm8k.word_problems import WordProblems
-from agentpeft.envs.tasks.task_rows import content_hash
+from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from agentpeft.envs.db_bench.backends.protocol import Value
 from agentpeft.envs.tasks.skill_generator import GeneratorOptions
-from agentpeft.envs.tasks.splits import Split, compute_split
+from agentpeft.envs.tasks.taskset import Split, compute_split
 
 
 @dataclass(frozen=True)

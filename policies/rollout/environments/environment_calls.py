@@ -10,9 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import gymnasium
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, Task, TextEnv, UnknownTaskError
-from agentpeft.envs.core.errors import UnknownSettingError
+from agentpeft.envs.core.errors import UnknownSettingError, describe_error
 from agentpeft.envs.core.unicode_text import to_utf8
-from agentpeft.envs.core.user_code import describe_error
 from agentpeft.policies.errors import EnvironmentBugError
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentpeft.envs import ENV_IDS, DataError, SettingsError, Task, Taskset, from_rows, to_rows
+from agentpeft.apps.drivers.task_rows import from_rows, to_rows
+from agentpeft.envs import ENV_IDS, DataError, SettingsError, Task, Taskset
 from agentpeft.envs.arithmetic.env import ArithmeticEnv
 from agentpeft.envs.db_bench import loaders as db_loaders
 from agentpeft.envs.db_bench.backends.protocol import Column, Table
@@ -135,7 +136,7 @@ def test_a_row_that_is_none_is_refused(row, problem):
 def test_no_foreign_module_is_imported_for_a_row(tmp_path):
     (tmp_path / "foreign.py").write_text("raise SystemExit('imported')")
     code = (
-        "from agentpeft.envs import from_rows, DataError\n"
+        "from agentpeft.apps.drivers.task_rows import from_rows, DataError\n"
         "row = dict(task_kind='foreign:X', task_id='', instruction='', fields='{}')\n"
         "try:\n    from_rows([row])\n"
         "except DataError as error:\n    print(error)\n"
@@ -155,7 +156,7 @@ def test_rows_are_read_where_their_kind_was_not_imported_yet():
         label=((datetime(2024, 1, 31, 1), timedelta(seconds=1.5)),),
     )
     code = (
-        "import json, sys\nfrom agentpeft.envs import from_rows\n"
+        "import json, sys\nfrom agentpeft.apps.drivers.task_rows import from_rows\n"
         "print(from_rows(json.load(sys.stdin)))"
     )
     done = subprocess.run(

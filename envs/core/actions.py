@@ -1,10 +1,18 @@
-"""Blocks of code as Markdown fences them, in actions."""
+"""Actions in text: code in blocks as Markdown fences them, and what is no action."""
 
 import re
+from dataclasses import dataclass
 
 MAX_FENCE = 16
 _RUN = re.compile(r"`{3,}")
 _LINE_END = r"\r\n|\n|\r"
+
+
+@dataclass(frozen=True)
+class InvalidAction:
+    """Text that is not a valid action; `problem` tells the agent what is missing."""
+
+    problem: str
 
 
 def find_block(language: str, text: str, *, may_be_inline: bool = False) -> str | None:

@@ -12,7 +12,6 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
-from hashlib import blake2b
 from importlib import import_module
 from math import isfinite
 from typing import Any, TypedDict, cast, get_args, get_type_hints
@@ -20,7 +19,7 @@ from typing import Any, TypedDict, cast, get_args, get_type_hints
 from agentpeft.envs.core.errors import DataError, SettingsError
 from agentpeft.envs.tasks.taskset import Task
 
-_OWN_MODULE = re.compile(r"agentpeft\.envs\.\w+\.tasks")
+_SUITE_MODULE = re.compile(r"agentpeft\.envs\.\w+\.tasks")
 _TEXT_FIELDS = ("task_id", "instruction")
 _WRITERS: Mapping[type, tuple[str, Callable[[Any], object]]] = {
     Decimal: ("$decimal", str),
@@ -60,7 +59,7 @@ def to_rows(tasks: Iterable[Task]) -> list[TaskRow]:
 def from_rows(rows: Iterable[Mapping[str, object]]) -> list[Task]:
     """Returns the tasks of rows that `to_rows` made; other columns are ignored.
 
-    A kind of task from outside this package must have been imported. Raises: DataError.
+    A kind of task from outside the suite must have been imported. Raises: DataError.
     """
     return [_to_task(row) for row in rows]
 
@@ -68,20 +67,6 @@ def from_rows(rows: Iterable[Mapping[str, object]]) -> list[Task]:
 def is_task_row(row: Mapping[str, object]) -> bool:
     """Returns whether a row has the columns of `to_rows`."""
     return all(row.get(name) is not None for name in TaskRow.__annotations__)
-
-
-def content_hash(task: Task) -> int:
-    """Returns a 64-bit hash of a task's content, without its id and skills.
-
-    A task that cannot be a row is known by its id.
-    """
-    try:
-        others = _encode_fields(task)
-    except TypeError:
-        others = {"task_id": task.task_id}
-    others.pop("skills", None)
-    content = json.dumps([_get_kind_name(type(task)), task.instruction, others])
-    return int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "little")
 
 
 def _to_row(task: Task) -> TaskRow:
@@ -127,9 +112,9 @@ def _get_kind_name(kind: type) -> str:
 
 
 def _find_kind(name: str) -> type[Task]:
-    """Returns a kind of task. Rows are data, so only modules of this package are imported."""
+    """Returns a kind of task. Rows are data, so only modules of the suite are imported."""
     module = name.partition(":")[0]
-    if _OWN_MODULE.fullmatch(module):
+    if _SUITE_MODULE.fullmatch(module):
         try:
             import_module(module)
         except ModuleNotFoundError:
