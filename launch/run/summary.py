@@ -7,8 +7,7 @@ from typing import Any
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.run.pace import compute_cost
 from agentpeft.launch.run.run_folder import shown
-from agentpeft.policies.checkpointing.best_checkpoint import read_best
-from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, read_best
 
 PARTS = ("sample", "learn", "broadcast")
 
