@@ -32,8 +32,7 @@ from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actors, missing
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 if TYPE_CHECKING:  # only where a run has callbacks, or learns by imitation
     from agentpeft.policies.loop.callbacks import CallbackCaller, Callbacks

@@ -94,11 +94,11 @@ class CallbackCaller:
 def _naming(hook: Callable[..., None]) -> Iterator[None]:
     try:
         yield
-    except TrainingError:
-        raise
     except Exception as error:
-        name = getattr(hook, "__qualname__", repr(hook))
-        raise TrainingError(f"callback {name} raised {describe_error(error)}") from error
+        if not isinstance(error, TrainingError):
+            name = getattr(hook, "__qualname__", repr(hook))
+            raise TrainingError(f"callback {name} raised {describe_error(error)}") from error
+        raise
 
 
 def _is_number(value: object) -> bool:

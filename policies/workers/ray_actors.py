@@ -109,7 +109,7 @@ class RayActors:
                 return self._get(refs, probe_s)
             except GetTimeoutError:
                 self._check_node()
-                self._ask("asking actors for life", self._end_silent, probe_s)
+                self._watch(probe_s)
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
         """See `Actors`."""
@@ -130,7 +130,10 @@ class RayActors:
             self._check_node()
 
     def _watch(self, probe_s: float) -> None:
-        """Ends the actors whose last ping has no answer in time, and pings them again."""
+        """Ends the actors whose last ping has no answer in time, and pings them again.
+
+        Fetching what an ended one owes then raises.
+        """
         if time.monotonic() < self._next_ping_s:
             return
         self._ask("asking actors for life", self._end_late)
@@ -271,15 +274,6 @@ class RayActors:
             self._check_node()
             return WorkerLostError(f"a process of {name} is gone: {reason}")
         return TrainingError(f"{name}: {type(error).__name__}: {reason}")
-
-    def _end_silent(self) -> None:
-        """Ends the actors that answer no ping: fetching what they owe then raises."""
-        pings = [actor.ping.options(concurrency_group=_HEALTH).remote() for actor in self._actors]
-        limit_s = self._limits.env_runner_health_probe_timeout_s
-        _, late = ray.wait(pings, num_returns=len(pings), timeout=limit_s)
-        for actor, ping in zip(self._actors, pings, strict=True):
-            if ping in late:
-                ray.kill(actor)
 
     def _end(self, actors: Sequence[Any]) -> None:
         def end() -> None:

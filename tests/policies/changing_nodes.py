@@ -14,8 +14,7 @@ from small_model import TWO_RUNNERS
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 ONE_EACH = ("env_runners.num_cpus_per_env_runner=0.9", "learners.num_cpus_per_learner=0.9")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it

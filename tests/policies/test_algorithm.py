@@ -12,7 +12,7 @@ from agentpeft.launch.reporting.run_data import read_sessions
 from agentpeft.policies.checkpointing.checkpoints import latest_checkpoint, list_checkpoints
 from agentpeft.policies.errors import CheckpointError, TrainingError
 from agentpeft.policies.workers.learner_group import LearnerActor
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 TINY = (
     *ONE_PROCESS,
