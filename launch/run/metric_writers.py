@@ -3,14 +3,14 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from agentpeft.envs.system.whole_files import naming_file
-from agentpeft.launch.run.pace import LEFT
+from agentpeft.launch.run.summary import LEFT
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -140,7 +140,6 @@ class ProgressConsole:
 def open_writers(
     settings: Settings,
     run_dir: Path,
-    more: Sequence[MetricWriter] = (),
     output: TextIO | None = None,
 ) -> Iterator[list[MetricWriter]]:
     """Yields all writers that the settings ask for, and closes them. Raises: SettingsError.
@@ -162,8 +161,6 @@ def open_writers(
             from agentpeft.launch.run.wandb_writer import WandbWriter
 
             add(WandbWriter(settings, run_dir, settings.output.wandb))
-        for writer in more:
-            add(writer)
         if output.isatty():
             add(ProgressConsole(settings.training.num_iterations, output))
         else:
