@@ -136,7 +136,7 @@ class EnvRunnerGroup:
         """Engines that failed over a group that is not finished."""
         self._shipment: Shipment | None = None
         self._proofs: dict[int, dict[str, float]] = {}
-        """Of the present delivery, by runner, where one was restarted meanwhile."""
+        """Of the runners that were replaced since the present adapter was sent."""
 
     @property
     def version(self) -> int:
@@ -210,7 +210,6 @@ class EnvRunnerGroup:
             self._reset_jobs(runner)
             self._roster.join(runner)
         answers = {runner: self._send(runner, shipment) for runner in self._roster.serving}
-        self._sent_generations = {r: self._roster.get_generation(r) for r in answers}
         if any(jobs.requests for jobs in self._jobs):
             while waiting := missing(self._actors, list(answers.values())):
                 self.play(waiting)
@@ -226,8 +225,8 @@ class EnvRunnerGroup:
         """
         checked = []
         for runner, answer in answers.items():
-            if self._sent_generations[runner] != self._roster.get_generation(runner):
-                checked.append(self._proofs.get(runner, {}))  # given the adapter then
+            if runner in self._proofs:  # it was given the adapter then, and has proven it
+                checked.append(self._proofs[runner])
                 continue
             try:
                 checked.append(self._check(answer, shipment))
@@ -352,13 +351,13 @@ class EnvRunnerGroup:
         self._roster.count_failure(runner, reason)
         is_started = self._roster.restart(runner)
         self._reset_jobs(runner)
-        if not is_started or self._shipment is None:
-            return {}
-        try:
-            proof = self._check(self._send(runner, self._shipment), self._shipment)
-        except PayloadLostError:
-            raise
-        except (DeliveryError, EngineError, WorkerLostError) as error:
-            raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
-        self._proofs[runner] = proof
-        return proof
+        self._proofs[runner] = {}
+        if is_started and self._shipment is not None:
+            try:
+                proof = self._check(self._send(runner, self._shipment), self._shipment)
+            except PayloadLostError:
+                raise
+            except (DeliveryError, EngineError, WorkerLostError) as error:
+                raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
+            self._proofs[runner] = proof
+        return self._proofs[runner]

@@ -1,4 +1,4 @@
-"""Which env runners play: those that fail are begun anew, those without a machine are left out."""
+"""Which env runners play: those that fail are restarted, those without a machine are left out."""
 
 import logging
 from collections import Counter
@@ -29,12 +29,7 @@ class RunnerRoster:
         self._actors, self._settings, self._counts = actors, settings, counts
         self.serving: Sequence[int] = list(range(actors.num_actors))
         self.most_episodes = 0
-        self._generations = [0] * actors.num_actors
         self._num_out_of_memory: Counter[int] = Counter()
-
-    def get_generation(self, runner: int) -> int:
-        """Returns a number that grows when the runner is begun anew or its machine is drained."""
-        return self._generations[runner]
 
     def get_limit(self, runner: int) -> int:
         """Returns how many episodes a runner plays at once, after its last lack of memory.
@@ -53,7 +48,6 @@ class RunnerRoster:
             name = "fault_tolerance.max_num_env_runner_restarts"
             raise kind(f"env runner {runner}: {reason} ({name} {limit} is reached)") from reason
         self._counts["num_env_runner_restarts"] += 1
-        self._generations[runner] += 1
         self._num_out_of_memory[runner] += isinstance(reason, WorkerMemoryError)
         logger.warning("env runner %d is begun anew: %s", runner, reason)
 
@@ -90,7 +84,6 @@ class RunnerRoster:
         staying = [runner for runner in self.serving if places[runner] != "drained"]
         for runner in self.serving if staying else ():
             if places[runner] == "drained":
-                self._generations[runner] += 1
                 self._counts["num_drained_env_runners"] += 1
                 logger.warning("env runner %d gets no more work: its node is drained", runner)
         self.serving = staying or self.serving
@@ -104,7 +97,6 @@ class RunnerRoster:
         except (PlacementError, WorkerLostError) as error:
             logger.warning("env runner %d has a place again, and does not start: %s", runner, error)
             return
-        self._generations[runner] += 1
         self.serving = sorted([*self.serving, runner])
         self._counts["num_joined_env_runners"] += 1
         logger.warning("env runner %d has a place again, and plays with the others", runner)
