@@ -153,8 +153,8 @@ def _is_shared(settings: Settings) -> bool:
     Tasks of files are not looked at: the same file is refused elsewhere.
     """
     evaluated = drawn_kwargs(settings.held_out_kwargs)
-    trained = [own for stage in settings.stage_kwargs for own in drawn_kwargs(stage)]
-    return any(_are_shared(own, held_out) for own, held_out in product(trained, evaluated))
+    trained = [kwargs for stage in settings.stage_kwargs for kwargs in drawn_kwargs(stage)]
+    return any(_are_shared(kwargs, held_out) for kwargs, held_out in product(trained, evaluated))
 
 
 def _are_shared(own: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:
