@@ -137,8 +137,8 @@ def _runtime_env(address: str) -> dict[str, object]:
     """
     if address == "local":
         return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
-    found = [Path(str(own.locate_file(""))) for own in distributions(name="agentpeft")]
-    if any(folder.resolve() != ROOT for folder in found) or is_in_ray_copy(ROOT):
+    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
+    if any(folder.resolve() != ROOT for folder in installed) or is_in_ray_copy(ROOT):
         return {}
     return {"working_dir": str(ROOT)}
 

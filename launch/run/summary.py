@@ -81,8 +81,8 @@ def summarize(
 
 def _evaluated(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the overall figures of an evaluation; a success rate of None was not measured."""
-    found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
-    return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
+    evaluated = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
+    return {"success_rate": None, **{n: v for n, v in evaluated.items() if "/" not in n}}
 
 
 def _describe_best(folder: Path) -> dict[str, Any] | None:

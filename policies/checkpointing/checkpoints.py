@@ -137,10 +137,10 @@ def read_config(run_dir: Path) -> Settings:
     """Returns a run's settings. Raises: SettingsError where the file is missing or was edited."""
     path = run_dir / CONFIG_FILE
     try:
-        first, _, rest = path.read_bytes().partition(b"\n")
+        first, _, below = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
-    text = rest.partition(b"\n")[2]
+    text = below.partition(b"\n")[2]
     if first != f"{_CONFIG_HASH}{compute_hash(text)}".encode():
         raise SettingsError(
             f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
@@ -161,10 +161,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def latest_checkpoint(folder: Path) -> Path:
     """Returns the newest checkpoint in a folder. Raises: CheckpointError where there is none."""
-    found = list_checkpoints(folder)
-    if not found:
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
         raise CheckpointError(f"no checkpoint in {str(folder)!r}")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def prune_checkpoints(folder: Path, num_kept: int) -> None:
@@ -177,14 +177,6 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
     ]
     for path in (*old, *folder.glob(".new-checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def is_same_checkpoint(path: Path, other: Path) -> bool:
-    """Whether two folders are checkpoints with the same files, as their manifests say."""
-    manifests = (path / MANIFEST_FILE, other / MANIFEST_FILE)
-    if not all(manifest.is_file() for manifest in manifests):
-        return False
-    return manifests[0].read_bytes() == manifests[1].read_bytes()
 
 
 def set_aside_newer(folder: Path, iteration: int) -> None:

@@ -15,7 +15,6 @@ from agentpeft.policies.checkpointing.checkpoints import (
     WANDB_ID_FILE,
     checkpoint_path,
     forget_best,
-    is_same_checkpoint,
     name_best,
     prune_checkpoints,
     read_best,
@@ -208,11 +207,10 @@ class RunCheckpoints:
         Raises: CheckpointError.
         """
         self.seen, self.history = checkpoint.seen, checkpoint.history
-        source, iteration = checkpoint.source, checkpoint.state["iteration"]
+        iteration, self.newest = checkpoint.state["iteration"], checkpoint.source
         named = checkpoint_path(self._folder, iteration)
-        is_saved = is_same_checkpoint(named, source)
-        self.newest = named if is_saved else source
-        self._saved_iteration = iteration if is_saved else None
+        is_named = named.resolve() == checkpoint.source.resolve()  # else a copy, or another run's
+        self._saved_iteration = iteration if is_named else None
         if checkpoint.is_own:
             set_aside_newer(self._folder, iteration)
             cut_logs(self._run_dir, checkpoint.state["logs"])

@@ -207,7 +207,7 @@ class Algorithm:
 
         Greedily, unless `evaluation.samples_per_task` is above 1. The best checkpoint is the one of
         the highest success rate, of equal ones the first.
-        `num_seen_tasks` counts the tasks whose content training has learnt from; see `held_out`.
+        `num_seen_tasks` counts the tasks whose content training has learnt from; see `SeenTasks`.
         """
         evaluation = self.settings.evaluation
         requests = [

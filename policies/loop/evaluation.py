@@ -157,11 +157,11 @@ def _is_shared(settings: Settings) -> bool:
     return any(_are_shared(kwargs, held_out) for kwargs, held_out in product(trained, evaluated))
 
 
-def _are_shared(own: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:
+def _are_shared(trained: Mapping[str, Any], held_out: Mapping[str, Any]) -> bool:
     tasks, others = (
         {name: value for name, value in kwargs.items() if name not in _WITHOUT_TASKS}
-        for kwargs in (own, held_out)
+        for kwargs in (trained, held_out)
     )
-    splits = [kwargs.get("split") for kwargs in (own, held_out)]
+    splits = [kwargs.get("split") for kwargs in (trained, held_out)]
     is_divided = None not in splits and splits[0] != splits[1]
-    return own.get("data") is None and tasks == others and not is_divided
+    return trained.get("data") is None and tasks == others and not is_divided

@@ -195,9 +195,9 @@ class RayActors:
 
     def _check_node(self) -> None:
         """Raises: TrainingError if Ray has ended on this machine, so that nothing can start."""
-        own = ray.get_runtime_context().get_node_id()
+        here = ray.get_runtime_context().get_node_id()
         nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
-        if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
+        if not any(node["Alive"] for node in nodes if node["NodeID"] == here):
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
@@ -225,13 +225,13 @@ class RayActors:
         files = FilesToSend.of(settings)
         asked = [partial(actor.find_lacking.remote, files) for actor in actors]
         lacking = self._await(asked, deadline_s)
-        paths = sorted({path for each in lacking for path in each})
+        paths = sorted({path for lacked in lacking for path in lacked})
         if not paths:
             return [files] * len(actors)
         logger.info("%s: sends what is not on all machines: %s", self._spec.name, paths)
         contents = self._ask("sending files", lambda: ray.put(read_contents(paths)), _SEND_S)
         full = replace(files, contents=[contents])
-        return [full if each else files for each in lacking]
+        return [full if lacked else files for lacked in lacking]
 
     def _await(self, calls: Sequence[Callable[[], Ref]], deadline_s: float) -> list[Any]:
         """Returns what actors that start answer. Raises: WorkerLostError after the deadline."""

@@ -80,8 +80,8 @@ class EnvRunnerActor(Actor):
         """
         num_ended, played = self._runner.collect(max_groups, until_room)
         alone = [replace(group, group=None) for group in played]
-        rest = [None] * (max_groups - len(played))
-        return [(num_ended, alone), *(group.group for group in played), *rest]
+        unfilled = [None] * (max_groups - len(played))
+        return [(num_ended, alone), *(group.group for group in played), *unfilled]
 
     def sleep(self) -> None:
         """Puts the engine to sleep, freeing GPU memory, until it is needed. Raises: EngineError."""
@@ -114,19 +114,19 @@ class EnvRunnerGroup:
         kind: type[EnvRunnerActor] = EnvRunnerActor,
     ) -> None:
         """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
-        self._settings, own = settings, settings.env_runners
+        self._settings, runners = settings, settings.env_runners
         spec = ActorSpec(
             name="the env runners",
             kind=kind,
-            num_actors=own.num_env_runners,
-            num_cpus=own.num_cpus_per_env_runner,
-            num_gpus=own.num_gpus_per_env_runner,
-            num_threads=own.num_threads,
+            num_actors=runners.num_env_runners,
+            num_cpus=runners.num_cpus_per_env_runner,
+            num_gpus=runners.num_gpus_per_env_runner,
+            num_threads=runners.num_threads,
             is_closed=True,
-            strategy=own.placement_strategy,
+            strategy=runners.placement_strategy,
         )
         self._actors = kind.start_all(spec, settings)
-        self._sleeps = own.sleep_while_learning
+        self._sleeps = runners.sleep_while_learning
         self.num_runners = self._actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._serving: Sequence[int] = range(self.num_runners)
@@ -134,7 +134,7 @@ class EnvRunnerGroup:
         self._most_given = 0
         """The most episodes that any runner has had at once."""
         self._restarts: RunnerRestarts | None = None
-        most = own.max_concurrent_episodes
+        most = runners.max_concurrent_episodes
         self._queue = RunnerQueue(self.num_runners, most, settings.deterministic)
         self._jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
         self._receivers: dict[GroupKey, Receiver] = {}
