@@ -1,4 +1,4 @@
-"""How far is the time that `train --dry-run --measure` expects of a run from what the run takes?
+"""How far is the time that `agentpeft estimate` expects of a run from what the run takes?
 
     python benchmarks/expected_time.py arithmetic_add training.num_iterations=20
     python benchmarks/expected_time.py db_bench_commit training.num_iterations=10
@@ -19,7 +19,7 @@ from io import StringIO
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-from agentpeft.launch.costs.run_time import RunTime, measure_run_time
+from agentpeft.apps.lab.estimate import RunTime, measure_run_time
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.command_line import split_settings
 from agentpeft.launch.run.run_folder import read_start

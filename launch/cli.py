@@ -46,6 +46,7 @@ COMMANDS = {
     "report": ("launch.report", "Writes a run, or several, as one HTML page."),
     "export": ("apps.lab.export", "Writes a run's episodes as a data set in TRL's formats."),
     "doctor": ("launch.doctor", "Says what works on this machine, and what to do about the rest."),
+    "estimate": ("apps.lab.estimate", "Says how long a run will take, by timing small iterations."),
     "engines": (
         "apps.shared_engines.engines",
         "Serves engines that several runs share: one base, all adapters.",

@@ -48,11 +48,10 @@ main = CommandLine()
 
 
 @main.add(help=__doc__)
-def train(  # noqa: PLR0913 (options, by keyword only)
+def train(
     words: SettingsWords = None,
     *,
     dry_run: Annotated[bool, Option("--dry-run", help="Show settings and memory; no run.")] = False,
-    measure: Annotated[bool, Option("--measure", help="Of a dry run, time too.")] = False,
     fast_dev_run: Annotated[
         bool, Option("--fast-dev-run", help="Two tiny iterations of all that a run does.")
     ] = False,
@@ -70,12 +69,12 @@ def train(  # noqa: PLR0913 (options, by keyword only)
         from agentpeft.launch.run.fast_dev_run import begin_short
 
         start = begin_short(start)
-    if dry_run or measure:
-        from agentpeft.launch.costs.dry_run import show_dry_run
+    if dry_run:
+        from agentpeft.launch.costs.resources import describe_memory
 
-        if not dry_run:
-            raise SettingsError("--measure is of a dry run: give --dry-run too")
-        show_dry_run(start.settings, measure)
+        print(start.settings.to_toml())
+        for line in describe_memory(start.settings):
+            print(f"# {line}")
         return 0
     from agentpeft.launch.run.ray_session import RayError, say_cause
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from agentpeft.apps.lab.sparklines import sparkline
 from agentpeft.launch.reporting.alarms import find_alarms
 from agentpeft.launch.reporting.run_data import Row
-from agentpeft.launch.run.pace import LEFT, compute_cost
+from agentpeft.launch.run.summary import LEFT, compute_cost
 
 _CURVES = {
     "held-out success": "eval/success_rate",

@@ -36,7 +36,6 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.reporting.run_data import Row, parse_row, read_run, read_sessions
 from agentpeft.launch.run.command_line import CommandLine
 from agentpeft.launch.run.metric_writers import METRICS_FILE
-from agentpeft.policies.checkpointing.session_files import list_parts
 
 _EVERY_S = 1.0
 _MAX_PAUSE_S = 5.0
@@ -178,19 +177,10 @@ def play_again(end: RunSnapshot, rows: Iterable[Row], speed: float) -> Iterator[
 
 
 def _read_episodes(path: Path, group_size: int) -> list[Row]:
-    """Returns the last episodes, each of another group, also of the part before.
-
-    Raises: DataError.
-    """
-    lines: list[tuple[bytes, Path]] = []
-    for part in reversed(list_parts(path)):
-        own = _read_end(part, _NUM_EPISODES * group_size - len(lines))
-        lines = [*((line, part) for line in own), *lines]
-        if len(lines) == _NUM_EPISODES * group_size:
-            break
+    """Returns the last episodes, each of another group. Raises: DataError."""
     episodes: list[Row] = []
-    for line, part in lines:
-        episodes = _with_last(episodes, parse_row(line, part, "one of its last lines"))
+    for line in _read_end(path, _NUM_EPISODES * group_size):
+        episodes = _with_last(episodes, parse_row(line, path, "one of its last lines"))
     return episodes
 
 

@@ -26,7 +26,7 @@ from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import MANIFEST_FILE
-from agentpeft.policies.loop.held_out import warn_unless_held_out
+from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.settings.config import Settings
 

@@ -279,7 +279,7 @@ def try_environments(settings: Settings) -> None:
 
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
-    from agentpeft.policies.loop.curriculum import check_frontier
+    from agentpeft.policies.loop.task_choice import check_frontier
     from agentpeft.policies.rollout.environments.env_pool import EnvPool
     from agentpeft.policies.rollout.environments.stages import count_epoch_tasks, open_stages
 

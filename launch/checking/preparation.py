@@ -8,7 +8,6 @@ from agentpeft.envs import SettingsError
 from agentpeft.launch.checking.machine_checks import Machine, find_faults, try_environments
 from agentpeft.launch.data.task_files import with_task_files
 from agentpeft.launch.run.run_folder import output_base
-from agentpeft.policies.loop.callbacks import find_class
 from agentpeft.policies.rollout.chat_rows import read_chats
 from agentpeft.policies.settings.config import Settings
 
@@ -21,7 +20,10 @@ def prepare(settings: Settings, address: str | None, *, is_new: bool) -> Setting
     `address`: the Ray cluster to join. `is_new`: the run is not resumed, so that its files of chats
     are read too. Raises: SettingsError, DataError.
     """
-    find_class(settings.callbacks)
+    if settings.callbacks is not None:
+        from agentpeft.policies.loop.callbacks import find_class
+
+        find_class(settings.callbacks)
     if address is not None and settings.env_runners.num_env_runners == 0:
         raise SettingsError(
             f"--address {address}: env_runners.num_env_runners is 0, so nothing runs in a cluster"

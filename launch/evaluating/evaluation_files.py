@@ -14,7 +14,7 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.system.whole_files import write_file
 from agentpeft.launch.evaluating.players import Contestant, Methods
 from agentpeft.launch.reporting.run_data import read_rows
-from agentpeft.policies.checkpointing.session_files import append_episodes
+from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings

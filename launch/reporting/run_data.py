@@ -11,7 +11,7 @@ from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import METRICS_FILE
 from agentpeft.launch.run.run_folder import say_no_run
 from agentpeft.policies.checkpointing.checkpoints import CONFIG_FILE
-from agentpeft.policies.checkpointing.session_files import SESSIONS, list_parts, whole_name
+from agentpeft.policies.checkpointing.run_logs import SESSIONS
 
 Row: TypeAlias = dict[str, Any]
 """A line of a JSONL file."""
@@ -104,7 +104,7 @@ def parse_row(line: bytes, path: Path, place: str) -> Row:
         raise DataError(f"{path}, {place}: no JSON ({error})") from None
     if not isinstance(row, dict):
         raise DataError(f"{path}, {place}: expected an object, got {row!r:.60}")
-    for name, kind in _FIELDS.get(whole_name(path), {}).items():
+    for name, kind in _FIELDS.get(path.name, {}).items():
         if not isinstance(row.get(name), kind):
             raise DataError(f"{path}, {place}: {name} is damaged or missing")
     if not all(map(_is_message, row.get("messages", ()))):
@@ -122,9 +122,8 @@ def _is_message(pair: object) -> bool:
 
 
 def read_sessions(run_dir: Path, name: str) -> Iterator[Row]:
-    """Yields the lines of `sessions/NAME.jsonl`, of all its parts in order. Raises: DataError."""
-    for path in list_parts(run_dir / SESSIONS / f"{name}.jsonl"):
-        yield from read_rows(path)
+    """Yields the lines of `sessions/NAME.jsonl`. Raises: DataError."""
+    return read_rows(run_dir / SESSIONS / f"{name}.jsonl")
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -87,9 +87,9 @@ class CommandLine(Typer):
             def run(debug: bool, **options: Any) -> int:
                 return _run(partial(function, **options), debug)
 
-            own = signature(function)
-            parameters = [*own.parameters.values(), _DEBUG]
-            run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+            declared = signature(function)
+            parameters = [*declared.parameters.values(), _DEBUG]
+            run.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
             self.command(**settings)(run)
             return function
 

@@ -3,18 +3,14 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, Protocol, TextIO
-from uuid import uuid4
+from typing import Protocol, TextIO
 
-from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import naming_file, write_file
-from agentpeft.launch.run.pace import LEFT
-from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
-from agentpeft.policies.checkpointing.checkpoints import WANDB_ID_FILE
+from agentpeft.envs.system.whole_files import naming_file
+from agentpeft.launch.run.summary import LEFT
 from agentpeft.policies.settings.config import Settings
 
 METRICS_FILE = "metrics.jsonl"
@@ -78,62 +74,6 @@ class TensorBoardWriter:
         """Closes the event file."""
         with naming_file(self._folder):
             self._writer.close()
-
-
-class WandbWriter:
-    """Sends metrics to Weights & Biases, or keeps them for `wandb sync` when offline.
-
-    With each evaluation, and at the end, a table `episodes` has some of those played since.
-
-    A resumed run goes on under its id, which `logs/wandb.id` and each checkpoint hold. wandb takes
-    no step twice: of one that is repeated after a return to an older checkpoint it keeps what came
-    first.
-    """
-
-    def __init__(
-        self, settings: Settings, run_dir: Path, mode: Literal["online", "offline"]
-    ) -> None:
-        """Raises: SettingsError where wandb is not installed, OSError."""
-        try:
-            import wandb
-        except ImportError:
-            raise SettingsError(
-                f"output.wandb = {mode!r} needs wandb: pip install 'agentpeft[wandb]'"
-            ) from None
-        self._episodes, self._make_table = SampleEpisodes(run_dir), wandb.Table
-        self._run = wandb.init(
-            project=settings.experiment,
-            name=run_dir.name,
-            dir=str(run_dir / "logs"),
-            id=_find_wandb_id(run_dir),
-            resume="allow" if mode == "online" else None,
-            mode=mode,
-            config=settings.model_dump(),
-        )
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of one step; of an evaluation with the table."""
-        table = self._table() if "eval/success_rate" in metrics else {}
-        self._run.log({**metrics, **table}, step=step)
-
-    def close(self) -> None:
-        """Logs the table of what was played since the last one, and ends the run."""
-        if table := self._table():
-            self._run.log(table)
-        self._run.finish()
-
-    def _table(self) -> dict[str, object]:
-        rows = self._episodes.take()
-        return {"episodes": self._make_table(columns=[*COLUMNS], data=rows)} if rows else {}
-
-
-def _find_wandb_id(run_dir: Path) -> str:
-    """Returns the run's id; a new one where neither its logs nor a checkpoint have it."""
-    path = run_dir / "logs" / WANDB_ID_FILE
-    if not path.is_file():
-        saved = sorted((run_dir / "checkpoints").glob(f"*/{WANDB_ID_FILE}"))
-        write_file(path, saved[-1].read_bytes() if saved else uuid4().hex[:12].encode())
-    return path.read_text(encoding="utf-8")
 
 
 class LineConsole:
@@ -200,7 +140,6 @@ class ProgressConsole:
 def open_writers(
     settings: Settings,
     run_dir: Path,
-    more: Sequence[MetricWriter] = (),
     output: TextIO | None = None,
 ) -> Iterator[list[MetricWriter]]:
     """Yields all writers that the settings ask for, and closes them. Raises: SettingsError.
@@ -219,9 +158,9 @@ def open_writers(
         if settings.output.tensorboard:
             add(TensorBoardWriter(run_dir / "logs"))
         if settings.output.wandb != "off":
+            from agentpeft.launch.run.wandb_writer import WandbWriter
+
             add(WandbWriter(settings, run_dir, settings.output.wandb))
-        for writer in more:
-            add(writer)
         if output.isatty():
             add(ProgressConsole(settings.training.num_iterations, output))
         else:

@@ -78,9 +78,9 @@ def _choose_parent() -> Path:
 
 
 def _copy_logs(folder: Path, logs: Path) -> None:
-    for own in folder.glob("session_2*/logs"):
+    for session_logs in folder.glob("session_2*/logs"):
         with suppress(OSError, shutil.Error):
-            shutil.copytree(own, logs, dirs_exist_ok=True)
+            shutil.copytree(session_logs, logs, dirs_exist_ok=True)
             logger.info("Ray's logs of this run are in %s", logs)
 
 

@@ -1,4 +1,4 @@
-"""Starting or joining Ray, and what else needs Ray in `launch`: gauges and its errors.
+"""Starting or joining Ray, and Ray's errors in one line.
 
 Ray is never stopped here, except what was started here.
 """
@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import distributions
@@ -17,7 +17,6 @@ from pathlib import Path
 import ray
 from ray._private import parameter
 from ray.exceptions import RayError, RayTaskError
-from ray.util.metrics import Gauge
 
 import agentpeft
 from agentpeft.envs import SettingsError
@@ -25,7 +24,7 @@ from agentpeft.launch.run.ray_folder import ray_folder
 from agentpeft.policies.errors import RayHangsError, TrainingError
 from agentpeft.policies.workers.time_limits import RAY_START_S, await_interrupted, within
 
-__all__ = ["RayError", "RayGauges", "is_in_ray_copy", "ray_session", "say_cause"]
+__all__ = ["RayError", "is_in_ray_copy", "ray_session", "say_cause"]
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,8 +137,8 @@ def _runtime_env(address: str) -> dict[str, object]:
     """
     if address == "local":
         return {"worker_process_setup_hook": _importer(str(Path(agentpeft.__file__).parents[1]))}
-    found = [Path(str(own.locate_file(""))) for own in distributions(name="agentpeft")]
-    if any(folder.resolve() != ROOT for folder in found) or is_in_ray_copy(ROOT):
+    installed = [Path(str(d.locate_file(""))) for d in distributions(name="agentpeft")]
+    if any(folder.resolve() != ROOT for folder in installed) or is_in_ray_copy(ROOT):
         return {}
     return {"working_dir": str(ROOT)}
 
@@ -174,27 +173,3 @@ def say_cause(error: BaseException) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-isinstance(error, RayTaskError)] if lines else type(error).__name__
-
-
-class RayGauges:
-    """Shows metrics as gauges `agentpeft_…` of the cluster's metrics endpoint."""
-
-    def __init__(self, experiment: str) -> None:
-        """`experiment` tags every gauge."""
-        self._tags = {"experiment": experiment}
-        self._gauges: dict[str, Gauge] = {}
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Sets a gauge for each metric; those of outcomes and skills are left to the files."""
-        for name, value in {**metrics, "train/step": step}.items():
-            if name.count("/") == 1:
-                self._gauge(name).set(value, tags=self._tags)
-
-    def _gauge(self, name: str) -> Gauge:
-        if name not in self._gauges:
-            own = f"agentpeft_{name.replace('/', '_')}"
-            self._gauges[name] = Gauge(own, description=name, tag_keys=("experiment",))
-        return self._gauges[name]
-
-    def close(self) -> None:
-        """Does nothing: gauges end with the session."""

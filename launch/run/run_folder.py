@@ -76,7 +76,7 @@ def find_config(config: str, folder: Path = CONFIGS, kind: str = "config") -> Pa
     path = Path(config)
     if path.suffix == ".toml":
         return path
-    names = sorted(found.stem for found in folder.glob("*.toml"))
+    names = sorted(file.stem for file in folder.glob("*.toml"))
     if config not in names:
         if _is_run(path):
             raise SettingsError(
@@ -111,13 +111,13 @@ def say_no_run(path: Path, lacks: str = CONFIG_FILE) -> str:
     above = next((folder for folder in path.resolve().parents if _is_run(folder)), None)
     if above is not None:
         return f"{text}, which is a part of the run {shown(above)}"
-    found = (
+    runs = (
         file.parent
         for depth in range(1, _MAX_DEPTH + 1)
         for file in path.glob("*/" * depth + CONFIG_FILE)
         if _is_run(file.parent)
     )
-    newest = max(found, key=lambda folder: (folder / CONFIG_FILE).stat().st_mtime_ns, default=None)
+    newest = max(runs, key=lambda folder: (folder / CONFIG_FILE).stat().st_mtime_ns, default=None)
     if newest is not None:
         return f"{text} itself; the newest one below it is {newest}"
     return f"{text}: a run's folder has a {lacks}"
@@ -133,8 +133,8 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
     Nothing is written. Raises: SettingsError (no run; a file of settings that was edited; a
     setting that may not change), CheckpointError.
     """
-    own = any((folder / name).is_file() for name in (STATE_FILE, MANIFEST_FILE))
-    is_checkpoint = own or folder.name.startswith("checkpoint-")
+    has_files = any((folder / name).is_file() for name in (STATE_FILE, MANIFEST_FILE))
+    is_checkpoint = has_files or folder.name.startswith("checkpoint-")
     run_dir = folder.resolve().parents[1] if is_checkpoint else folder.resolve()
     if not (run_dir / CONFIG_FILE).is_file():
         raise SettingsError(f"--resume {folder}: {say_no_run(folder)}")

@@ -3,22 +3,23 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentpeft.envs.system.garbage import present_objects_set_apart
 from agentpeft.launch.checking.preparation import prepare_tiny
 from agentpeft.launch.reporting.alarms import AlarmLog
-from agentpeft.launch.run.checkpoint_schedule import CheckpointSchedule
 from agentpeft.launch.run.metric_writers import MetricWriter, open_writers, read_metrics
-from agentpeft.launch.run.pace import Pace
-from agentpeft.launch.run.ray_session import RayGauges, ray_session
+from agentpeft.launch.run.ray_session import ray_session
 from agentpeft.launch.run.run_folder import Start, shown
 from agentpeft.launch.run.stop_signals import Stopped, StopSignals
-from agentpeft.launch.run.summary import summarize
+from agentpeft.launch.run.summary import Pace, summarize
 from agentpeft.policies.errors import WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
+from agentpeft.policies.rollout.chat_rows import read_chats
+from agentpeft.policies.rollout.environments.stages import count_epoch_tasks, open_stages
+from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class RunLoop:
             self._start_s -= sum(line.get("time/total_s") or 0.0 for line in earlier)
             logger.info("%s: goes on after it", shown(run.checkpoint))
         self._alarms = AlarmLog(earlier)
-        self._schedule = CheckpointSchedule(self._settings, algorithm.position)
+        self._interval = self._settings.output.checkpoint_interval
+        self._num_epoch_tasks = (
+            _count_epoch_tasks(self._settings) if self._interval == "epoch" else 0
+        )
 
     def run(self) -> dict[str, Any]:
         """Returns the summary. Raises: Stopped, after a checkpoint of what was learnt."""
@@ -62,7 +66,8 @@ class RunLoop:
                 after = self._evaluate()
             self._write(after)
         total_s = time.monotonic() - self._start_s
-        return summarize(self._run_dir, self._algorithm.iteration, before, after, total_s)
+        lines = read_metrics(self._run_dir)
+        return summarize(self._run_dir, lines, self._algorithm.iteration, before, after, total_s)
 
     def _before(self) -> Metrics:
         """Returns the evaluation before all learning, which a resumed run has made already."""
@@ -76,6 +81,7 @@ class RunLoop:
 
     def _iterate(self, is_last: bool) -> None:
         """Runs one iteration. Raises: Stopped, after a checkpoint of the last that is whole."""
+        before = self._algorithm.position
         metrics = self._train()
         step, settings = self._algorithm.iteration, self._settings
         metrics |= self._alarms.look(step, metrics)
@@ -84,10 +90,19 @@ class RunLoop:
             with suppress(Stopped), self._signals.immediately():
                 metrics |= self._evaluate()
         self._write(metrics | self._pace.end_iteration(step))
-        is_due = self._schedule.is_due(step, self._algorithm.position)
-        if self._signals.is_stopping or is_due or self._algorithm.is_best:
+        if self._signals.is_stopping or self._is_due(step, before) or self._algorithm.is_best:
             self._save()
         self._signals.check()
+
+    def _is_due(self, step: int, before: int) -> bool:
+        """Whether `output.checkpoint_interval` asks for a checkpoint after an iteration.
+
+        `before`: the position in the stream of tasks that the iteration began at.
+        """
+        if self._interval == "epoch":
+            size = self._num_epoch_tasks
+            return self._algorithm.position // size > before // size
+        return self._interval > 0 and step % self._interval == 0
 
     def _train(self) -> dict[str, float]:
         """Returns an iteration's metrics; a signal gives it up where it takes long."""
@@ -125,6 +140,15 @@ class RunLoop:
             logger.info("saved %s", shown(path))
 
 
+def _count_epoch_tasks(settings: Settings) -> int:
+    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if settings.training.chats:
+        return len(read_chats(settings.training.chats))
+    (stage,) = open_stages(settings)
+    with closing(stage):
+        return count_epoch_tasks(settings, stage)
+
+
 def run_session(
     run: Start,
     run_dir: Path,
@@ -139,15 +163,13 @@ def run_session(
     checkpoint of what was learnt.
     """
     with ExitStack() as stack:
-        writers: list[MetricWriter] = []
         with signals.immediately():
             if run.settings.env_runners.num_env_runners > 0:
                 stack.callback(signals.take_back)  # Ray resets SIGTERM when it ends
                 stack.enter_context(ray_session(address, run_dir))
                 signals.take_back()  # Ray has set a handler of its own
-                writers.append(RayGauges(run.settings.experiment))
             prepare_tiny(run.settings)
-            writers = stack.enter_context(open_writers(run.settings, run_dir, writers, output))
+            writers = stack.enter_context(open_writers(run.settings, run_dir, output))
             algorithm = stack.enter_context(
                 Algorithm(run.settings, run_dir, learner_class=learner_class)
             )

@@ -1,20 +1,61 @@
-"""The last line of a run: success before and after, where the adapter is, and what it took."""
+"""How long a run still takes, what a success has cost it, and its last line."""
 
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentpeft.launch.run.metric_writers import read_metrics
-from agentpeft.launch.run.pace import compute_cost
 from agentpeft.launch.run.run_folder import shown
-from agentpeft.policies.checkpointing.best_checkpoint import read_best
-from agentpeft.policies.checkpointing.checkpoints import checkpoint_path
+from agentpeft.policies.checkpointing.checkpoints import checkpoint_path, read_best
 
 PARTS = ("sample", "learn", "broadcast")
+_WINDOW = 10
+LEFT = "time/left_s"
+"""The metric of the seconds that a run still takes."""
+
+
+class Pace:
+    """Expects of the iterations to come what the last ten took, evaluations and saving included."""
+
+    def __init__(self, num_iterations: int) -> None:
+        """The first iteration begins now."""
+        self._num_iterations = num_iterations
+        self._ends_s = deque([time.monotonic()], _WINDOW + 1)
+
+    def end_iteration(self, iteration: int) -> dict[str, float]:
+        """Returns the seconds left after an iteration."""
+        self._ends_s.append(time.monotonic())
+        mean_s = (self._ends_s[-1] - self._ends_s[0]) / (len(self._ends_s) - 1)
+        return {LEFT: mean_s * max(self._num_iterations - iteration, 0)}
+
+
+def compute_cost(lines: Iterable[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Returns the seconds of training and the sampled tokens for each episode that succeeded.
+
+    Over all lines of `metrics.jsonl`, evaluations left out; None where nothing has succeeded, as
+    with algorithm `sft`, which plays no episodes.
+    """
+    lines = list(lines)
+    totals = {
+        "seconds": _sum_of(lines, "time/total_s"),
+        "tokens": _sum_of(lines, "sample/num_sampled_tokens"),
+    }
+    successes = _sum_of(lines, "sample/outcome/success")
+    digits = {"seconds": 4, "tokens": 1}
+    return {
+        name: round(total / successes, digits[name]) if successes else None
+        for name, total in totals.items()
+    }
+
+
+def _sum_of(lines: Iterable[Mapping[str, float | None]], name: str) -> float:
+    return sum(line.get(name) or 0.0 for line in lines)
 
 
 def summarize(
     run_dir: Path,
+    lines: Sequence[Mapping[str, float | None]],
     iteration: int,
     before: Mapping[str, float],
     after: Mapping[str, float],
@@ -22,9 +63,9 @@ def summarize(
 ) -> dict[str, Any]:
     """Returns the summary of a run that has saved the checkpoint of its last `iteration`.
 
-    `before` and `after` are evaluations' metrics; `total_s` is the run's time, resumed parts too.
+    `lines` are those of `metrics.jsonl`, `before` and `after` evaluations' metrics; `total_s` is
+    the run's time, resumed parts too.
     """
-    lines = read_metrics(run_dir)
     seconds = {part: sum(line.get(f"time/{part}_s") or 0.0 for line in lines) for part in PARTS}
     seconds["total"] = total_s
     folder = run_dir / "checkpoints"
@@ -40,8 +81,8 @@ def summarize(
 
 def _evaluated(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the overall figures of an evaluation; a success rate of None was not measured."""
-    found = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
-    return {"success_rate": None, **{n: v for n, v in found.items() if "/" not in n}}
+    evaluated = {n.removeprefix("eval/"): v for n, v in metrics.items() if n.startswith("eval/")}
+    return {"success_rate": None, **{n: v for n, v in evaluated.items() if "/" not in n}}
 
 
 def _describe_best(folder: Path) -> dict[str, Any] | None:

@@ -1,24 +1,25 @@
-"""A run's files: checkpoints that are whole or refused, its settings, and its growing logs.
+"""A run's checkpoints, which are whole or refused, the best among them, and its settings.
 
 A checkpoint is a folder that appears in one stroke, so a folder `checkpoint-…` was whole once. Its
 manifest has the SHA-256 of every file, so that later damage is found before anything is restored.
 The hashes guard against damaged disks and edited files, not against someone who writes a manifest
 of their own. Names that begin with a dot are leftovers of killed writers, and never read.
+
+`best.json` names the best checkpoint by evaluation, and what it was measured at. `best` is a link
+to it, for people and commands: written after the file, and again when a run is resumed.
 """
 
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agentpeft.envs.core.errors import SettingsError
-from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
-from agentpeft.policies.checkpointing.best_checkpoint import mend_best, read_best
-from agentpeft.policies.checkpointing.session_files import SESSIONS, find_then, undo_parts
+from agentpeft.envs.system.whole_files import making, write_file
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.toml import merge_settings
@@ -28,6 +29,7 @@ STATE_FILE = "algorithm.json"
 MANIFEST_FILE = "manifest.json"
 WANDB_ID_FILE = "wandb.id"
 """Under which id a run is at Weights & Biases, in its `logs` and in each checkpoint."""
+BEST, _BEST_FILE = "best", "best.json"
 _STATE_KEYS = {"iteration", "position", "num_episodes", "settings", "logs", "log_sha256"}
 _CONFIG_HASH = "# sha256 of the lines below: "
 logger = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
     was deleted is not begun again without its settings.
     Raises: CheckpointError, the older folder untouched, as when the disk is full.
     """
-    manifest = {"sha256": {name: _hash(content) for name, content in files.items()}}
+    manifest = {"sha256": {name: compute_hash(content) for name, content in files.items()}}
     files = {**files, MANIFEST_FILE: json.dumps(manifest, indent=1).encode()}
     try:
         with making(path, replaces_folder=True) as new:
@@ -53,7 +55,8 @@ def write_checkpoint(path: Path, files: Mapping[str, bytes]) -> None:
         ) from error
 
 
-def _hash(content: bytes) -> str:
+def compute_hash(content: bytes) -> str:
+    """Returns the SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -85,7 +88,7 @@ def _read_verified(path: Path) -> dict[str, bytes]:
     except (ValueError, KeyError, TypeError):
         reason = "is no manifest"
     else:
-        damaged = [name for name, content in files.items() if _hash(content) != hashes[name]]
+        damaged = [name for name, content in files.items() if compute_hash(content) != hashes[name]]
         if not damaged:
             return files
         name, reason = damaged[0], f"does not match its SHA-256 in {MANIFEST_FILE}"
@@ -126,9 +129,8 @@ def settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
 def write_config(run_dir: Path, settings: Settings) -> None:
     """Writes a run's settings as TOML below their own SHA-256, in one stroke. Raises: OSError."""
     text = settings.to_toml()
-    note = (
-        f"{_CONFIG_HASH}{_hash(text.encode())}\n# change them by --resume RUN section.name=value\n"
-    )
+    sha256 = compute_hash(text.encode())
+    note = f"{_CONFIG_HASH}{sha256}\n# change them by --resume RUN section.name=value\n"
     write_file(run_dir / CONFIG_FILE, f"{note}{text}".encode())
 
 
@@ -136,11 +138,11 @@ def read_config(run_dir: Path) -> Settings:
     """Returns a run's settings. Raises: SettingsError where the file is missing or was edited."""
     path = run_dir / CONFIG_FILE
     try:
-        first, _, rest = path.read_bytes().partition(b"\n")
+        first, _, below = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise SettingsError(f"cannot read settings from {str(path)!r}: {error.strerror}") from None
-    text = rest.partition(b"\n")[2]
-    if first != f"{_CONFIG_HASH}{_hash(text)}".encode():
+    text = below.partition(b"\n")[2]
+    if first != f"{_CONFIG_HASH}{compute_hash(text)}".encode():
         raise SettingsError(
             f"{str(path)!r} is not as the run has written it: put it back as it was, and change "
             "settings by --resume RUN section.name=value"
@@ -160,10 +162,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def latest_checkpoint(folder: Path) -> Path:
     """Returns the newest checkpoint in a folder. Raises: CheckpointError where there is none."""
-    found = list_checkpoints(folder)
-    if not found:
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
         raise CheckpointError(f"no checkpoint in {str(folder)!r}")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def prune_checkpoints(folder: Path, num_kept: int) -> None:
@@ -178,18 +180,10 @@ def prune_checkpoints(folder: Path, num_kept: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def is_same_checkpoint(path: Path, other: Path) -> bool:
-    """Whether two folders are checkpoints with the same files, as their manifests say."""
-    manifests = (path / MANIFEST_FILE, other / MANIFEST_FILE)
-    if not all(manifest.is_file() for manifest in manifests):
-        return False
-    return manifests[0].read_bytes() == manifests[1].read_bytes()
-
-
 def set_aside_newer(folder: Path, iteration: int) -> None:
-    """Renames the checkpoints after an iteration to `abandoned-…`: the run goes on without them.
+    """Renames the checkpoints after an iteration to `abandoned-…`: the run resumes without them.
 
-    Raises: CheckpointError.
+    If the best is among them it loses its name. Raises: CheckpointError.
     """
     for path in list_checkpoints(folder):
         if path.name > checkpoint_path(folder, iteration).name:
@@ -200,53 +194,68 @@ def set_aside_newer(folder: Path, iteration: int) -> None:
             except OSError as error:
                 raise CheckpointError(f"cannot set {str(path)!r} aside: {error}") from error
             logger.warning("%s: set aside as %s", path.name, aside.name)
-    mend_best(folder)
+    best = read_best(folder)
+    if best is None:
+        forget_best(folder)
+    else:
+        _link(folder, best.checkpoint)
 
 
-def measure_logs(run_dir: Path) -> dict[str, int]:
-    """Returns the size in bytes of every JSONL file of a run, by its relative name."""
-    found = run_dir.rglob("*.jsonl")
-    return {str(path.relative_to(run_dir)): path.stat().st_size for path in sorted(found)}
+@dataclass(frozen=True)
+class BestCheckpoint:
+    """The name of a checkpoint's folder, and its success rate on the evaluated tasks."""
+
+    checkpoint: str
+    success_rate: float
 
 
-def seal_logs(run_dir: Path) -> dict[str, Any]:
-    """Brings a run's JSONL files to the disk; returns what `check_logs` needs to know them again.
+def read_best(folder: Path) -> BestCheckpoint | None:
+    """Returns the best checkpoint in a folder; None where none was evaluated, or it is gone.
 
-    The metrics are known by their hash. The episodes below, which may be gigabytes and are never
-    read again, are known by their size alone. Raises: CheckpointError.
+    Raises: CheckpointError where the file that names it is damaged.
     """
+    path = folder / _BEST_FILE
+    if not path.is_file():
+        return None
     try:
-        sizes = measure_logs(run_dir)
-        for name in sizes:
-            bring_to_disk(run_dir / name)
-        hashes = {n: _hash((run_dir / n).read_bytes()) for n in sizes if "/" not in n}
+        values = json.loads(path.read_bytes())
+        best = BestCheckpoint(**{**values, "success_rate": float(values["success_rate"])})
+        if not 0 <= best.success_rate <= 1:
+            raise ValueError(f"success_rate {best.success_rate} is none")
+        is_there = (folder / best.checkpoint).is_dir()
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise CheckpointError(f"{str(path)!r} is damaged: {error}; delete it") from None
+    return best if is_there else None
+
+
+def name_best(checkpoint: Path, success_rate: float) -> None:
+    """Names a checkpoint the best of its folder. Raises: CheckpointError."""
+    folder = checkpoint.parent
+    content = json.dumps(asdict(BestCheckpoint(checkpoint.name, success_rate))).encode()
+    try:
+        write_file(folder / _BEST_FILE, content)
     except OSError as error:
-        raise CheckpointError(f"cannot write {error.filename!r} to the disk: {error}") from error
-    return {"logs": sizes, "log_sha256": hashes}
+        raise CheckpointError(f"cannot write {error.filename!r}: {error.strerror}") from error
+    _link(folder, checkpoint.name)
 
 
-def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
-    """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
-    for name, size in state["logs"].items():
-        is_session = name.startswith(f"{SESSIONS}/")
-        path = find_then(run_dir, name, state["logs"]) if is_session else run_dir / name
-        if path is None:
-            continue
-        expected, present = state["log_sha256"].get(name), 0
-        if path.is_file():
-            present = path.stat().st_size
-        if present < size:
-            problem = f"has {present} bytes, and had {size} at the checkpoint"
-        elif expected and _hash(path.read_bytes()[:size]) != expected:
-            problem = "no longer begins as it did at the checkpoint"
-        else:
-            continue
-        raise CheckpointError(f"{str(path)!r} is damaged: it {problem}")
+def _link(folder: Path, name: str) -> None:
+    """Links `best`, where the file system has links and no folder of that name is in the way."""
+    new = folder / f".new-{BEST}"
+    try:
+        new.unlink(missing_ok=True)
+        new.symlink_to(name)
+        new.replace(folder / BEST)
+    except OSError as error:
+        logger.warning("%s is no link to %s (%s)", folder / BEST, name, error.strerror)
 
 
-def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:
-    """Cuts a run's JSONL files back to what they were when measured (then unknown: to nothing)."""
-    undo_parts(run_dir, sizes)
-    for name, size in measure_logs(run_dir).items():
-        if size > sizes.get(name, 0):
-            os.truncate(run_dir / name, sizes.get(name, 0))
+def forget_best(folder: Path) -> None:
+    """Takes the name away, until an evaluation gives it again. Raises: CheckpointError."""
+    link = folder / BEST
+    try:
+        (folder / _BEST_FILE).unlink(missing_ok=True)
+        if link.is_symlink():
+            link.unlink()
+    except OSError as error:
+        raise CheckpointError(f"cannot delete {str(link)!r}: {error.strerror}") from error

@@ -4,36 +4,87 @@ How a folder is written whole and read verified is in `checkpoints`.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentpeft.policies.checkpointing.best_checkpoint import BEST, forget_best, name_best, read_best
 from agentpeft.policies.checkpointing.checkpoints import (
     STATE_FILE,
     WANDB_ID_FILE,
-    check_logs,
     checkpoint_path,
-    cut_logs,
-    is_same_checkpoint,
-    measure_logs,
+    forget_best,
+    name_best,
     prune_checkpoints,
+    read_best,
     read_checkpoint,
     read_state,
-    seal_logs,
     set_aside_newer,
     settings_of,
     write_checkpoint,
 )
-from agentpeft.policies.checkpointing.run_history import STATS_FILE, RunHistory
-from agentpeft.policies.checkpointing.session_files import SESSIONS
+from agentpeft.policies.checkpointing.run_logs import (
+    SESSIONS,
+    check_logs,
+    cut_logs,
+    measure_logs,
+    seal_logs,
+)
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.held_out import SEEN_FILE, SeenTasks
+from agentpeft.policies.loop.evaluation import SEEN_FILE, SeenTasks
 from agentpeft.policies.settings.config import Settings
 
+STATS_FILE = "training_stats.json"
+_TRAINED = {"avg_reward": "train/avg_reward", "success_rate": "train/accuracy"}
+_EVALUATED = ("success_rate", "avg_reward", "num_episodes")
 _FIXED = ("model", "tiny", "lora")
 """Sections of the settings that must be the same in a checkpoint and the run that restores it."""
+
+
+class RunHistory:
+    """Rewards and success of each iteration and each evaluation (of iteration 0 too).
+
+    `metrics.jsonl` has all metrics of the run; this is the little that is read most, in one small
+    file beside the adapter, so that a checkpoint that was copied elsewhere still has its history.
+    """
+
+    def __init__(self, content: bytes | None = None) -> None:
+        """Continues a checkpoint's file; None: begins a new one. Raises: CheckpointError."""
+        try:
+            stats: dict[str, Any] = json.loads(content) if content is not None else {}
+            self._iterations: list[dict[str, float]] = stats.get("iterations", [])
+            self._evaluations: list[dict[str, float]] = stats.get("evaluations", [])
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(f"{STATS_FILE} cannot be read ({error})") from None
+
+    def add_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Adds what an iteration of training has measured; without episodes there is nothing."""
+        measured = {name: metrics.get(key, math.nan) for name, key in _TRAINED.items()}
+        finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+        self._iterations.append({"iteration": iteration, **finite})
+
+    def add_evaluation(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Adds an evaluation after `iteration`, in place of an earlier one of that iteration."""
+        if "success_rate" in metrics:
+            measured = {name: metrics[name] for name in _EVALUATED}
+            others = [e for e in self._evaluations if e["iteration"] != iteration]
+            self._evaluations = [*others, {"iteration": iteration, **measured}]
+
+    def success_rate_at(self, iteration: int) -> float | None:
+        """Returns the success rate evaluated after an iteration; None if it was not evaluated."""
+        rates = [e["success_rate"] for e in self._evaluations if e["iteration"] == iteration]
+        return rates[0] if rates else None
+
+    def to_bytes(self, iteration: int, num_episodes: int) -> bytes:
+        """Returns the content of the file."""
+        stats = {
+            "iteration": iteration,
+            "num_episodes": num_episodes,
+            "iterations": self._iterations,
+            "evaluations": self._evaluations,
+        }
+        return json.dumps(stats, indent=1).encode()
 
 
 @dataclass(frozen=True)
@@ -127,7 +178,7 @@ class RunCheckpoints:
         return target
 
     def read(self, path: str | Path) -> Checkpoint:
-        """Returns a checkpoint to go on from.
+        """Returns a checkpoint to resume from.
 
         Raises: CheckpointError where a file is damaged or missing, or model or adapter differ.
         """
@@ -139,31 +190,27 @@ class RunCheckpoints:
         is_own = source.resolve().is_relative_to(self._run_dir.resolve())
         if is_own:
             check_logs(self._run_dir, state)
-        own, saved = self._settings.model_dump(mode="json"), settings_of(state)
+        present, saved = self._settings.model_dump(mode="json"), settings_of(state)
         for section in _FIXED:
-            if saved[section] != own[section]:
+            if saved[section] != present[section]:
                 raise CheckpointError(
                     f"checkpoint {str(source)!r} has {section} = {saved[section]}, "
-                    f"this run {own[section]}"
+                    f"this run {present[section]}"
                 )
         seen, history = SeenTasks.of_bytes(files.get(SEEN_FILE)), RunHistory(files.get(STATS_FILE))
         return Checkpoint(source, files, state, is_own, seen, history)
 
-    def go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Takes in what was read, once the learners have restored theirs.
+    def resume_from(self, checkpoint: Checkpoint) -> None:
+        """Takes over what was read, once the learners have restored theirs.
 
-        If it is this run's own, later checkpoints are set aside and the logs are cut back to it.
+        If it is one of this run's, later checkpoints are set aside and the logs are cut back to it.
         Raises: CheckpointError.
         """
         self.seen, self.history = checkpoint.seen, checkpoint.history
-        source, iteration = checkpoint.source, checkpoint.state["iteration"]
-        named, best = checkpoint_path(self._folder, iteration), self._folder / BEST
-        is_copy = source.resolve() == best.resolve() and not best.is_symlink()
-        if is_copy and not named.exists():  # the best was copied alone, its link followed
-            source = best.rename(named)
-        is_saved = is_same_checkpoint(named, source)
-        self.newest = named if is_saved else source
-        self._saved_iteration = iteration if is_saved else None
+        iteration, self.newest = checkpoint.state["iteration"], checkpoint.source
+        named = checkpoint_path(self._folder, iteration)
+        is_named = named.resolve() == checkpoint.source.resolve()  # else a copy, or another run's
+        self._saved_iteration = iteration if is_named else None
         if checkpoint.is_own:
             set_aside_newer(self._folder, iteration)
             cut_logs(self._run_dir, checkpoint.state["logs"])

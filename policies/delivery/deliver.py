@@ -17,9 +17,9 @@ The adapter goes from process to process; the driver has a reference to it and t
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from agentpeft.policies.delivery.probe import (
     Probe,
@@ -32,9 +32,11 @@ from agentpeft.policies.delivery.version import ack_of
 from agentpeft.policies.errors import DeliveryError, EngineError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, Ids, Ref
 
-if TYPE_CHECKING:  # no process needs both
+if TYPE_CHECKING:  # they import this module
     from agentpeft.policies.learning.learner import Learner
     from agentpeft.policies.rollout.env_runner import EnvRunner
+    from agentpeft.policies.workers.learner_group import LearnerGroup
+    from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 _HIGHER_IS_BETTER = ("canary", "engine_effect", "served_effect")
 """Of the probe's metrics; of the others a lower one is better."""
@@ -62,29 +64,7 @@ class DeliveryAnswer:
     proof: Proof | None
 
 
-class Sender(Protocol):
-    """The learners, as a `LearnerGroup`."""
-
-    def pack_adapter(self) -> Shipment:
-        """Has the learners `pack` their present adapter."""
-        ...
-
-
-class Receiver(Protocol):
-    """The env runners, as an `EnvRunnerGroup`."""
-
-    def send_adapter(self, shipment: Shipment) -> Mapping[int, Ref]:
-        """Has each runner `serve` an adapter; returns references to their answers."""
-        ...
-
-    def prove_adapter(
-        self, shipment: Shipment, answers: Mapping[int, Ref]
-    ) -> list[dict[str, float]]:
-        """Runs `check` on each answer, and replaces a runner whose answer is wrong."""
-        ...
-
-
-def deliver(learners: Sender, runners: Receiver) -> dict[str, float]:
+def deliver(learners: "LearnerGroup", runners: "EnvRunnerGroup") -> dict[str, float]:
     """Has all runners serve the learners' present adapter, proves it, and returns the metrics.
 
     Raises: DeliveryError if a runner fails twice, TrainingError if none may be replaced.
@@ -96,7 +76,7 @@ def deliver(learners: Sender, runners: Receiver) -> dict[str, float]:
     return {**metrics, "time/broadcast_s": time.perf_counter() - start_s}
 
 
-def send_and_prove(shipment: Shipment, runners: Receiver) -> dict[str, float]:
+def send_and_prove(shipment: Shipment, runners: "EnvRunnerGroup") -> dict[str, float]:
     """Has all runners serve a packed adapter; returns the proof's metrics, of the worst runner.
 
     Raises: as `deliver`.

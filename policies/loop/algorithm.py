@@ -13,38 +13,30 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agentpeft.policies.checkpointing.run_checkpoints import RunCheckpoints
-from agentpeft.policies.checkpointing.session_files import append_to_run
+from agentpeft.policies.checkpointing.run_logs import SESSIONS, append_episodes
 from agentpeft.policies.delivery.deliver import deliver
 from agentpeft.policies.errors import TrainingError, WorkerLostError
-from agentpeft.policies.loop.batches import (
-    OracleBatches,
-    TrainingBatch,
-    TrainingBatches,
-    check_world,
-)
-from agentpeft.policies.loop.callbacks import (
-    Callbacks,
-    call_back,
-    check_numbers,
-    find_class,
-    make_callbacks,
-)
+from agentpeft.policies.loop.batches import TrainingBatch, TrainingBatches, check_world
 from agentpeft.policies.loop.curriculum import Curriculum
-from agentpeft.policies.loop.evaluation import compute_skill_metrics, compute_success_metrics
-from agentpeft.policies.loop.held_out import warn_unless_held_out
-from agentpeft.policies.loop.warm_start import warm_started
+from agentpeft.policies.loop.evaluation import (
+    compute_skill_metrics,
+    compute_success_metrics,
+    warn_unless_held_out,
+)
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actors, missing
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
+
+if TYPE_CHECKING:  # only where a run has callbacks, or learns by imitation
+    from agentpeft.policies.loop.callbacks import CallbackCaller, Callbacks
+    from agentpeft.policies.loop.imitation import OracleBatches
 
 logger = logging.getLogger(__name__)
 _FAULTS = (
@@ -67,6 +59,8 @@ class Algorithm:
     learner's state, the curriculum's and a few counters.
     """
 
+    _batches: "TrainingBatches | OracleBatches"
+
     def __init__(
         self,
         settings: Settings,
@@ -74,7 +68,7 @@ class Algorithm:
         *,
         env_runner_class: type[EnvRunnerActor] = EnvRunnerActor,
         learner_class: type[LearnerActor] = LearnerActor,
-        callbacks: Callbacks | None = None,
+        callbacks: "Callbacks | None" = None,
     ) -> None:
         """Starts everything and delivers the first adapter; a failure leaves nothing running.
 
@@ -83,7 +77,7 @@ class Algorithm:
         `callbacks` None: those that the settings name.
         """
         self.settings, self.run_dir = settings, run_dir
-        self._callbacks = callbacks or make_callbacks(find_class(settings.callbacks))
+        self._callbacks = _make_caller(settings, callbacks)
         self._env_runner_class, self._learner_class = env_runner_class, learner_class
         self._checkpoints = RunCheckpoints(run_dir, settings)
         warn_unless_held_out(settings)
@@ -130,9 +124,9 @@ class Algorithm:
         times["time/total_s"] = total_s = time.perf_counter() - start_s
         times["time/orchestration_s"] = total_s - sum(times[name] for name in _TIMES)
         metrics = {"train/step": float(self.iteration), **metrics, **faults, **times}
-        with self._stopping_on_error():
-            call_back(self._callbacks.on_iteration_end, self, metrics)
-            check_numbers(metrics)
+        if self._callbacks is not None:
+            with self._stopping_on_error():
+                self._callbacks.end_iteration(self, metrics)
         return metrics
 
     def _iterate(self) -> dict[str, float]:
@@ -163,13 +157,22 @@ class Algorithm:
     def _start(self) -> None:
         self._curriculum = Curriculum(self.settings)
         self._running.callback(self._curriculum.close)
-        settings = warm_started(self.settings, self.run_dir, self._learner_class)
+        settings = self.settings
+        if settings.warm_start.num_steps > 0 and not settings.is_tiny:
+            from agentpeft.policies.loop.imitation import warm_start
+
+            settings = warm_start(settings, self.run_dir, self._learner_class)
         self._learners = LearnerGroup(settings, self._learner_class, self._wait_for_learners)
         self._running.callback(self._learners.close)
         self._runners = EnvRunnerGroup(settings, self._faults, self._env_runner_class)
         self._running.callback(self._runners.close)
-        batches = OracleBatches if settings.training.algorithm == "sft" else TrainingBatches
-        self._batches = batches(settings, self._curriculum, self._runners, self._learners)
+        shared = settings, self._curriculum, self._runners, self._learners
+        if settings.is_rl:
+            self._batches = TrainingBatches(*shared)
+        else:
+            from agentpeft.policies.loop.imitation import OracleBatches
+
+            self._batches = OracleBatches(*shared)
         deliver(self._learners, self._runners)
 
     def _wait_for_learners(self, actors: Actors, results: Sequence[Ref]) -> None:
@@ -204,7 +207,7 @@ class Algorithm:
 
         Greedily, unless `evaluation.samples_per_task` is above 1. The best checkpoint is the one of
         the highest success rate, of equal ones the first.
-        `num_seen_tasks` counts the tasks whose content training has learnt from; see `held_out`.
+        `num_seen_tasks` counts the tasks whose content training has learnt from; see `SeenTasks`.
         """
         evaluation = self.settings.evaluation
         requests = [
@@ -243,7 +246,8 @@ class Algorithm:
         with self._stopping_on_error(WorkerLostError):
             learner_files = self._learners.call(LearnerActor.to_files)
         target = self._checkpoints.save(path, self._state(), learner_files)
-        call_back(self._callbacks.on_checkpoint, self, target)
+        if self._callbacks is not None:
+            self._callbacks.save_checkpoint(self, target)
         return target
 
     def restore_from_path(self, path: str | Path) -> None:
@@ -262,7 +266,7 @@ class Algorithm:
             self._curriculum.load_state_dict(state["position"], state.get("curriculum"))
             self._batches.clear()
             deliver(self._learners, self._runners)
-        self._checkpoints.go_on_from(checkpoint)
+        self._checkpoints.resume_from(checkpoint)
 
     def give_up_iteration(self) -> bool:
         """Goes back to before the iteration that Ctrl-C has interrupted, to save what is whole.
@@ -313,10 +317,21 @@ class Algorithm:
         if name == "train":
             self._num_episodes += len(report.records)
         if self.settings.output.episodes:
-            append = partial(append_to_run, self.run_dir, self.settings.output, self.iteration)
-            append(name, report.records)
+            folder = self.run_dir / SESSIONS
+            append_episodes(folder / f"{name}.jsonl", self.iteration, report.records)
             if name == "train":
-                append("tokens", self._learners.call_all(LearnerActor.read_token_records))
-        on_end = partial(self._callbacks.on_episode_end, is_evaluation=name == "eval")
-        for record in report.records:
-            call_back(on_end, self, record)
+                records = self._learners.call_all(LearnerActor.read_token_records)
+                append_episodes(folder / "tokens.jsonl", self.iteration, records)
+        if self._callbacks is not None:
+            self._callbacks.end_episodes(self, report.records, is_evaluation=name == "eval")
+
+
+def _make_caller(settings: Settings, callbacks: "Callbacks | None") -> "CallbackCaller | None":
+    """Returns what calls the given callbacks, or else those that the settings name."""
+    if callbacks is None and settings.callbacks is None:
+        return None
+    from agentpeft.policies.loop.callbacks import CallbackCaller, find_class, make_callbacks
+
+    if callbacks is None and settings.callbacks is not None:
+        callbacks = make_callbacks(find_class(settings.callbacks))
+    return None if callbacks is None else CallbackCaller(callbacks)

@@ -37,7 +37,7 @@ from agentpeft.policies.rollout.groups import (
     merge_played,
 )
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.learner_group import LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
 
 logger = logging.getLogger(__name__)
@@ -69,33 +69,6 @@ def check_world(report: SampleReport) -> None:
             f"{num_failed} of {num_groups} groups failed in their environment "
             f"(at most {MAX_FAILED_SHARE:g} of them may); {report.last_fault}"
         )
-
-
-class OracleBatches:
-    """Batches of algorithm `sft`: the learners play the oracle's episodes themselves."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        curriculum: Curriculum,
-        runners: EnvRunnerGroup,
-        learners: LearnerGroup,
-    ) -> None:
-        self._num_groups = settings.training.num_groups
-        self._curriculum, self._runners, self._learners = curriculum, runners, learners
-
-    def next(self) -> TrainingBatch:
-        """Has the learners play the next positions."""
-        start_s = time.perf_counter()
-        positions = self._curriculum.next_positions(self._num_groups)
-        self._runners.sleep()
-        hashes = self._learners.call_all(
-            LearnerActor.receive_oracle, positions.start, len(positions)
-        )
-        return TrainingBatch(hashes, (), None, 0, time.perf_counter() - start_s)
-
-    def clear(self) -> None:
-        """Nothing is under way."""
 
 
 class TrainingBatches:

@@ -1,10 +1,10 @@
 """`Callbacks`: your own code, called during a run; RLlib's idea, with fewer moments."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import Protocol, TypeVarTuple
+from typing import Protocol
 
 from agentpeft.envs.core.errors import (
     SettingsError,
@@ -16,8 +16,6 @@ from agentpeft.envs.core.errors import (
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.settings.config import Settings
-
-Ts = TypeVarTuple("Ts")
 
 
 class TrainedRun(Protocol):
@@ -66,25 +64,46 @@ class Callbacks:
 HOOKS = [name for name in vars(Callbacks) if name.startswith("on_")]
 
 
-def call_back(hook: Callable[[*Ts], None], *args: *Ts) -> None:
-    """Calls a hook. Raises: TrainingError, in one line, where it raises anything."""
+class CallbackCaller:
+    """Calls the hooks of a run's callbacks. Raises: TrainingError, in one line, of any error."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+
+    def end_episodes(
+        self, algorithm: TrainedRun, episodes: Iterable[EpisodeRecord], *, is_evaluation: bool
+    ) -> None:
+        """Calls `on_episode_end` for each episode."""
+        with _naming(self._callbacks.on_episode_end):
+            for episode in episodes:
+                self._callbacks.on_episode_end(algorithm, episode, is_evaluation=is_evaluation)
+
+    def end_iteration(self, algorithm: TrainedRun, metrics: dict[str, float]) -> None:
+        """Calls `on_iteration_end`. Raises: TrainingError too if it leaves a metric no number."""
+        with _naming(self._callbacks.on_iteration_end):
+            self._callbacks.on_iteration_end(algorithm, metrics)
+        for name, value in metrics.items():
+            if not _is_number(value):
+                raise TrainingError(
+                    f"callback on_iteration_end: metric {name!r} must be a number, "
+                    f"got {shown(value)}"
+                )
+
+    def save_checkpoint(self, algorithm: TrainedRun, path: Path) -> None:
+        """Calls `on_checkpoint`."""
+        with _naming(self._callbacks.on_checkpoint):
+            self._callbacks.on_checkpoint(algorithm, path)
+
+
+@contextmanager
+def _naming(hook: Callable[..., None]) -> Iterator[None]:
     try:
-        hook(*args)
+        yield
     except Exception as error:
         if not isinstance(error, TrainingError):
-            inner = hook.func if isinstance(hook, partial) else hook
-            name = getattr(inner, "__qualname__", repr(inner))
+            name = getattr(hook, "__qualname__", repr(hook))
             raise TrainingError(f"callback {name} raised {describe_error(error)}") from error
         raise
-
-
-def check_numbers(metrics: Mapping[str, object]) -> None:
-    """Raises: TrainingError where `on_iteration_end` has left a metric that is no number."""
-    for name, value in metrics.items():
-        if not _is_number(value):
-            raise TrainingError(
-                f"callback on_iteration_end: metric {name!r} must be a number, got {shown(value)}"
-            )
 
 
 def _is_number(value: object) -> bool:
@@ -126,13 +145,11 @@ def make_callbacks(kind: type[Callbacks]) -> Callbacks:
         raise
 
 
-def find_class(setting: str | None) -> type[Callbacks]:
-    """Returns the checked class that the setting `module:Class` names; None: one that does nothing.
+def find_class(setting: str) -> type[Callbacks]:
+    """Returns the checked class that the setting `module:Class` names, of which nothing is made.
 
-    Nothing is made of it. Raises: SettingsError.
+    Raises: SettingsError.
     """
-    if setting is None:
-        return Callbacks
     module_name, _, name = setting.partition(":")
     try:
         module = import_user_module(module_name)

@@ -121,10 +121,12 @@ class AlgorithmConfig:
         The settings are written there, for the commands that take a run's folder.
         """
         from agentpeft.policies.loop.algorithm import Algorithm
-        from agentpeft.policies.loop.callbacks import make_callbacks
 
-        settings = self.to_settings()
-        callbacks = None if self._callbacks is None else make_callbacks(self._callbacks)
+        settings, callbacks = self.to_settings(), None
+        if self._callbacks is not None:
+            from agentpeft.policies.loop.callbacks import make_callbacks
+
+            callbacks = make_callbacks(self._callbacks)
         default = Path(settings.output.dir, settings.experiment, time.strftime("%Y%m%d-%H%M%S"))
         folder = default if run_dir is None else Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)

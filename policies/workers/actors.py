@@ -1,9 +1,10 @@
 """Actors: objects whose methods the driver calls by name, in processes of their own or in its own.
 
-What they do is in `runner_actor` and `learner_group`, how they run in `ray_actors` and
-`inline_actors`, of which `start_actors` takes one.
+What they do is in `runner_group` and `learner_group`. With `num_env_runners` 0 they run here, as
+`InlineActors`; else Ray runs them (`ray_actors`).
 """
 
+import gc
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -12,14 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVarTuple
 
 from agentpeft.envs.system.garbage import set_present_objects_apart
+from agentpeft.policies.errors import DeliveryError, EngineError, WorkerLostError
 from agentpeft.policies.messages import Ref
 from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.thread_pools import release_threads
 
 if TYPE_CHECKING:  # an actor in this process needs none of it
     from agentpeft.policies.workers.brought_files import FilesToSend
 
 Ts = TypeVarTuple("Ts")
 Place = Literal["stays", "drained", "none"]
+_DEFERRED = (DeliveryError, EngineError, WorkerLostError)
+"""Failures for which a runner may be replaced: as under Ray, `fetch` raises them."""
 
 
 class Actor(ABC):
@@ -35,6 +40,20 @@ class Actor(ABC):
     rank = 0
     store: tuple[str, int] | None = None
     """Its number among the actors of its class, and the host and port where they meet."""
+
+    @classmethod
+    def start_all(cls, spec: "ActorSpec", settings: Settings) -> "Actors":
+        """Returns running actors; with `num_env_runners` 0 a single one, an object in this process.
+
+        Its calls are over when they return, so nothing overlaps (a lag, or several learners, needs
+        Ray); a runner whose engine fails is restarted in place. A subclass may run them in another
+        way. Raises: PlacementError, and what making an actor raises.
+        """
+        if settings.env_runners.num_env_runners == 0:
+            return InlineActors(spec, settings)
+        from agentpeft.policies.workers.ray_actors import RayActors
+
+        return RayActors(spec, settings)
 
     def find_lacking(self, files: "FilesToSend") -> list[str]:
         """Returns the paths of what must be brought to this machine before the actor starts."""
@@ -158,6 +177,66 @@ class Actors(Protocol):
     def close(self) -> None:
         """Ends the actors; idempotent."""
         ...
+
+
+class InlineActors:
+    """One actor in this process, as `Actors`; a call is over when it returns."""
+
+    num_actors = 1
+
+    def __init__(self, spec: ActorSpec, settings: Settings) -> None:
+        """Raises: what making the actor raises."""
+        self._spec = spec
+        self._actor = self._start(settings)
+
+    def call(
+        self,
+        index: int,  # noqa: ARG002
+        method: Callable[[Any, *Ts], object],
+        *args: *Ts,
+        num_returns: int = 1,
+        is_beside: bool = False,  # noqa: ARG002
+    ) -> Ref:
+        """Calls a method and returns its result, or the failure that `fetch` raises.
+
+        Raises: what else the method raises.
+        """
+        try:
+            return getattr(self._actor, method.__name__)(*args)
+        except _DEFERRED as error:
+            return error if num_returns == 1 else [error] * num_returns
+        finally:
+            release_threads()  # an engine has a thread of its own
+
+    def fetch(self, refs: Sequence[Ref]) -> list[Any]:
+        """Returns the results. Raises: a failure among them."""
+        for ref in refs:
+            if isinstance(ref, _DEFERRED):
+                raise ref
+        return list(refs)
+
+    def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:  # noqa: ARG002
+        """Returns the places of all."""
+        return list(range(len(refs)))
+
+    def restart(self, index: int, settings: Settings) -> None:  # noqa: ARG002
+        """Replaces the actor by a new one."""
+        self.close()
+        gc.unfreeze()  # or what is left of the old actor would stay
+        self._actor = self._start(settings)
+
+    def find_places(self) -> Sequence[Place]:
+        """Returns that this machine stays."""
+        return ["stays"]
+
+    def close(self) -> None:
+        """Ends the actor; idempotent."""
+        self._actor.close()
+
+    def _start(self, settings: Settings) -> Actor:
+        actor = self._spec.kind()
+        actor.start(settings, self._spec.num_threads)
+        return actor
 
 
 def resolve(refs: Sequence[Ref]) -> list[Any]:

@@ -1,16 +1,21 @@
 """The learners: what one does in its process, and the group that the driver talks to."""
 
+import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
+from pickle import UnpicklingError
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
-from agentpeft.policies.errors import PayloadLostError
+from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.peers import Peers, open_store
 from agentpeft.policies.learning.token_records import to_token_record
@@ -20,16 +25,17 @@ from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers import learner_files
-from agentpeft.policies.workers.actors import Actors, ActorSpec, resolve
-from agentpeft.policies.workers.start_actors import StartedActor
+from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+ADAPTER, STATE = "adapter", "learner.pt"
+"""In a checkpoint: the folder of the adapter, and the file of the rest of the learner's state."""
+_ZIP = b"PK\3\4"
 Wait: TypeAlias = Callable[[Actors, Sequence[Ref]], None]
 
 
-class LearnerActor(StartedActor):
+class LearnerActor(Actor):
     """One learner. With several, each does what all are asked for, and the first answers."""
 
     learner: Learner
@@ -123,15 +129,51 @@ class LearnerActor(StartedActor):
 
     def to_files(self) -> dict[str, bytes]:
         """Returns a checkpoint's files: those of the adapter, and the learner's state."""
-        return learner_files.write_all(self.learner, self.places)
+        buffer = io.BytesIO()
+        torch.save(self.learner.state_dict(), buffer)
+        adapter = {f"{ADAPTER}/{n}": content for n, content in self.adapter_to_files().items()}
+        return {**adapter, STATE: buffer.getvalue()}
 
     def adapter_to_files(self) -> dict[str, bytes]:
         """Returns the adapter's files in PEFT's format; the model's if all weights are trained."""
-        return learner_files.write_adapter(self.learner.policy, self.places)
+        with TemporaryDirectory() as folder:
+            try:
+                self.learner.policy.save(folder)
+            except CheckpointError as error:  # what has no room is the folder of temporary files
+                raise CheckpointError(str(error).replace(folder, gettempdir())) from error
+            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        return _rename_base(files, {place: path for path, place in self.places.items()})
 
     def restore(self, files: Mapping[str, bytes]) -> None:
-        """Goes on from what `to_files` returned. Raises: CheckpointError, SettingsError."""
-        learner_files.restore(self.learner, files, self.places)
+        """Resumes from what `to_files` returned. Raises: CheckpointError, SettingsError."""
+        try:
+            if not files[STATE].startswith(_ZIP):  # torch would take it for a pickle
+                raise UnpicklingError("it is no file of torch")
+            state = torch.load(io.BytesIO(files[STATE]), weights_only=True)
+        except (KeyError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise CheckpointError(f"the learner's state cannot be read: {error}") from None
+        with TemporaryDirectory() as folder:
+            for name, content in _rename_base(files, self.places).items():
+                if name.startswith(f"{ADAPTER}/"):
+                    path = Path(folder) / Path(name).relative_to(ADAPTER)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+            try:
+                self.learner.policy.load(folder)
+            except (CheckpointError, SettingsError) as error:  # by then this folder is gone
+                text = str(error).replace(f"{folder}/", "").replace(folder, "of the checkpoint")
+                raise type(error)(text) from error
+        self.learner.load_state_dict(state)
+
+
+def _rename_base(files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
+    """Returns the files as `rename_base` does; without names there is nothing to rename."""
+    if not names:
+        return dict(files)
+    from agentpeft.policies.workers.brought_files import rename_base
+
+    return rename_base(files, names)
 
 
 class LearnerGroup:

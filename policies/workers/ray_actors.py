@@ -110,7 +110,7 @@ class RayActors:
                 return self._get(refs, probe_s)
             except GetTimeoutError:
                 self._check_node()
-                self._ask("asking actors for life", self._end_silent, probe_s)
+                self._watch(probe_s)
 
     def wait(self, refs: Sequence[Ref], timeout_s: float | None = None) -> list[int]:
         """See `Actors`."""
@@ -131,7 +131,10 @@ class RayActors:
             self._check_node()
 
     def _watch(self, probe_s: float) -> None:
-        """Ends the actors whose last ping has no answer in time, and pings them again."""
+        """Ends the actors whose last ping has no answer in time, and pings them again.
+
+        Fetching what an ended one owes then raises.
+        """
         if time.monotonic() < self._next_ping_s:
             return
         self._ask("asking actors for life", self._end_late)
@@ -193,9 +196,9 @@ class RayActors:
 
     def _check_node(self) -> None:
         """Raises: TrainingError if Ray has ended on this machine, so that nothing can start."""
-        own = ray.get_runtime_context().get_node_id()
+        here = ray.get_runtime_context().get_node_id()
         nodes: list[dict[str, object]] = self._ask("listing nodes", ray.nodes)
-        if not any(node["Alive"] for node in nodes if node["NodeID"] == own):
+        if not any(node["Alive"] for node in nodes if node["NodeID"] == here):
             gone = "its raylet is gone, or was stopped for too long"
             raise TrainingError(f"Ray has ended on this machine ({gone}): resume the run")
 
@@ -223,13 +226,13 @@ class RayActors:
         files = FilesToSend.of(settings)
         asked = [partial(actor.find_lacking.remote, files) for actor in actors]
         lacking = self._await(asked, deadline_s)
-        paths = sorted({path for each in lacking for path in each})
+        paths = sorted({path for lacked in lacking for path in lacked})
         if not paths:
             return [files] * len(actors)
         logger.info("%s: sends what is not on all machines: %s", self._spec.name, paths)
         contents = self._ask("sending files", lambda: ray.put(read_contents(paths)), _SEND_S)
         full = replace(files, contents=[contents])
-        return [full if each else files for each in lacking]
+        return [full if lacked else files for lacked in lacking]
 
     def _await(self, calls: Sequence[Callable[[], Ref]], deadline_s: float) -> list[Any]:
         """Returns what actors that start answer. Raises: WorkerLostError after the deadline."""
@@ -272,15 +275,6 @@ class RayActors:
             self._check_node()
             return WorkerLostError(f"a process of {name} is gone: {reason}")
         return TrainingError(f"{name}: {type(error).__name__}: {reason}")
-
-    def _end_silent(self) -> None:
-        """Ends the actors that answer no ping: fetching what they owe then raises."""
-        pings = [actor.ping.options(concurrency_group=_HEALTH).remote() for actor in self._actors]
-        limit_s = self._limits.env_runner_health_probe_timeout_s
-        _, late = ray.wait(pings, num_returns=len(pings), timeout=limit_s)
-        for actor, ping in zip(self._actors, pings, strict=True):
-            if ping in late:
-                ray.kill(actor)
 
     def _end(self, actors: Sequence[Any]) -> None:
         def end() -> None:

@@ -1,4 +1,4 @@
-"""The group of env runners, which replaces those that fail.
+"""The env runners: what one does in its process, and the group, which replaces those that fail.
 
     driver                                           env runner (an actor)
     EnvRunnerGroup.ask ─▶ RunnerQueue ── take ─────▶ plays groups
@@ -11,9 +11,9 @@ A group's episodes stay where Ray keeps objects. The driver passes references on
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agentpeft.policies.delivery.deliver import Shipment, check
+from agentpeft.policies.delivery.deliver import DeliveryAnswer, Shipment, check, serve
 from agentpeft.policies.errors import (
     DeliveryError,
     EngineError,
@@ -21,7 +21,8 @@ from agentpeft.policies.errors import (
     PayloadLostError,
     WorkerLostError,
 )
-from agentpeft.policies.messages import Ref
+from agentpeft.policies.messages import Ids, Ref
+from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.groups import (
     GroupKey,
     GroupRequest,
@@ -30,15 +31,65 @@ from agentpeft.policies.rollout.groups import (
     merge_played,
 )
 from agentpeft.policies.settings.config import Settings
-from agentpeft.policies.workers.actors import ActorSpec, missing
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.actors import Actor, ActorSpec, Place, missing, resolve
 from agentpeft.policies.workers.runner_queue import RunnerJobs, RunnerQueue
-from agentpeft.policies.workers.runner_roster import RunnerRoster
+
+if TYPE_CHECKING:  # only where a runner fails, or a machine comes or goes
+    from agentpeft.policies.workers.restart import RunnerRestarts
 
 Receiver: TypeAlias = Callable[[PlayedGroup], None]
 _LONGEST_WAIT_S = 5.0
 _MAX_GROUPS_TOLD = 16
 """How many groups a runner tells of at once."""
+
+
+class EnvRunnerActor(Actor):
+    """One env runner."""
+
+    def make(self, settings: Settings) -> None:
+        """Makes the environments and starts the engine."""
+        self._runner = self.make_runner(settings)
+
+    def make_runner(self, settings: Settings) -> EnvRunner:
+        """Returns the runner; a subclass may give it an engine of its own."""
+        return EnvRunner(settings)
+
+    def deliver(self, adapter: Sequence[Ref], sequences: Sequence[Ids] | None) -> DeliveryAnswer:
+        """Serves an adapter from the next turn on, and answers what arrived and is served.
+
+        `adapter` is one reference, in a list. Raises: DeliveryError, EngineError.
+        """
+        (arrived,) = resolve(adapter)
+        return serve(self._runner, arrived, sequences)
+
+    def take(self, requests: Sequence[GroupRequest]) -> None:
+        """Starts to play groups; `collect` returns them, and raises what goes wrong."""
+        self._runner.take(requests)
+
+    def wake(self) -> None:
+        """Has the `collect` under way return at once."""
+        self._runner.wake()
+
+    def collect(self, max_groups: int, until_room: bool) -> list[Any]:
+        """Waits for groups that are finished; see `EnvRunner.collect`.
+
+        Returns the count of ended episodes and the groups without episodes, then the episodes of
+        each: `max_groups`, the last ones None where fewer are finished. So each is an object of its
+        own for Ray, and the driver fetches the reports alone. Raises: EngineError, and what a
+        broken environment raises.
+        """
+        num_ended, played = self._runner.collect(max_groups, until_room)
+        alone = [replace(group, group=None) for group in played]
+        unfilled = [None] * (max_groups - len(played))
+        return [(num_ended, alone), *(group.group for group in played), *unfilled]
+
+    def sleep(self) -> None:
+        """Puts the engine to sleep, freeing GPU memory, until it is needed. Raises: EngineError."""
+        self._runner.sleep()
+
+    def close(self) -> None:
+        """Closes engine and environments; idempotent."""
+        self._runner.close()
 
 
 class EnvRunnerGroup:
@@ -63,22 +114,26 @@ class EnvRunnerGroup:
         kind: type[EnvRunnerActor] = EnvRunnerActor,
     ) -> None:
         """`counts` is added to. Raises: PlacementError, and what a runner's constructor raises."""
-        own = settings.env_runners
+        self._settings, runners = settings, settings.env_runners
         spec = ActorSpec(
             name="the env runners",
             kind=kind,
-            num_actors=own.num_env_runners,
+            num_actors=runners.num_env_runners,
             num_cpus=settings.num_cpus_per_process,
-            num_gpus=own.num_gpus_per_env_runner,
-            num_threads=own.num_threads,
+            num_gpus=runners.num_gpus_per_env_runner,
+            num_threads=runners.num_threads,
             is_closed=True,
         )
         self._actors = kind.start_all(spec, settings)
-        self._sleeps = own.sleep_while_learning
+        self._sleeps = runners.sleep_while_learning
         self.num_runners = self._actors.num_actors
         self.counts: Counter[str] = Counter() if counts is None else counts
-        self._roster = RunnerRoster(self._actors, settings, self.counts)
-        most = own.max_concurrent_episodes
+        self._serving: Sequence[int] = range(self.num_runners)
+        """The runners that are given work, in order."""
+        self._most_given = 0
+        """The most episodes that any runner has had at once."""
+        self._restarts: RunnerRestarts | None = None
+        most = runners.max_concurrent_episodes
         self._queue = RunnerQueue(self.num_runners, most, settings.deterministic)
         self._jobs = [RunnerJobs(most) for _ in range(self.num_runners)]
         self._receivers: dict[GroupKey, Receiver] = {}
@@ -86,7 +141,7 @@ class EnvRunnerGroup:
         """Engines that failed over a group that is not finished."""
         self._shipment: Shipment | None = None
         self._proofs: dict[int, dict[str, float]] = {}
-        """Of the present delivery, by runner, where one was restarted meanwhile."""
+        """Of the runners that were replaced since the present adapter was sent."""
 
     @property
     def version(self) -> int:
@@ -132,7 +187,7 @@ class EnvRunnerGroup:
     @property
     def num_slots(self) -> int:
         """How many episodes all runners together play at once."""
-        return sum(self._jobs[runner].capacity for runner in self._roster.serving)
+        return sum(self._jobs[runner].capacity for runner in self._serving)
 
     @property
     def num_episodes_left(self) -> int:
@@ -156,11 +211,10 @@ class EnvRunnerGroup:
         Raises: as `play`.
         """
         self._shipment, self._proofs = shipment, {}
-        for runner in self._roster.follow_machines():
-            self._reset_jobs(runner)
-            self._roster.join(runner)
-        answers = {runner: self._send(runner, shipment) for runner in self._roster.serving}
-        self._sent_generations = {r: self._roster.get_generation(r) for r in answers}
+        places = self._actors.find_places()
+        if self._restarts is not None or any(place != "stays" for place in places):
+            self._follow_machines(places)
+        answers = {runner: self._send(runner, shipment) for runner in self._serving}
         if any(jobs.requests for jobs in self._jobs):
             while waiting := missing(self._actors, list(answers.values())):
                 self.play(waiting)
@@ -176,8 +230,8 @@ class EnvRunnerGroup:
         """
         checked = []
         for runner, answer in answers.items():
-            if self._sent_generations[runner] != self._roster.get_generation(runner):
-                checked.append(self._proofs.get(runner, {}))  # given the adapter then
+            if runner in self._proofs:  # it was given the adapter then, and has proven it
+                checked.append(self._proofs[runner])
                 continue
             try:
                 checked.append(self._check(answer, shipment))
@@ -194,11 +248,11 @@ class EnvRunnerGroup:
         No group may be in play. They wake by themselves. A runner that fails is replaced. Raises:
         as `play`.
         """
-        failed = self._put_to_sleep(self._roster.serving if self._sleeps else ())
+        failed = self._put_to_sleep(self._serving if self._sleeps else ())
         while failed:
             for runner, error in failed.items():
                 self._replace(runner, error)
-            failed = self._put_to_sleep(failed.keys() & {*self._roster.serving})
+            failed = self._put_to_sleep(failed.keys() & {*self._serving})
 
     def _put_to_sleep(self, runners: Iterable[int]) -> dict[int, Exception]:
         """Returns the runners that failed, and with what, once all others sleep."""
@@ -217,14 +271,14 @@ class EnvRunnerGroup:
 
     def _assign_groups(self) -> None:
         """Gives groups to the runners that have room; the others are to tell when they have."""
-        serving = {runner: self._jobs[runner] for runner in self._roster.serving}
+        serving = {runner: self._jobs[runner] for runner in self._serving}
         for runner, requests in self._queue.assign_groups(serving).items():
             under_way = sum(r.num_episodes for r in serving[runner].requests.values())
-            self._roster.most_episodes = max(self._roster.most_episodes, under_way)
+            self._most_given = max(self._most_given, under_way)
             self._actors.call(runner, EnvRunnerActor.take, requests)
         if not self._queue.wants_room:
             return
-        for runner in self._roster.serving:  # whose `collect` does not return for room alone
+        for runner in self._serving:  # whose `collect` does not return for room alone
             jobs = self._jobs[runner]
             if jobs.results and not jobs.is_until_room:
                 jobs.is_until_room = True
@@ -236,7 +290,7 @@ class EnvRunnerGroup:
         if jobs.results:
             return
         num_groups = min(len(jobs.requests), _MAX_GROUPS_TOLD)
-        jobs.is_until_room = self._queue.wants_room and runner in self._roster.serving
+        jobs.is_until_room = self._queue.wants_room and runner in self._serving
         jobs.results = self._actors.call(
             runner,
             EnvRunnerActor.collect,
@@ -275,15 +329,37 @@ class EnvRunnerGroup:
             if any(self._num_engine_failures[key] for key in lost):
                 raise reason
             self._num_engine_failures.update(lost)
-        if runner in self._roster.serving:
+        if runner in self._serving:
             self._replace(runner, reason)
         else:
             self._reset_jobs(runner)
 
     def _reset_jobs(self, runner: int) -> None:
         """Puts a runner's groups at the head of the queue; it starts with none."""
-        jobs, self._jobs[runner] = self._jobs[runner], RunnerJobs(self._roster.get_limit(runner))
+        jobs = self._jobs[runner]
+        self._jobs[runner] = RunnerJobs(self._get_restarts().get_limit(runner, self._most_given))
         self._queue.return_groups(list(jobs.requests.values()))
+
+    def _get_restarts(self) -> "RunnerRestarts":
+        """Returns what counts and limits restarts, made when it is first needed."""
+        if self._restarts is None:
+            from agentpeft.policies.workers.restart import RunnerRestarts
+
+            self._restarts = RunnerRestarts(self._actors, self._settings, self.counts)
+        return self._restarts
+
+    def _follow_machines(self, places: Sequence[Place]) -> None:
+        """Gives no more work to runners whose machine is drained, and work to those that have one.
+
+        What a runner has been given before it still plays, as long as its machine is there.
+        """
+        restarts = self._get_restarts()
+        self._serving = restarts.leave_drained(self._serving, places)
+        for runner, place in enumerate(places):
+            if place == "stays" and runner not in self._serving:
+                self._reset_jobs(runner)
+                if restarts.join(runner, self._most_given):
+                    self._serving = sorted([*self._serving, runner])
 
     def _send(self, runner: int, shipment: Shipment) -> Ref:
         adapter, sequences = [shipment.adapter], shipment.sequences
@@ -299,16 +375,20 @@ class EnvRunnerGroup:
         Raises: TrainingError or DeliveryError if none may be replaced any more, DeliveryError if
         the new one fails too, PlacementError if there is no room and no other runner.
         """
-        self._roster.count_failure(runner, reason)
-        is_started = self._roster.restart(runner)
+        restarts = self._get_restarts()
+        restarts.count_failure(runner, reason)
+        others = [other for other in self._serving if other != runner]
+        is_started = restarts.restart(runner, self._most_given, others)
+        if not is_started:
+            self._serving = others
         self._reset_jobs(runner)
-        if not is_started or self._shipment is None:
-            return {}
-        try:
-            proof = self._check(self._send(runner, self._shipment), self._shipment)
-        except PayloadLostError:
-            raise
-        except (DeliveryError, EngineError, WorkerLostError) as error:
-            raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
-        self._proofs[runner] = proof
-        return proof
+        self._proofs[runner] = {}
+        if is_started and self._shipment is not None:
+            try:
+                proof = self._check(self._send(runner, self._shipment), self._shipment)
+            except PayloadLostError:
+                raise
+            except (DeliveryError, EngineError, WorkerLostError) as error:
+                raise DeliveryError(f"env runner {runner}, begun anew: {error}") from error
+            self._proofs[runner] = proof
+        return self._proofs[runner]

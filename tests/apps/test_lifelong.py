@@ -28,7 +28,7 @@ from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.launch.run.run_folder import lock_run
 from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
-from agentpeft.policies.loop.held_out import warn_unless_held_out
+from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import (
     combine_adapters,

@@ -8,7 +8,7 @@ from agentpeft.apps.lifelong.lifelong_study import summarize
 from agentpeft.apps.lifelong.page import write_page
 from agentpeft.apps.lifelong.scores import compute_scores
 from agentpeft.envs import Outcome
-from agentpeft.policies.checkpointing.session_files import append_episodes
+from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.messages import EpisodeRecord
 
 STAGES = ("sums", "products")

@@ -8,7 +8,7 @@ import pytest
 
 from agentpeft.apps.lab.playing.recorded import EpisodeName, read_episode
 from agentpeft.launch.cli import main
-from agentpeft.policies.checkpointing.best_checkpoint import read_best
+from agentpeft.policies.checkpointing.checkpoints import read_best
 
 
 @pytest.fixture

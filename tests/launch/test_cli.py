@@ -59,7 +59,7 @@ def test_every_command_has_its_own_help_that_needs_no_torch():
         (["report", "nowhere"], "error: no run in 'nowhere'"),
         (["doctor", "--what"], "error: no such option: --what; see agentpeft doctor --help\n"),
         (["prepare-data", "convert", "nowhere.json"], "nowhere.json"),
-        ([*DRY, "env_runners.engine=vllm", SHARED, "--measure"], "error: --measure: how fast"),
+        (["estimate", *DRY[1:2], "env_runners.engine=vllm", SHARED], "error: estimate: how fast"),
         (["engines", "arithmetic_add"], "error: runs share engines in a cluster: name one"),
         (["trian"], "error: no such command 'trian'. Did you mean 'train'?"),
     ],

@@ -13,7 +13,7 @@ from small_model import TWO_RUNNERS
 
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.settings.config import Settings, with_overrides
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 ONE_EACH = ("num_cpus_per_process=0.9",)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import it

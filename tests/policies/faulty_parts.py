@@ -10,7 +10,7 @@ from pathlib import Path
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.player import Player
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 
 def take(path: Path) -> bool:

@@ -17,8 +17,7 @@ from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerGroup
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
-from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerActor, EnvRunnerGroup
 
 TINY = (
     *TWO_RUNNERS,

@@ -21,7 +21,7 @@ from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.workers.learner_group import LearnerActor
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,19 @@ import pytest
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.checkpointing.checkpoints import (
-    check_logs,
     checkpoint_path,
-    cut_logs,
     latest_checkpoint,
     list_checkpoints,
-    measure_logs,
     prune_checkpoints,
     read_checkpoint,
     read_config,
     read_state,
-    seal_logs,
     set_aside_newer,
     settings_of,
     write_checkpoint,
     write_config,
 )
-from agentpeft.policies.checkpointing.session_files import append_episodes
+from agentpeft.policies.checkpointing.run_logs import append_episodes, check_logs, seal_logs
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.settings.config import Settings
 
@@ -207,14 +203,3 @@ def test_a_run_whose_folder_was_deleted_is_not_made_again(tmp_path):
     with pytest.raises(CheckpointError, match="cannot write episodes"):
         append_episodes(gone / "sessions" / "train.jsonl", 1, [])
     assert not gone.exists()
-
-
-def test_logs_are_cut_back_to_what_they_were(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    sizes = measure_logs(tmp_path)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write("{}\n")
-    (tmp_path / "later.jsonl").write_text("{}\n")
-    cut_logs(tmp_path, sizes)
-    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
-    assert (tmp_path / "later.jsonl").read_text() == ""

@@ -12,7 +12,8 @@ from word_env import WordEnv, WordSource
 
 from agentpeft.envs import Outcome, SettingsError, Taskset
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.curriculum import Curriculum, SpreadRates, count_spread, has_spread
+from agentpeft.policies.loop.curriculum import Curriculum, count_spread, has_spread
+from agentpeft.policies.loop.task_choice import SpreadRates
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.rollout.environments.stages import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides

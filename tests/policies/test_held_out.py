@@ -13,7 +13,7 @@ from agentpeft.envs.gsm8k.word_problems import WordProblems
 from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.loop.held_out import SEEN_FILE, SeenTasks, warn_unless_held_out
+from agentpeft.policies.loop.evaluation import SEEN_FILE, SeenTasks, warn_unless_held_out
 from agentpeft.policies.rollout.environments.env_pool import EnvPool
 from agentpeft.policies.settings.config import Settings, with_overrides
 

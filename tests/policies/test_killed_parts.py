@@ -22,7 +22,6 @@ from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.actors import Actor, ActorSpec
 from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
 from agentpeft.policies.workers.runner_group import EnvRunnerGroup
-from agentpeft.policies.workers.start_actors import start_actors
 
 pytestmark = [
     pytest.mark.slow,
@@ -200,7 +199,9 @@ class Onlooker(Actor):
 def test_a_learner_and_a_runner_share_a_gpu_by_fractions():
     settings = make_settings()
     names = ("the learner", "the env runners")
-    started = [start_actors(ActorSpec(name, Onlooker, 1, 0.1, 0.5, 1), settings) for name in names]
+    started = [
+        Onlooker.start_all(ActorSpec(name, Onlooker, 1, 0.1, 0.5, 1), settings) for name in names
+    ]
     seen = [actors.fetch([actors.call(0, Onlooker.see_gpus)])[0] for actors in started]
     assert seen == ["0", "0"]
     for actors in started:

@@ -23,7 +23,7 @@ from agentpeft.policies.loop.callbacks import Callbacks
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.settings.config import Settings, with_overrides
 from agentpeft.policies.workers.learner_group import LearnerActor
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 LONG = (pytest.mark.slow, pytest.mark.long)
 

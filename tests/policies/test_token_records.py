@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from learner_parts import make_group, make_learner, make_policy, make_trajectory, random_groups
 
-from agentpeft.policies.checkpointing.session_files import append_episodes
+from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
 from agentpeft.policies.learning.token_records import (
     UpdatedSample,

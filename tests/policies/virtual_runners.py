@@ -17,7 +17,7 @@ from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
 from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
 from agentpeft.policies.rollout.groups import PlayedGroup, SampleReport
 from agentpeft.policies.workers.learner_group import LearnerActor
-from agentpeft.policies.workers.runner_actor import EnvRunnerActor
+from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 
 class VirtualTime:

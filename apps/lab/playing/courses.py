@@ -22,9 +22,9 @@ from agentpeft.apps.lab.playing.recorded import EpisodeName, RecordedEpisode
 from agentpeft.apps.lab.playing.typed_agent import TypedAgent
 from agentpeft.apps.lab.run_view import clean, say_text
 from agentpeft.envs import Outcome, SettingsError
-from agentpeft.policies.checkpointing.best_checkpoint import read_best
 from agentpeft.policies.checkpointing.checkpoints import (
     latest_checkpoint,
+    read_best,
     read_checkpoint,
     read_state,
 )

@@ -1,4 +1,4 @@
-"""The time that a dry run expects of a run, against what the run takes."""
+"""The time that is expected of a run, against what the run takes."""
 
 import time
 from statistics import median
@@ -6,7 +6,8 @@ from statistics import median
 import pytest
 from tiny_run import ANOTHER_MODEL, TINY
 
-from agentpeft.launch.costs.run_time import Timed, extrapolate
+from agentpeft.apps.lab.estimate import Timed, extrapolate
+from agentpeft.apps.lab.estimate import main as estimate
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
 
@@ -27,8 +28,8 @@ def test_time_lies_on_the_line_through_two_measurements(small, large, expected_s
 
 def read_minutes(printed):
     """Returns the printed minutes by part, and those of the whole."""
-    start = printed.index("# time, from iterations")
-    lines = [line.removeprefix("#").split() for line in printed[start:].splitlines()]
+    start = printed.index("time, from iterations")
+    lines = [line.split() for line in printed[start:].splitlines()]
     return float(lines[0][lines[0].index("about") + 1]), {
         " ".join(words[:-2]): float(words[-2]) for words in lines[1:] if words[-1] == "min"
     }
@@ -42,7 +43,7 @@ def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, cap
     monkeypatch.setenv("AGENTPEFT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
     long = ["training.num_iterations=3000", "training.num_groups=64", *more]
-    assert main(["tiny.toml", *long, "--dry-run", "--measure"]) == 0
+    assert estimate(["tiny.toml", *long]) == 0
     printed = capsys.readouterr().out
     total, parts = read_minutes(printed)
     assert set(parts) == {"sampling", "learning", "delivery", "evaluation", "warm start"}
@@ -60,11 +61,6 @@ def test_a_run_takes_about_the_time_that_was_measured(tmp_path, monkeypatch, cap
     assert spent_s / 4 < expected_s < spent_s * 4
 
 
-def test_measuring_is_of_a_dry_run(capsys):
-    assert main(["quickstart", "--measure"]) == 2
-    assert "--measure is of a dry run: give --dry-run too" in capsys.readouterr().err
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_an_adapter_s_warm_start_is_counted(tmp_path, monkeypatch, capsys):
@@ -77,11 +73,11 @@ def test_an_adapter_s_warm_start_is_counted(tmp_path, monkeypatch, capsys):
     words = ["tiny.toml", f"model.name={base}", *ANOTHER_MODEL]
     capsys.readouterr()
     steps = ["warm_start.num_steps=30000", "training.num_iterations=1", "evaluation.num_tasks=0"]
-    assert main([*words, *steps, "--dry-run", "--measure"]) == 0
+    assert estimate([*words, *steps]) == 0
     _, parts = read_minutes(capsys.readouterr().out)
     start_s = time.monotonic()
     assert main([*words, *short, "warm_start.num_steps=100"]) == 0
     spent_s = time.monotonic() - start_s
     assert 0 < parts["warm start"] * 60 / 300 < spent_s * 2
-    assert main([*words, *steps, "warm_start.num_steps=0", "--dry-run", "--measure"]) == 0
+    assert estimate([*words, *steps, "warm_start.num_steps=0"]) == 0
     assert read_minutes(capsys.readouterr().out)[1]["warm start"] == 0

@@ -1,8 +1,8 @@
 """Which episodes a table shows: the newest since the last look."""
 
 from agentpeft.envs import Outcome
-from agentpeft.launch.run.sample_episodes import COLUMNS, SampleEpisodes
-from agentpeft.policies.checkpointing.session_files import append_episodes
+from agentpeft.launch.run.wandb_writer import COLUMNS, SampleEpisodes
+from agentpeft.policies.checkpointing.run_logs import append_episodes
 from agentpeft.policies.messages import EpisodeRecord
 
 
@@ -11,23 +11,6 @@ def play(number):
     return EpisodeRecord(
         number, 0, f"task{number}", ("a", "b"), 0, Outcome.SUCCESS, 1.0, 1, 2, talk
     )
-
-
-def test_looks_go_on_where_a_file_has_become_a_part(tmp_path):
-    path, part = tmp_path / "sessions" / "train.jsonl", 1.0
-    append_episodes(path, 0, [play(0)])
-    episodes = SampleEpisodes(tmp_path)
-    append_episodes(path, 1, [play(1)], part, 9)
-    append_episodes(path, 2, [play(2)], part, 9)
-    append_episodes(path, 3, [play(3)])
-    seen = [row[COLUMNS.index("task_id")] for row in episodes.take()]
-    assert seen == ["task1", "task2", "task3"]
-    append_episodes(path, 4, [play(4)], part, 9)
-    seen = [row[COLUMNS.index("task_id")] for row in episodes.take()]
-    assert seen == ["task4"] and episodes.take() == []
-    append_episodes(path, 5, [play(5)])
-    assert [row[COLUMNS.index("task_id")] for row in SampleEpisodes(tmp_path).take()] == []
-    assert [row[COLUMNS.index("task_id")] for row in episodes.take()] == ["task5"]
 
 
 def test_each_look_returns_the_newest_episodes_that_the_last_one_had_not(tmp_path):

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentpeft.launch.run import pace as pace_module
+from agentpeft.launch.run import summary as summary_module
 from agentpeft.launch.run.metric_writers import ProgressConsole
-from agentpeft.launch.run.pace import LEFT, Pace, compute_cost
+from agentpeft.launch.run.summary import LEFT, Pace, compute_cost
 
 
 def test_the_last_ten_iterations_tell_the_time_left(monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr(pace_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(summary_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     pace = Pace(20)
     now_s[0] += 8.0
     assert pace.end_iteration(1)[LEFT] == pytest.approx(8.0 * 19)

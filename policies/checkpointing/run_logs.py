@@ -1,0 +1,84 @@
+"""The JSONL files of a run, which only grow: metrics, and the episodes in `sessions/NAME.jsonl`.
+
+A checkpoint has their sizes. A run that goes back to it cuts them to what they were, so what is
+there must begin as it did then.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agentpeft.envs.system.whole_files import bring_to_disk
+from agentpeft.policies.checkpointing.checkpoints import compute_hash
+from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.messages import EpisodeRecord, TokenRecord
+
+logger = logging.getLogger(__name__)
+SESSIONS = "sessions"
+"""A run's folder of episodes."""
+
+
+def append_episodes(
+    path: Path, iteration: int, records: Iterable[EpisodeRecord | TokenRecord]
+) -> None:
+    """Appends one JSON line per episode.
+
+    A folder that was deleted since the run began is made again, and what is lost with it said.
+    Raises: CheckpointError.
+    """
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir()
+            logger.warning("%s was deleted, with all episodes so far: made again", path.parent)
+        with path.open("a", encoding="utf-8") as file:
+            for record in records:
+                file.write(json.dumps({"iteration": iteration, **asdict(record)}) + "\n")
+    except OSError as error:
+        raise CheckpointError(f"cannot write episodes to {str(path)!r}: {error}") from error
+
+
+def measure_logs(run_dir: Path) -> dict[str, int]:
+    """Returns the size in bytes of every JSONL file of a run, by its relative name."""
+    paths = sorted(run_dir.rglob("*.jsonl"))
+    return {str(path.relative_to(run_dir)): path.stat().st_size for path in paths}
+
+
+def seal_logs(run_dir: Path) -> dict[str, Any]:
+    """Brings a run's JSONL files to the disk; returns what `check_logs` needs to know them again.
+
+    The metrics are known by their hash. The episodes below, which may be gigabytes and are never
+    read again, are known by their size alone. Raises: CheckpointError.
+    """
+    try:
+        sizes = measure_logs(run_dir)
+        for name in sizes:
+            bring_to_disk(run_dir / name)
+        hashes = {n: compute_hash((run_dir / n).read_bytes()) for n in sizes if "/" not in n}
+    except OSError as error:
+        raise CheckpointError(f"cannot write {error.filename!r} to the disk: {error}") from error
+    return {"logs": sizes, "log_sha256": hashes}
+
+
+def check_logs(run_dir: Path, state: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError where a JSONL file no longer begins as it did at a checkpoint."""
+    for name, size in state["logs"].items():
+        path, expected = run_dir / name, state["log_sha256"].get(name)
+        present = path.stat().st_size if path.is_file() else 0
+        if present < size:
+            problem = f"has {present} bytes, and had {size} at the checkpoint"
+        elif expected and compute_hash(path.read_bytes()[:size]) != expected:
+            problem = "no longer begins as it did at the checkpoint"
+        else:
+            continue
+        raise CheckpointError(f"{str(path)!r} is damaged: it {problem}")
+
+
+def cut_logs(run_dir: Path, sizes: Mapping[str, int]) -> None:
+    """Cuts a run's JSONL files back to what they were when measured (then unknown: to nothing)."""
+    for name, size in measure_logs(run_dir).items():
+        if size > sizes.get(name, 0):
+            os.truncate(run_dir / name, sizes.get(name, 0))

@@ -1,0 +1,61 @@
+"""Learning from the oracle's episodes: an adapter's warm start before RL, and algorithm `sft`.
+
+The warm start of the built-in model is its pretraining (`models.pretrain`).
+"""
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
+from agentpeft.policies.loop.batches import TrainingBatch
+from agentpeft.policies.loop.curriculum import Curriculum
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.workers.learner_group import LearnerActor, LearnerGroup
+from agentpeft.policies.workers.runner_group import EnvRunnerGroup
+
+
+def warm_start(settings: Settings, run_dir: Path, learner_class: type[LearnerActor]) -> Settings:
+    """Returns the settings with the warm-started adapter as their model, and as the reference.
+
+    It is made once, in the folder `warm_start` of the run. Raises: CheckpointError if that is
+    damaged, and what learning raises.
+    """
+    folder = run_dir / "warm_start"
+    if folder.exists():
+        read_checkpoint(folder)
+    else:
+        alone = {"teacher": None}  # it is not asked
+        training = settings.training.model_copy(update=alone)
+        first = settings.model_copy(update={"training": training})
+        with closing(LearnerGroup(first, learner_class)) as learners:
+            learners.call_all(LearnerActor.warm_start)
+            write_checkpoint(folder, learners.call(LearnerActor.adapter_to_files))
+    return settings.with_model(name=str(folder), adapter=None)
+
+
+class OracleBatches:
+    """Batches of algorithm `sft`: the learners play the oracle's episodes themselves."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        curriculum: Curriculum,
+        runners: EnvRunnerGroup,
+        learners: LearnerGroup,
+    ) -> None:
+        self._num_groups = settings.training.num_groups
+        self._curriculum, self._runners, self._learners = curriculum, runners, learners
+
+    def next(self) -> TrainingBatch:
+        """Has the learners play the next positions."""
+        start_s = time.perf_counter()
+        positions = self._curriculum.next_positions(self._num_groups)
+        self._runners.sleep()
+        hashes = self._learners.call_all(
+            LearnerActor.receive_oracle, positions.start, len(positions)
+        )
+        return TrainingBatch(hashes, (), None, 0, time.perf_counter() - start_s)
+
+    def clear(self) -> None:
+        """Nothing is under way."""

@@ -1,0 +1,187 @@
+"""What tasks are chosen by where settings say so: a stage that follows success, and a frontier.
+
+The stages are those of `curriculum.stages`, or the levels of an adaptive environment: success moves
+the run from one to the next. With `curriculum.sampling` "frontier" the tasks are preferred whose
+groups had spread lately, by skill and by task.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from agentpeft.envs import Outcome, SettingsError
+from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
+from agentpeft.policies.loop.curriculum import has_spread
+from agentpeft.policies.messages import EpisodeRecord
+from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.settings.config import Settings
+
+_CHOICE_STREAM = 3
+"""Seeds the choice among candidates: other numbers than those of tasks and samples (0 to 2)."""
+_CANDIDATES_PER_GROUP = 4
+_LEAST_WEIGHT = 0.05
+"""What a task without any chance of spread weighs, where one that is sure of it weighs 1.05: what
+is solved, or out of reach, is tried now and then, as the policy changes.
+"""
+_DECAY = 0.9
+"""A group's part in its skill's rate after each later group of that skill."""
+
+
+def check_frontier(settings: Settings, stages: Sequence[EnvPool]) -> None:
+    """Raises: SettingsError where the stages have nothing that a frontier could be known by."""
+    if settings.curriculum.sampling != "frontier":
+        return
+    if any(not (stage.has_finite_tasks or stage.task_at(0).skills) for stage in stages):
+        raise SettingsError(
+            "curriculum.sampling 'frontier' prefers skills and tasks that come again, and the "
+            f"tasks of {settings.environment.id!r} have no skills and no end: take 'uniform'"
+        )
+
+
+class SpreadRates:
+    """How often groups had spread lately: by skill, by combination of skills, and by task.
+
+    A rate is (s + m) / (n + 1): n counts the groups, s those with spread, both decayed, and m is
+    what was expected without them. That is 1 for a skill, so that new ones are tried, the mean of
+    its skills for a combination, and the rate of its combination for a task.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[float]] = {}
+
+    def estimate(self, skills: Sequence[str], task: str | None) -> float:
+        """Returns the chance of spread for a task with these skills.
+
+        `task` names the task if it may come again, else None.
+        """
+        expected = 1.0
+        for keys in _keys(skills, task):
+            expected = fmean(self._rate(key, expected) for key in keys)
+        return expected
+
+    def record(self, skills: Sequence[str], task: str | None, is_spread: bool) -> None:
+        """Adds a group of a task."""
+        for key in chain.from_iterable(_keys(skills, task)):
+            num_spread, num_groups = self._sums.get(key, (0.0, 0.0))
+            self._sums[key] = [_DECAY * num_spread + is_spread, _DECAY * num_groups + 1]
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Returns the decayed counts, JSON-able."""
+        return dict(self._sums)
+
+    def load_state_dict(self, state: Mapping[str, list[float]]) -> None:
+        """Goes on from `state_dict`."""
+        self._sums = dict(state)
+
+    def _rate(self, key: str, expected: float) -> float:
+        num_spread, num_groups = self._sums.get(key, (0.0, 0.0))
+        return (num_spread + expected) / (num_groups + 1)
+
+
+def _keys(skills: Sequence[str], task: str | None) -> list[list[str]]:
+    """Returns the names of the rates that tell of a task, the most general first."""
+    keys = [[f"skill {skill}" for skill in skills]] if skills else []
+    keys += [[f"skills {'+'.join(skills)}"]] if len(skills) > 1 else []
+    return keys + ([[f"task {task}"]] if task is not None else [])
+
+
+class TaskChoice:
+    """The present stage, which of the next positions are taken, and what both are known by.
+
+    `num_stages`: how many there are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Begins at the first stage.
+
+        Raises: SettingsError, also where the tasks have nothing that a frontier could be known by.
+        """
+        self._seed, self._is_frontier = settings.seed, settings.curriculum.sampling == "frontier"
+        self._rates = SpreadRates()
+        self._pools: list[EnvPool] = []
+        if self._is_frontier or settings.environment.is_adaptive:
+            self._pools = open_stages(settings)
+        try:
+            check_frontier(settings, self._pools)
+            self._difficulty = self._make_difficulty(settings)
+        except SettingsError:
+            self.close()
+            raise
+        self.num_stages = max(len(settings.curriculum.stages), len(self._pools), 1)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether success moves the run from one stage to the next."""
+        return self._difficulty is not None
+
+    @property
+    def stage(self) -> int:
+        """The stage of the groups that are chosen now."""
+        return self._difficulty.level if self._difficulty else 0
+
+    def choose(self, take_positions: Callable[[int], range], num_groups: int) -> Sequence[int]:
+        """Returns the positions of the next groups; of a frontier some of the next, at random.
+
+        Candidate i with the weight w_i gets the number log(1 - u_i) / w_i, u_i uniform in [0, 1),
+        and those with the largest numbers are taken: a weighted draw without replacement.
+        Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+        """
+        if not self._is_frontier:
+            return take_positions(num_groups)
+        positions = take_positions(num_groups * _CANDIDATES_PER_GROUP)
+        stage, pool = self.stage, self._pools[self.stage]
+        tasks = [pool.task_at(position) for position in positions]
+        chances = [self._rates.estimate(t.skills, self._name(stage, t.task_id)) for t in tasks]
+        rng = np.random.default_rng([self._seed, _CHOICE_STREAM, positions.start])
+        numbers = np.log1p(-rng.random(len(positions))) / (np.array(chances) + _LEAST_WEIGHT)
+        best = np.argsort(-numbers, kind="stable")[:num_groups]
+        return sorted(positions[int(index)] for index in best)
+
+    def record_group(self, stage: int, episodes: Sequence[EpisodeRecord]) -> None:
+        """Learns from a group; of one that was left out there are no episodes."""
+        if episodes and self._is_frontier:
+            first = episodes[0]
+            name = self._name(stage, first.task_id)
+            self._rates.record(first.skills, name, has_spread(episodes))
+        for episode in episodes:
+            if self._difficulty is not None and stage == self._difficulty.level:
+                self._difficulty.record(episode.outcome is Outcome.SUCCESS)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the stage, where success moves it."""
+        return {"curriculum/stage": float(self.stage)} if self.has_levels else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a checkpoint needs, JSON-able."""
+        difficulty = self._difficulty.state_dict() if self._difficulty else None
+        return {"difficulty": difficulty, "rates": self._rates.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned."""
+        self._rates.load_state_dict(state["rates"])
+        if self._difficulty is not None:
+            self._difficulty.load_state_dict(state["difficulty"])
+
+    def close(self) -> None:
+        """Closes the environments that told of tasks; idempotent."""
+        for pool in self._pools:
+            pool.close()
+
+    def _make_difficulty(self, settings: Settings) -> AdaptiveDifficulty | None:
+        curriculum, environment = settings.curriculum, settings.environment
+        if curriculum.stages:
+            bounds = 0, len(curriculum.stages) - 1
+            return AdaptiveDifficulty(bounds, curriculum.window, curriculum.promote_at, None)
+        if not environment.is_adaptive:
+            return None
+        rule = environment.kwargs["adaptive"]  # the environment has checked it
+        numbers = {} if rule is True else rule
+        return AdaptiveDifficulty((0, len(self._pools) - 1), **numbers)
+
+    def _name(self, stage: int, task_id: str) -> str | None:
+        """Returns a task's name in the rates; None where it will not come again."""
+        return f"{stage} {task_id}" if self._pools[stage].has_finite_tasks else None
