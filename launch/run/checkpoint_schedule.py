@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from agentpeft.policies.rollout.chat_rows import read_chats
-from agentpeft.policies.rollout.environments.stages import count_epoch_tasks, open_stages
+from agentpeft.policies.rollout.environments import count_epoch_tasks, open_stages
 from agentpeft.policies.settings.config import Settings
 
 

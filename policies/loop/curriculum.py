@@ -19,8 +19,7 @@ import numpy as np
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.rollout.environments import EnvPool, open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.settings.config import Settings
 

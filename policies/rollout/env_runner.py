@@ -22,24 +22,17 @@ from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
+from agentpeft.policies.engines.player import EngineFactory, Player, make_player
 from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.environments.env_pool import oracle_actions
-from agentpeft.policies.rollout.environments.stages import StagePools
+from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
+from agentpeft.policies.rollout.environments import StagePools, oracle_actions
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
-from agentpeft.policies.rollout.groups import (
-    EpisodeRequest,
-    GroupRequest,
-    OpenGroup,
-    PlayedGroup,
-    SampleReport,
-)
+from agentpeft.policies.rollout.groups import GroupRequest, PlayedGroup, SampleReport
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
-from agentpeft.policies.rollout.scheduling.env_threads import EnvHangError, EnvThreads
-from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
+from agentpeft.policies.rollout.taken_groups import EpisodeRequest, OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import SlowEpisodeError, StaleGroupError, TurnSampler
 from agentpeft.policies.settings.config import Settings
 

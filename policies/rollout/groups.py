@@ -1,18 +1,12 @@
 """Groups of episodes in play: what is asked of an env runner, and what it tells."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
-import numpy as np
-
-from agentpeft.envs import Task
-from agentpeft.envs.tasks.task_rows import content_hash
-from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids, Ref
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ref
 
 Mode: TypeAlias = Literal["train", "eval"]
 GroupKey: TypeAlias = tuple[Mode, int]
@@ -152,113 +146,3 @@ def merge_played(played: Iterable[PlayedGroup]) -> tuple[list[Ref], SampleReport
     versions = tuple(group.version for group in whole)
     report = replace(SampleReport.merge(merged), adapter_versions=versions)
     return [group.group for group in whole], report
-
-
-@dataclass(eq=False)
-class OpenGroup:
-    """A group in play: its prompt once it is known, and its finished episodes by sample.
-
-    `version` is the adapter's that sampled its first turn, with `in_flight_updates` its last; None
-    before. `num_left` counts the episodes that are not over; it is dropped if its world keeps
-    failing, and stale once it is too old to be learnt from.
-    """
-
-    request: GroupRequest
-    task: Task
-    episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
-    prompt: str | None = None
-    prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    version: int | None = None
-    is_dropped: bool = False
-    is_stale: bool = False
-    num_left: int = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
-    last_fault: str = ""
-
-    def __post_init__(self) -> None:
-        self.num_left = self.request.num_episodes
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether no further episode of it is to be played."""
-        return self.is_dropped or self.is_stale
-
-    @property
-    def name(self) -> str:
-        """A name that sorts by position."""
-        return f"{self.request.mode}-{self.request.group_id:09d}"
-
-    def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
-        """Returns a new episode; the tokens of a prompt that the group shares are made once."""
-        if self.prompt is None:
-            self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
-        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
-        return EpisodeBuilder(prompt, prompt_ids, chat)
-
-    def to_group(self, adapter_version: int) -> EpisodeGroup:
-        """Returns the group's episodes for learning.
-
-        One whose prompt left no room for a token says nothing, and would shift the others' mean.
-        """
-        played = [e for _, e in sorted(self.episodes.items())]
-        played = [e for e in played if e.num_turns] or played
-        return EpisodeGroup(
-            group_id=self.request.group_id,
-            task_id=self.task.task_id,
-            skills=self.task.skills,
-            adapter_version=adapter_version,
-            trajectories=tuple(e.to_trajectory(adapter_version) for e in played),
-        )
-
-    def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
-        """Yields the group's episodes in words."""
-        for sample, episode in sorted(self.episodes.items()):
-            yield EpisodeRecord(
-                group_id=self.request.group_id,
-                sample=sample,
-                task_id=self.task.task_id,
-                skills=self.task.skills,
-                adapter_version=adapter_version,
-                outcome=episode.outcome,
-                episode_return=episode.episode_return,
-                num_turns=episode.num_turns,
-                num_tokens=episode.num_sampled_tokens,
-                messages=tuple(episode.messages) if has_messages else (),
-            )
-
-    def to_report(
-        self, adapter_version: int, has_messages: bool, engine_s: float, env_s: float
-    ) -> SampleReport:
-        """Returns the report of the group, once it is finished."""
-        is_whole, group_id = not self.is_given_up, self.request.group_id
-        records = tuple(self.to_records(adapter_version, has_messages)) if is_whole else ()
-        return SampleReport(
-            records=records,
-            adapter_versions=(adapter_version,) if is_whole else (),
-            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
-            dropped_group_ids=(group_id,) if self.is_dropped else (),
-            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
-            num_faults=self.counts["faults"],
-            last_fault=self.last_fault,
-            num_retries=self.counts["retries"],
-            num_slow_episodes=self.counts["slow"],
-            num_cut_turns=self.counts["cut"],
-            num_interruptions=self.counts["interruptions"],
-            num_sampled_tokens=sum(e.num_sampled_tokens for e in self.episodes.values()),
-            total_s=0.0,
-            engine_s=engine_s,
-            env_s=env_s,
-        )
-
-
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """One episode of a group that is to be played."""
-
-    group: OpenGroup
-    sample: int
-
-    @property
-    def session(self) -> str:
-        """The episode's name for the engine."""
-        return f"{self.group.name}-{self.sample:04d}"

@@ -15,10 +15,10 @@ import numpy as np
 from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
-from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM
+from agentpeft.policies.rollout.env_threads import BusyClock
+from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.groups import EpisodeRequest
-from agentpeft.policies.rollout.scheduling.env_threads import BusyClock
+from agentpeft.policies.rollout.taken_groups import EpisodeRequest
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}

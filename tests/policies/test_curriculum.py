@@ -14,7 +14,7 @@ from agentpeft.envs import Outcome, SettingsError, Taskset
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.curriculum import Curriculum, SpreadRates, count_spread, has_spread
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (*TWO_RUNNERS, "env_runners.num_env_runners=0")

@@ -6,7 +6,7 @@ import pytest
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.scheduling.env_threads import BusyClock, EnvHangError, EnvThreads
+from agentpeft.policies.rollout.env_threads import BusyClock, EnvHangError, EnvThreads
 
 
 @pytest.fixture

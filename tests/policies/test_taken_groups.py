@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from agentpeft.envs import Task
-from agentpeft.policies.rollout.groups import GroupRequest, OpenGroup
-from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
+from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import TurnGate
 
 

@@ -14,7 +14,7 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.deliver import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
-from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
+from agentpeft.policies.rollout.environments import TRAIN_STREAM
 from agentpeft.policies.rollout.groups import PlayedGroup, SampleReport
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_actor import EnvRunnerActor

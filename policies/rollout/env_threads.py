@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environments.environment_calls import (
+from agentpeft.policies.rollout.environments import (
     ENVIRONMENT_ERRORS,
     call_environment,
 )
