@@ -19,6 +19,7 @@ from agentpeft.apps.lab.playing.branching import BranchingEngine
 from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.endpoint_chat import TextChat
 from agentpeft.policies.engines.player import EngineFactory
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.transformers.engine import start_transformers
@@ -26,7 +27,7 @@ from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Traj
 from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat, open_chat
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
 from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.groups import GroupRequest
