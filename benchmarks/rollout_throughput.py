@@ -81,8 +81,9 @@ def measure_runner(
         runner.load_adapter(adapter)
         for run in range(repeats + 1):
             positions = range(run * num_groups, (run + 1) * num_groups)
+            start_s = time.perf_counter()
             groups, report = runner.sample([GroupRequest(position, 8) for position in positions])
-            rates.append(report.num_sampled_tokens / report.total_s)
+            rates.append(report.counts.num_sampled_tokens / (time.perf_counter() - start_s))
     episodes = [episode for group in groups for episode in group.trajectories]
     asks = [Ask(episode.prompt_ids, len(episode.token_ids)) for episode in episodes]
     return rates[1:], asks

@@ -7,7 +7,7 @@ waits takes its place, so that an engine is kept full for as long as there is wo
 
 import asyncio
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -19,7 +19,7 @@ from agentpeft.envs.tasks.task_rows import content_hash
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.groups import GroupRequest, SampleReport
+from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup, SampleReport
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class OpenGroup:
     is_dropped: bool = False
     is_stale: bool = False
     num_left: int = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: PlayCounts = field(default_factory=PlayCounts)
     last_fault: str = ""
 
     def __post_init__(self) -> None:
@@ -65,23 +65,40 @@ class OpenGroup:
         prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
         return EpisodeBuilder(prompt, prompt_ids, chat)
 
-    def to_group(self, adapter_version: int) -> EpisodeGroup:
-        """Returns the group's episodes for learning.
+    def finish(self, newest: int, has_messages: bool, env_s: float) -> PlayedGroup:
+        """Returns the group, all of whose episodes are over; without a version it is of `newest`.
 
-        One whose prompt left no room for a token says nothing, and would shift the others' mean.
+        It is dropped where no episode came to its end. One whose prompt left no room for a token
+        says nothing, and would shift the others' mean: it is not learnt from.
         """
-        played = [e for _, e in sorted(self.episodes.items())]
-        played = [e for e in played if e.num_turns] or played
-        return EpisodeGroup(
-            group_id=self.request.group_id,
+        self.is_dropped |= not self.episodes and not self.is_stale
+        version = newest if self.version is None else self.version
+        episodes = [episode for _, episode in sorted(self.episodes.items())]
+        self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes)
+        is_whole, group_id = not self.is_given_up, self.request.group_id
+        report = SampleReport(
+            records=tuple(self._to_records(version, has_messages)) if is_whole else (),
+            adapter_versions=(version,) if is_whole else (),
+            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
+            dropped_group_ids=(group_id,) if self.is_dropped else (),
+            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
+            counts=self.counts,
+            last_fault=self.last_fault,
+            env_s=env_s,
+        )
+        if not is_whole:
+            return PlayedGroup(self.request, None, report)
+        learnt = [e for e in episodes if e.num_turns] or episodes
+        group = EpisodeGroup(
+            group_id=group_id,
             task_id=self.task.task_id,
             skills=self.task.skills,
-            adapter_version=adapter_version,
-            trajectories=tuple(e.to_trajectory(adapter_version) for e in played),
+            adapter_version=version,
+            trajectories=tuple(e.to_trajectory(version) for e in learnt),
         )
+        return PlayedGroup(self.request, group, report)
 
-    def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
-        """Yields the group's episodes in words."""
+    def _to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
         for sample, episode in sorted(self.episodes.items()):
             yield EpisodeRecord(
                 group_id=self.request.group_id,
@@ -95,30 +112,6 @@ class OpenGroup:
                 num_tokens=episode.num_sampled_tokens,
                 messages=tuple(episode.messages) if has_messages else (),
             )
-
-    def to_report(
-        self, adapter_version: int, has_messages: bool, engine_s: float, env_s: float
-    ) -> SampleReport:
-        """Returns the report of the group, once it is finished."""
-        is_whole, group_id = not self.is_given_up, self.request.group_id
-        records = tuple(self.to_records(adapter_version, has_messages)) if is_whole else ()
-        return SampleReport(
-            records=records,
-            adapter_versions=(adapter_version,) if is_whole else (),
-            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
-            dropped_group_ids=(group_id,) if self.is_dropped else (),
-            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
-            num_faults=self.counts["faults"],
-            last_fault=self.last_fault,
-            num_retries=self.counts["retries"],
-            num_slow_episodes=self.counts["slow"],
-            num_cut_turns=self.counts["cut"],
-            num_interruptions=self.counts["interruptions"],
-            num_sampled_tokens=sum(e.num_sampled_tokens for e in self.episodes.values()),
-            total_s=0.0,
-            engine_s=engine_s,
-            env_s=env_s,
-        )
 
 
 @dataclass(frozen=True)
