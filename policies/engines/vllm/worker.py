@@ -14,11 +14,11 @@ import torch
 from tqdm import tqdm
 
 from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.adapter_slots import slot_effect
 from agentpeft.policies.engines.fusing import (
     ServedEffect,
     check_fits,
     merged_weight,
-    slot_effect,
     target_names,
     tensor_of,
 )
