@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.vllm.adapter_files import write_adapter
 from agentpeft.policies.engines.vllm.settings import read_vllm_settings
 from agentpeft.policies.engines.vllm.start import VARIABLES
+from agentpeft.policies.engines.vllm.weight_files import write_adapter
 from agentpeft.policies.messages import AdapterVersion, Ids
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora

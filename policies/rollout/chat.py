@@ -176,8 +176,8 @@ class ChatFormat:
     @cached_property
     def _around_action(self) -> tuple[str, str]:
         """What `decode` returns before and after an action in a turn of the template's form."""
-        before, found, after = self.decode(self.encode_turn(ACTION)).partition(ACTION)
-        return (before, after) if found else ("", "")
+        before, action, after = self.decode(self.encode_turn(ACTION)).partition(ACTION)
+        return (before, after) if action else ("", "")
 
     def _write_action(self, action: str) -> str:
         """Returns an action as the template writes it, if that strips it and changes no more.
@@ -225,20 +225,18 @@ class ChatFormat:
         return self._encode(text)
 
     def _encode(self, text: str, *, adds_special: bool = False) -> Ids:
-        if not text:
-            return np.empty(0, np.int64)
-        return self._tokenize(text, add_special_tokens=adds_special)
-
-    def _tokenize(self, text: str, **options: bool) -> Ids:
         """Returns the tokens of a text, of one that overfills the context those of its beginning.
 
         Half a surrogate pair, which no tokenizer takes, becomes `?`.
         """
+        if not text:
+            return np.empty(0, np.int64)
         text, limit = to_utf8(text), self.max_context_tokens
         num_chars = len(text) if limit is None else _CHARS_PER_TOKEN * limit
+        options = {"add_special_tokens": adds_special, "verbose": False}
         while True:
             # Not verbose: the engine ends an episode whose context is full
-            ids = self.tokenizer(text[:num_chars], verbose=False, **options)["input_ids"]
+            ids = self.tokenizer(text[:num_chars], **options)["input_ids"]
             if num_chars >= len(text) or (limit is not None and len(ids) > limit):
                 return np.array(ids, np.int64)
             num_chars *= 4

@@ -261,6 +261,6 @@ class EnvRunner:
 
     def _finish(self, group: OpenGroup) -> PlayedGroup:
         """Returns a finished group; its `env_s` are the seconds since the one before."""
-        env_s = self._threads.clock.busy_s
+        env_s = self._threads.busy_s
         since_s, self._reported_s = env_s - self._reported_s, env_s
         return group.finish(self._turns.version, self._settings.output.episodes, since_s)

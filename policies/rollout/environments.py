@@ -213,7 +213,7 @@ class EnvPool:
             options = None if task is None else {"task": task}
             returned: object = env.reset(seed=seed, options=options)
         except (DataError, EnvFault):
-            self._close([env])
+            self.discard(env)
             raise
         except (SettingsError, UnknownTaskError):
             self.give_back(env)
@@ -233,14 +233,11 @@ class EnvPool:
     def close(self) -> None:
         """Closes the environments that are not in use; one that fails to close is a warning."""
         free, self._free = self._free, []
-        self._close(free)
+        close_environments(free, self._close_timeout_s)
 
     def discard(self, env: Env) -> None:
         """Closes an environment that no episode is to have again."""
-        self._close([env])
-
-    def _close(self, environments: Sequence[Env]) -> None:
-        close_environments(environments, self._close_timeout_s)
+        close_environments([env], self._close_timeout_s)
 
     def _derive_seed(self, *position: int) -> int:
         return int(np.random.default_rng([*self._seed, *position]).integers(2**31))

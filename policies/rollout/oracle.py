@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count, islice, pairwise
 from typing import Any
 
@@ -167,7 +168,10 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
     with closing(EnvPool(environment.id, environment.kwargs, (seed, WARM_START_STREAM))) as pool:
         if not pool.has_tasks:
             for position in range(num):
-                yield _read_prompt(pool, position)
+                task = pool.task_at(position)
+                env, prompt = call_environment(partial(pool.begin, position, task))
+                pool.give_back(env)
+                yield prompt
             return
     with opened(environment.id, environment.kwargs) as env:
         for position in range(num):
@@ -178,9 +182,3 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them
                 yield from (to_utf8(action), result.observation)
-
-
-def _read_prompt(pool: EnvPool, position: int) -> str:
-    env, prompt = call_environment(lambda: pool.begin(position, pool.task_at(position)))
-    pool.give_back(env)
-    return prompt

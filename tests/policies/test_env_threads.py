@@ -37,7 +37,7 @@ def test_results_come_back_to_their_callers(make_threads, call_all):
     threads = make_threads()
     results = call_all(threads, [lambda n=n: n * n for n in range(1000)])
     assert results == [n * n for n in range(1000)]
-    assert threads.clock.num_under_way == 0
+    assert threads.num_under_way == 0
 
 
 def test_slow_calls_run_side_by_side_up_to_the_limit(make_threads, call_all):

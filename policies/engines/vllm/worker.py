@@ -22,8 +22,7 @@ from agentpeft.policies.engines.fusing import (
     target_names,
     tensor_of,
 )
-from agentpeft.policies.engines.vllm.adapter_files import read_adapter
-from agentpeft.policies.engines.vllm.checkpoint_files import CheckpointFiles
+from agentpeft.policies.engines.vllm.weight_files import CheckpointFiles, read_adapter
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import AdapterVersion
 
