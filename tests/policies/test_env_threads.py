@@ -6,7 +6,7 @@ import pytest
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.env_threads import BusyClock, EnvHangError, EnvThreads
+from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 
 
 @pytest.fixture
@@ -98,13 +98,9 @@ def test_what_a_broken_environment_raises_is_named_and_ends_no_thread(
     assert call_all(threads, [lambda: "next"]) == ["next"]
 
 
-def test_the_clock_counts_what_overlaps_once():
-    clock, start_s = BusyClock(), time.monotonic()
-    clock.begin()
-    clock.begin()
-    time.sleep(0.05)
-    clock.end()
-    clock.end()
+def test_the_clock_counts_what_overlaps_once(make_threads, call_all):
+    threads, start_s = make_threads(max_threads=2), time.monotonic()
+    call_all(threads, [lambda: time.sleep(0.05)] * 2)
     most_s = time.monotonic() - start_s
     time.sleep(0.05)
-    assert 0.05 <= clock.busy_s <= most_s
+    assert 0.05 <= threads.busy_s <= most_s
