@@ -211,10 +211,6 @@ class TakenGroups:
         """Returns what a coroutine does in the event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Has the event loop call a function soon."""
-        self._loop.call_soon_threadsafe(function)
-
     def close(self) -> None:
         """Gives up what is in play, and ends the thread; idempotent."""
         if self._loop.is_closed():
@@ -251,17 +247,13 @@ class TakenGroups:
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         self._players.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Ends all players; `collect` hears of the first failure once they have ended."""
-        if self._is_failing:
-            return
-        self._is_failing = True
-        self._ending = self._loop.create_task(self._report_failure(error))
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._is_failing:
+            self._is_failing = True
+            self._ending = self._loop.create_task(self._report_failure(error))
 
     async def _report_failure(self, error: BaseException) -> None:
+        """Ends all players; `collect` hears of the first failure once they have ended."""
         await self._abandon()
         with self._news:
             self._failure = error

@@ -33,8 +33,11 @@ class Table:
             self.taken.end(wanted)
 
     def end(self, *names):
-        for name in names:
-            self.taken.call(self.in_play.pop(name).set)
+        async def end_all():
+            for name in names:
+                self.in_play.pop(name).set()
+
+        self.taken.run(end_all())
 
     def await_play(self, *names):
         deadline_s = time.monotonic() + 10
