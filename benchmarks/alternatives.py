@@ -107,7 +107,7 @@ def threads():
     Each call takes 20 microseconds of Python, as an arithmetic step does. The executor has no limit
     of time, so this is the most that it could come to.
     """
-    from agentpeft.policies.rollout.scheduling.env_threads import EnvThreads
+    from agentpeft.policies.rollout.env_threads import EnvThreads
 
     def call() -> int:
         return sum(range(1_000))

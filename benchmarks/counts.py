@@ -40,8 +40,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.version import LORA_A, LORA_B, ack_of, make_version
-from agentpeft.policies.engines.fusing import slot_effect, tensor_of
-from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
+from agentpeft.policies.engines.adapter_slots import slot_effect
+from agentpeft.policies.engines.fusing import tensor_of
+from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.passes.packed_attention import Packing

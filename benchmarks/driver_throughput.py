@@ -22,7 +22,7 @@ from typing import Any
 
 from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 ROOT = Path(__file__).parents[1]
 sys.path += [

@@ -70,7 +70,8 @@ from gpu_work import (
 from torch import nn
 
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.fusing import merged_state, slot_state
+from agentpeft.policies.engines.adapter_slots import slot_state
+from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.messages import AdapterVersion, GenerationRequest
 from agentpeft.policies.models import linear_logprobs

@@ -65,7 +65,9 @@ def main() -> None:
             for serving, runner in runners.items():
                 start_s = time.process_time()
                 report = runner.sample([GroupRequest(position, 8) for position in positions])[1]
-                rates[serving].append(report.num_sampled_tokens / (time.process_time() - start_s))
+                rates[serving].append(
+                    report.counts.num_sampled_tokens / (time.process_time() - start_s)
+                )
     merged, beside = (rates[serving][1:] for serving in SERVINGS)
     ratios = [a / b for a, b in zip(merged, beside, strict=True)]
     line = {

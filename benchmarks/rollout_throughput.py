@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.engines.vllm.adapter_files import write_adapter
 from agentpeft.policies.engines.vllm.settings import read_vllm_settings
 from agentpeft.policies.engines.vllm.start import VARIABLES
+from agentpeft.policies.engines.vllm.weight_files import write_adapter
 from agentpeft.policies.messages import AdapterVersion, Ids
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -81,8 +81,9 @@ def measure_runner(
         runner.load_adapter(adapter)
         for run in range(repeats + 1):
             positions = range(run * num_groups, (run + 1) * num_groups)
+            start_s = time.perf_counter()
             groups, report = runner.sample([GroupRequest(position, 8) for position in positions])
-            rates.append(report.num_sampled_tokens / report.total_s)
+            rates.append(report.counts.num_sampled_tokens / (time.perf_counter() - start_s))
     episodes = [episode for group in groups for episode in group.trajectories]
     asks = [Ask(episode.prompt_ids, len(episode.token_ids)) for episode in episodes]
     return rates[1:], asks

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentpeft.envs.tools.tool_episode import tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 Calls = dict[str, list[ToolCall]]
 """What solves each prompt."""

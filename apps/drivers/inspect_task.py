@@ -11,7 +11,7 @@ from inspect_ai.tool import ToolInfo, ToolParams
 
 from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
 from agentpeft.envs.tools.tool_table import ToolCall
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 
 def make_inspect_task(env_id: str, num_tasks: int, seed: int = 0, **kwargs: Any) -> Task:

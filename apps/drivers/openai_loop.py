@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentpeft.envs.tools.tool_episode import ToolEpisode
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env
 
 
 def play_by_tools(client: Any, model: str, env: Env, prompt: str, **options: Any) -> ToolEpisode:

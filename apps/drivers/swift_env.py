@@ -8,7 +8,7 @@ from typing import Any
 from swift.rewards import ORM, orms
 from swift.rollout.gym_env import Env, envs
 
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 from agentpeft.policies.rollout.thoughts import find_action
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import Ids
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments.environment_calls import make_environment
+from agentpeft.policies.rollout.environments import make_environment
 
 NO_TOKEN = -1
 

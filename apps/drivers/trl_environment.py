@@ -14,8 +14,7 @@ from agentpeft.apps.drivers.task_rows import from_rows, is_task_row, to_rows
 from agentpeft.envs import SettingsError, Task
 from agentpeft.envs.tools.tool_episode import OVER, ToolEpisode, find_tools, tool_kwargs
 from agentpeft.envs.tools.tool_table import Tool, ToolCall, ToolTable
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env, EnvPool
 
 
 def make_rows(

@@ -15,8 +15,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 from agentpeft.policies.models.scoring import token_logprobs
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env, EnvPool
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.play import play_episode
 from agentpeft.policies.settings.config import ModelSettings

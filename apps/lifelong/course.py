@@ -28,7 +28,7 @@ from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.open_adapters import combine_adapters
-from agentpeft.policies.rollout.environments.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)

@@ -43,8 +43,7 @@ from agentpeft.launch.run.command_line import (
     say,
 )
 from agentpeft.launch.run.standard_streams import reserved_stdout
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env, EnvPool
 
 NEXT_TASK = "next_task"
 _ABOUT_NEXT = "Begins the next task, and returns what it asks. A task that is not over is given up."

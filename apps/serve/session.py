@@ -44,7 +44,7 @@ from agentpeft.envs.remote.tasks import get_content
 from agentpeft.envs.tools.tool_episode import compose_answer, find_tools
 from agentpeft.envs.tools.tool_table import ToolCall
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.rollout.environments.environment_calls import (
+from agentpeft.policies.rollout.environments import (
     CLOSE_S,
     ENVIRONMENT_ERRORS,
     call_environment,

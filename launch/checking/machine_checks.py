@@ -245,7 +245,7 @@ def check_environment(machine: Machine) -> Iterator[Finding]:
     So a container that it needs is started, and stopped.
     """
     from agentpeft.launch.data.task_files import missing_task_file
-    from agentpeft.policies.rollout.environments.env_pool import EnvPool
+    from agentpeft.policies.rollout.environments import EnvPool
 
     settings = machine.settings
     sections = [("environment", kwargs) for kwargs in settings.stage_kwargs]
@@ -280,8 +280,7 @@ def try_environments(settings: Settings) -> None:
     Raises: SettingsError, DataError or EnvFault: what making one of them raises.
     """
     from agentpeft.policies.loop.task_choice import check_frontier
-    from agentpeft.policies.rollout.environments.env_pool import EnvPool
-    from agentpeft.policies.rollout.environments.stages import count_epoch_tasks, open_stages
+    from agentpeft.policies.rollout.environments import EnvPool, count_epoch_tasks, open_stages
 
     environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
     with ExitStack() as opened:

@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 from agentpeft.envs import SettingsError
 from agentpeft.envs.tools.tool_episode import find_tools
 from agentpeft.launch.evaluating.adapter_bank import AdapterBank, read_bank
-from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
-from agentpeft.policies.engines.routing import RoutingEngine
+from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
+from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
+from agentpeft.policies.engines.wrapping import RoutingEngine
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import TextChat, make_chat
-from agentpeft.policies.rollout.player import Player
+from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.tool_chat import need_named_tools
 from agentpeft.policies.settings.config import Settings
 

@@ -18,7 +18,7 @@ from agentpeft.launch.run.summary import Pace, summarize
 from agentpeft.policies.errors import WorkerLostError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.rollout.chat_rows import read_chats
-from agentpeft.policies.rollout.environments.stages import count_epoch_tasks, open_stages
+from agentpeft.policies.rollout.environments import count_epoch_tasks, open_stages
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.learner_group import LearnerActor
 

@@ -1,14 +1,64 @@
-"""`EndpointToolChat`: a conversation of tool calls with a model whose tokens are not known here."""
+"""Conversations with a model whose tokens are not known here: as texts, or with tool calls."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
+
+import numpy as np
 
 from agentpeft.envs.tools.tool_table import ToolCall, ToolTable, read_json
 from agentpeft.policies.messages import Ids
-from agentpeft.policies.rollout.chat import FoundAction, Messages, TextChat, to_message
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, Messages, to_message
 from agentpeft.policies.rollout.tool_chat import find_actions
 from agentpeft.policies.settings.config import ModelSettings
+
+_DEFAULTS = ModelSettings()
+
+
+class TextChat(ChatFormat):
+    """A conversation without a tokenizer: ids are characters, and every turn ends with `END`."""
+
+    END = "\U0010ffff"
+    """A character that is none: Unicode leaves it to programs."""
+    tools: Sequence[dict[str, Any]] = ()
+    """What the model can call, in OpenAI's format."""
+
+    def __init__(self, model: ModelSettings = _DEFAULTS) -> None:
+        """`model` says where thoughts end and what the system prompt is."""
+        self._model, self._is_chat = model, False
+        self._header, self._closing = "", self.END
+        self._before_action, self._is_thought_opened = "", False
+        self.end_token_id = ord(self.END)
+        self.stop_token_ids = frozenset({self.end_token_id})
+        self._stop_texts = {self.end_token_id: self.END}
+
+    def begin(self, prompt: str, system: str | None = None) -> Ids:
+        """Returns the first turn; a system message would be a field of the request, not a turn."""
+        del system
+        return self.encode_action(prompt)
+
+    def decode(self, sampled: Ids) -> str:
+        """Returns the text, without ends of turns."""
+        return "".join(map(chr, sampled)).replace(self.END, "")
+
+    def encode_message(self, message: Mapping[str, Any]) -> Ids:
+        """Returns the turn of a message of OpenAI's format."""
+        return self.encode_turn(message.get("content") or "")
+
+    def to_messages(self, ids: Ids) -> Messages:
+        """Returns a conversation whose turns are whole, the system's message first."""
+        roles = cycle(("user", "assistant"))
+        system = [to_message("system", self.system_prompt)] if self.system_prompt else []
+        return [*system, *map(to_message, roles, self.split(ids))]
+
+    def split(self, ids: Ids) -> list[str]:
+        """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
+        return "".join(map(chr, ids)).split(self.END)[:-1]
+
+    def _encode_after(self, context: str, text: str) -> Ids:
+        del context
+        return np.fromiter(map(ord, text), np.int64, len(text))
 
 
 class EndpointToolChat(TextChat):

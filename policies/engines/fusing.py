@@ -1,4 +1,4 @@
-"""An adapter's weights as an engine serves them: fused into the base's, or in layers of their own.
+"""An adapter fused into the base's weights.
 
 Fused weights of 16 bits are rounded at random, by a pattern that stays the same, so that they are
 right on average. Rounded to the nearest, nearly all of a first step would be lost: at a learning
@@ -18,7 +18,7 @@ from agentpeft.policies.delivery.version import LORA_A, LORA_B
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import AdapterVersion, Bits, Floats
 
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 
 
 @dataclass
@@ -56,66 +56,17 @@ def merged_state(
     return {n: merged_weight(base_state[n], n, adapter, effect) for n in names}, effect
 
 
-def slot_state(
-    state: Mapping[str, torch.Tensor], adapter: AdapterVersion, scaling: float
-) -> tuple[dict[str, torch.Tensor], ServedEffect]:
-    """Returns an adapter's weights by the names that they have in a model with PEFT's layers.
-
-    `scaling` is the layers' own. Raises: EngineError where names, shapes or scaling do not fit.
-    """
-    slots = {_slot_name(name): weight for name, weight in adapter.weights.items()}
-    for name, weight in slots.items():
-        shape = tuple(state[name].shape) if name in state else None
-        if shape != weight.shape or scaling != adapter.scaling:
-            own = f"{weight.shape}, scaled by {adapter.scaling:g}"
-            raise EngineError(f"{adapter.name}: {name} is {shape}, by {scaling:g}, not {own}")
-    held = {n: tensor_of(w).to(state[_slot_name(n)]) for n, w in adapter.weights.items()}
-    return {_slot_name(name): weight for name, weight in held.items()}, slot_effect(held, adapter)
-
-
-def slot_effect(held: Mapping[str, torch.Tensor], adapter: AdapterVersion) -> ServedEffect:
-    """Returns the effect of A and B as layers of their own hold them, by the adapter's names.
-
-    <B' A', B A> is the sum of the elements of (B^T B') * (A A'^T): of rank * rank, never of W.
-    """
-    effect = ServedEffect()
-    for name in target_names(adapter):
-        down, up = (tensor_of(adapter.weights[each]) for each in _pair(name))
-        served_down, served_up = (held[each].cpu() for each in _pair(name))
-        factor = adapter.scaling**2
-        sent = factor * _inner_product(up, up, down, down)
-        effect.sent += sent
-        is_same = _is_same(served_up, up) and _is_same(served_down, down)
-        served = sent if is_same else factor * _inner_product(up, served_up, down, served_down)
-        effect.served += served
-    return effect
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _inner_product(up: Tensor, other_up: Tensor, down: Tensor, other_down: Tensor) -> float:
-    """Returns <up down, other_up other_down>."""
-    ups, downs = up.float().T @ other_up.float(), down.float() @ other_down.float().T
-    return float((ups.double() * downs.double()).sum())
-
-
 def tensor_of(weight: Floats | Bits) -> Tensor:
     """Returns an adapter's weight as a tensor of its own, float32 or bfloat16."""
     tensor = torch.tensor(weight)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
 
-def _slot_name(name: str) -> str:
-    return name.removeprefix(_PREFIX).removesuffix(".weight") + ".default.weight"
-
-
 def target_names(adapter: AdapterVersion) -> Iterator[str]:
     """Yields the base's names for the weights that an adapter changes."""
     for name in adapter.weights:
         if name.endswith(LORA_A):
-            yield f"{name.removeprefix(_PREFIX).removesuffix(LORA_A)}.weight"
+            yield f"{name.removeprefix(PREFIX).removesuffix(LORA_A)}.weight"
         elif not name.endswith(LORA_B):
             yield name
 
@@ -129,7 +80,7 @@ def merged_weight(
         after = tensor_of(adapter.weights[name]).to(before)
         sent = after - before
     else:
-        down, up = (tensor_of(adapter.weights[each]).to(before) for each in _pair(name))
+        down, up = (tensor_of(adapter.weights[each]).to(before) for each in pair_names(name))
         sent = (up @ down).mul_(adapter.scaling)
         after = before + sent
     merged = _rounded(after, base.dtype, name)
@@ -162,13 +113,14 @@ def check_fits(shapes: Mapping[str, tuple[int, ...]], adapter: AdapterVersion) -
 def _updated_shape(name: str, adapter: AdapterVersion) -> tuple[int, ...]:
     if name in adapter.weights:
         return adapter.weights[name].shape
-    down, up = (adapter.weights.get(each) for each in _pair(name))
+    down, up = (adapter.weights.get(each) for each in pair_names(name))
     if down is None or up is None or up.shape[-1] != down.shape[0]:
         got = [None if each is None else each.shape for each in (down, up)]
         raise EngineError(f"{adapter.name}: A and B of {name} do not fit together: {got}")
     return up.shape[0], down.shape[1]
 
 
-def _pair(name: str) -> tuple[str, str]:
-    module = _PREFIX + name.removesuffix(".weight")
+def pair_names(name: str) -> tuple[str, str]:
+    """Returns the adapter's names of A and B for a weight of the base."""
+    module = PREFIX + name.removesuffix(".weight")
     return module + LORA_A, module + LORA_B

@@ -5,7 +5,6 @@ Such a model's tokens are not known here, so a conversation is kept as text, by 
 can be learnt from what it samples: there are no log-probabilities.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,17 +14,10 @@ import numpy as np
 from openai import APIError, AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
+from agentpeft.policies.engines.endpoint_chat import TextChat
+from agentpeft.policies.engines.wrapping import WeightlessEngine, say
 from agentpeft.policies.errors import EngineError
-from agentpeft.policies.messages import (
-    AdapterAck,
-    AdapterVersion,
-    Completion,
-    Floats,
-    GenerationRequest,
-    Ids,
-    StopReason,
-)
-from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.messages import Completion, GenerationRequest, StopReason
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 """The environment variable with an endpoint's key."""
@@ -48,15 +40,12 @@ class Endpoint:
     adapters: tuple[str, ...] = ()
 
 
-class OpenAIEngine:
+class OpenAIEngine(WeightlessEngine):
     """Asks `/chat/completions` for every turn; the client tries again after what may pass.
 
     `num_tokens` is what an episode's turns cost by the endpoint's own tokenizer; voters
-    (`session#1`) count together.
+    (`session#1`) count together. Connections end with the event loop that they belong to.
     """
-
-    num_versions = 1
-    served_effect = math.nan
 
     def __init__(self, endpoint: Endpoint, chat: TextChat) -> None:
         """Connects with the first request."""
@@ -80,14 +69,14 @@ class OpenAIEngine:
             answer = await self._ask(request)
         except APIError as error:
             if isinstance(error, BadRequestError) and "context" in str(error).lower():
-                return _complete(np.empty(0, np.int64), StopReason.CONTEXT_FULL)
+                return say(np.empty(0, np.int64), StopReason.CONTEXT_FULL)
             raise EngineError(f"endpoint {self._endpoint.url}: {error}") from None
         if answer.usage is not None:
             self.num_tokens[_episode(request.session)] += answer.usage.completion_tokens
         ids = self._chat.encode_message(answer.choices[0].message.model_dump())
         if answer.choices[0].finish_reason == "length":
-            return _complete(ids[:-1], StopReason.MAX_NEW_TOKENS)
-        return _complete(ids, StopReason.STOP_TOKEN)
+            return say(ids[:-1], StopReason.MAX_NEW_TOKENS)
+        return say(ids)
 
     async def _ask(self, request: GenerationRequest) -> ChatCompletion:
         body: dict[str, object] = dict(self._endpoint.options)
@@ -106,21 +95,6 @@ class OpenAIEngine:
             extra_body=body,
         )
 
-    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Raises: EngineError: a server's adapters are models of its own."""
-        raise EngineError(f"{adapter.name} cannot be sent to the endpoint {self._endpoint.url}")
-
-    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Raises: EngineError: an endpoint does not say what it serves."""
-        raise EngineError(f"{self._endpoint.url} cannot score {len(sequences)} sequences")
-
-    def close(self) -> None:
-        """Does nothing: connections end with the event loop that they belong to."""
-
 
 def _episode(session: str) -> str:
     return session.partition("#")[0]
-
-
-def _complete(ids: Ids, reason: StopReason) -> Completion:
-    return Completion(ids, np.zeros(len(ids), np.float32), reason, 0)

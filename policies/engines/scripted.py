@@ -1,20 +1,16 @@
-"""`ScriptedEngine`: an engine that says what it is given, for tests and oracle play."""
+"""`ScriptedEngine`: an engine that says what it is given, for tests and an oracle's play."""
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.wrapping import WeightlessEngine, say
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
     AdapterAck,
     AdapterVersion,
     Completion,
-    Floats,
     GenerationRequest,
-    Ids,
     StopReason,
 )
 from agentpeft.policies.rollout.chat import ChatFormat
@@ -22,15 +18,12 @@ from agentpeft.policies.rollout.chat import ChatFormat
 Script = Mapping[str, Sequence[str]] | Callable[[str, int], str]
 
 
-class ScriptedEngine:
+class ScriptedEngine(WeightlessEngine):
     """Plays `script`: texts by session, or a function of the session and its turn (from 0).
 
     Each text is followed by the stop token; log-probabilities are 0. Limits hold as for a model:
     what is longer than `max_new_tokens`, or does not fit into the context, is cut.
     """
-
-    num_versions = 1
-    served_effect = math.nan
 
     def __init__(
         self, chat: ChatFormat, script: Script, max_context_tokens: int | None = None
@@ -60,21 +53,12 @@ class ScriptedEngine:
         if len(ids) > limit:
             is_full = room < request.max_new_tokens
             reason = StopReason.CONTEXT_FULL if is_full else StopReason.MAX_NEW_TOKENS
-        ids = ids[:limit]
-        return Completion(ids, np.zeros(len(ids), np.float32), reason, self._version)
+        return say(ids[:limit], reason, self._version)
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Takes the adapter's version for its own."""
         self._version = adapter.version
         return ack_of(adapter)
-
-    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Raises: EngineError: a script has no weights."""
-        raise EngineError(f"a script cannot score {len(sequences)} sequences")
-
-    def close(self) -> None:
-        """Forgets everything."""
-        self._turns.clear()
 
     def _text(self, session: str, turn: int) -> str:
         if not isinstance(self._script, Mapping):

@@ -4,7 +4,6 @@ Source: LifelongAgentBench (Zheng et al. 2025), experience replay and group self
 """
 
 import asyncio
-import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,15 +12,8 @@ import numpy as np
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.engines.protocol import Engine
-from agentpeft.policies.messages import (
-    AdapterAck,
-    AdapterVersion,
-    Completion,
-    EpisodeRecord,
-    Floats,
-    GenerationRequest,
-    Ids,
-)
+from agentpeft.policies.engines.wrapping import WrappingEngine
+from agentpeft.policies.messages import Completion, EpisodeRecord, GenerationRequest, Ids
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction
 
 
@@ -83,21 +75,18 @@ class ReplayChat(ChatFormat):
         return f"{role}: {self._chat.strip_thoughts(text) if role == 'assistant' else text}"
 
 
-class VotingEngine:
+class VotingEngine(WrappingEngine):
     """Asks an engine several times for each turn, and answers what most of them say.
 
     Each voter has its own variant of the prompt and its own seed, at `temperature`; then all go on
     from the chosen action. Of a tie the earliest voter's action is taken.
     """
 
-    num_versions = 1
-    served_effect = math.nan
-
     def __init__(
         self, engine: Engine, chat: ReplayChat, num_voters: int, temperature: float
     ) -> None:
-        self._engine, self._chat = engine, chat
-        self._num_voters, self._temperature = num_voters, temperature
+        super().__init__(engine)
+        self._chat, self._num_voters, self._temperature = chat, num_voters, temperature
         self._variants: dict[str, tuple[Ids, ...]] = {}
 
     def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
@@ -127,18 +116,6 @@ class VotingEngine:
         said = (self._chat.decode(vote.token_ids) for vote in votes)
         actions = [self._chat.find_action(text).strip() for text in said]
         return votes[actions.index(Counter(actions).most_common(1)[0][0])]
-
-    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
-        """Hands the adapter on."""
-        return self._engine.load_adapter(adapter)
-
-    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
-        """Hands the sequences on."""
-        return await self._engine.score(sequences)
-
-    def close(self) -> None:
-        """Closes the engine."""
-        self._engine.close()
 
     def _voters(self, sessions: Sequence[str]) -> list[str]:
         return [f"{name}#{voter}" for name in sessions for voter in range(self._num_voters)]

@@ -221,8 +221,8 @@ class Algorithm:
         metrics = compute_success_metrics(report.records)
         num_seen = self._checkpoints.seen.count(report.task_hashes.values())
         metrics["num_seen_tasks"] = float(num_seen)
-        if report.num_slow_episodes:
-            metrics["num_slow_episodes"] = float(report.num_slow_episodes)
+        if report.counts.num_slow_episodes:
+            metrics["num_slow_episodes"] = float(report.counts.num_slow_episodes)
         self._checkpoints.history.add_evaluation(self.iteration, metrics)
         self._checkpoints.name_best(self.iteration)
         return metrics

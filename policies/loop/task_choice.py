@@ -16,8 +16,7 @@ from agentpeft.envs import Outcome, SettingsError
 from agentpeft.envs.tasks.difficulty import AdaptiveDifficulty
 from agentpeft.policies.loop.curriculum import has_spread
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.rollout.environments import EnvPool, open_stages
 from agentpeft.policies.settings.config import Settings
 
 _CHOICE_STREAM = 3

@@ -49,7 +49,6 @@ _SOURCES = (
     "rollout/episodes",
     "rollout/oracle",
     "rollout/play",
-    "rollout/scripted_play",
     "rollout/thoughts",
     "rollout/tool_chat",
 )

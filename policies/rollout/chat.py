@@ -1,8 +1,7 @@
 """How prompts, sampled turns and observations become one sequence of tokens."""
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -177,8 +176,8 @@ class ChatFormat:
     @cached_property
     def _around_action(self) -> tuple[str, str]:
         """What `decode` returns before and after an action in a turn of the template's form."""
-        before, found, after = self.decode(self.encode_turn(ACTION)).partition(ACTION)
-        return (before, after) if found else ("", "")
+        before, action, after = self.decode(self.encode_turn(ACTION)).partition(ACTION)
+        return (before, after) if action else ("", "")
 
     def _write_action(self, action: str) -> str:
         """Returns an action as the template writes it, if that strips it and changes no more.
@@ -226,20 +225,18 @@ class ChatFormat:
         return self._encode(text)
 
     def _encode(self, text: str, *, adds_special: bool = False) -> Ids:
-        if not text:
-            return np.empty(0, np.int64)
-        return self._tokenize(text, add_special_tokens=adds_special)
-
-    def _tokenize(self, text: str, **options: bool) -> Ids:
         """Returns the tokens of a text, of one that overfills the context those of its beginning.
 
         Half a surrogate pair, which no tokenizer takes, becomes `?`.
         """
+        if not text:
+            return np.empty(0, np.int64)
         text, limit = to_utf8(text), self.max_context_tokens
         num_chars = len(text) if limit is None else _CHARS_PER_TOKEN * limit
+        options = {"add_special_tokens": adds_special, "verbose": False}
         while True:
             # Not verbose: the engine ends an episode whose context is full
-            ids = self.tokenizer(text[:num_chars], verbose=False, **options)["input_ids"]
+            ids = self.tokenizer(text[:num_chars], **options)["input_ids"]
             if num_chars >= len(text) or (limit is not None and len(ids) > limit):
                 return np.array(ids, np.int64)
             num_chars *= 4
@@ -352,51 +349,6 @@ class ChatFormat:
         """Returns what the template writes behind a prompt, of a turn that is over."""
         messages = [to_message("user", PROMPT), to_message("assistant", action)]
         return self._render(messages, asks=False).partition(PROMPT)[2]
-
-
-class TextChat(ChatFormat):
-    """A conversation without a tokenizer: ids are characters, and every turn ends with `END`."""
-
-    END = "\U0010ffff"
-    """A character that is none: Unicode leaves it to programs."""
-    tools: Sequence[dict[str, Any]] = ()
-    """What the model can call, in OpenAI's format."""
-
-    def __init__(self, model: ModelSettings = _DEFAULTS) -> None:
-        """`model` says where thoughts end and what the system prompt is."""
-        self._model, self._is_chat = model, False
-        self._header, self._closing = "", self.END
-        self._before_action, self._is_thought_opened = "", False
-        self.end_token_id = ord(self.END)
-        self.stop_token_ids = frozenset({self.end_token_id})
-        self._stop_texts = {self.end_token_id: self.END}
-
-    def begin(self, prompt: str, system: str | None = None) -> Ids:
-        """Returns the first turn; a system message would be a field of the request, not a turn."""
-        del system
-        return self.encode_action(prompt)
-
-    def decode(self, sampled: Ids) -> str:
-        """Returns the text, without ends of turns."""
-        return "".join(map(chr, sampled)).replace(self.END, "")
-
-    def encode_message(self, message: Mapping[str, Any]) -> Ids:
-        """Returns the turn of a message of OpenAI's format."""
-        return self.encode_turn(message.get("content") or "")
-
-    def to_messages(self, ids: Ids) -> Messages:
-        """Returns a conversation whose turns are whole, the system's message first."""
-        roles = itertools.cycle(("user", "assistant"))
-        system = [to_message("system", self.system_prompt)] if self.system_prompt else []
-        return [*system, *map(to_message, roles, self.split(ids))]
-
-    def split(self, ids: Ids) -> list[str]:
-        """Returns the texts of whole turns; user and assistant speak by turns, the user first."""
-        return "".join(map(chr, ids)).split(self.END)[:-1]
-
-    def _encode_after(self, context: str, text: str) -> Ids:
-        del context
-        return np.fromiter(map(ord, text), np.int64, len(text))
 
 
 def to_message(role: str, content: str) -> dict[str, Any]:

@@ -14,33 +14,29 @@ episode (it was not over after `episode_timeout_s`) is left out alone.
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from agentpeft.envs import DataError, EnvFault, SettingsError, UnknownTaskError
 from agentpeft.policies.delivery.probe import Proof, prove
+from agentpeft.policies.engines.player import EngineFactory, Player, make_player
 from agentpeft.policies.engines.protocol import SleepingEngine
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ids
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.environments.env_pool import oracle_actions
-from agentpeft.policies.rollout.environments.stages import StagePools
+from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
+from agentpeft.policies.rollout.environments import StagePools, oracle_actions
 from agentpeft.policies.rollout.episodes import EngineAgent, EpisodeBuilder
 from agentpeft.policies.rollout.groups import (
-    EpisodeRequest,
     GroupRequest,
-    OpenGroup,
     PlayedGroup,
     SampleReport,
+    merge_played,
 )
 from agentpeft.policies.rollout.play import play_episode
-from agentpeft.policies.rollout.player import EngineFactory, Player, make_player
-from agentpeft.policies.rollout.scheduling.env_threads import EnvHangError, EnvThreads
-from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
-from agentpeft.policies.rollout.turn_sampler import SlowEpisodeError, StaleGroupError, TurnSampler
+from agentpeft.policies.rollout.taken_groups import EpisodeRequest, OpenGroup, TakenGroups
+from agentpeft.policies.rollout.turn_sampler import AbandonedEpisodeError, TurnSampler
 from agentpeft.policies.settings.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -71,17 +67,17 @@ class EnvRunner:
 
         A `player` takes the place of both. Raises: SettingsError.
         """
-        self._settings, self._own = settings, settings.env_runners
+        self._settings, self._limits = settings, settings.env_runners
         self._pools = StagePools(settings)
         player = player or make_player(settings, base, make_engine)
         self._chat, self._engine, self._oracle = player.chat, player.engine, player.oracle
-        num_threads = min(self._own.max_concurrent_episodes, _MAX_ENV_THREADS)
-        self._threads = EnvThreads(num_threads, self._own.step_timeout_s)
-        most = self._own.max_concurrent_episodes
+        num_threads = min(self._limits.max_concurrent_episodes, _MAX_ENV_THREADS)
+        self._threads = EnvThreads(num_threads, self._limits.step_timeout_s)
+        most = self._limits.max_concurrent_episodes
         self._taken = TakenGroups(most, self._open, self._play)
         self._turns = TurnSampler(settings, self._engine)
         self._proving_loop = asyncio.Runner()
-        self._told_s = (0.0, 0.0)
+        self._reported_s = 0.0
 
     def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
         """Serves an adapter; see `serve`. Raises: EngineError."""
@@ -105,7 +101,9 @@ class EnvRunner:
 
     def prove(self, sequences: Sequence[Ids]) -> Proof:
         """Returns what is served, told by token sequences. Raises: EngineError."""
-        return self._proving_loop.run(prove(self._engine, sequences, self._own.episode_timeout_s))
+        return self._proving_loop.run(
+            prove(self._engine, sequences, self._limits.episode_timeout_s)
+        )
 
     def take(self, requests: Sequence[GroupRequest]) -> None:
         """Begins to play groups, each episode as soon as there is room for it."""
@@ -122,29 +120,18 @@ class EnvRunner:
         EngineError, or what a broken environment raises.
         """
         finished, num_ended = self._taken.collect(max_groups, until_room)
-        played = []
-        for group in finished:
-            if not group.episodes and not group.is_stale:
-                group.is_dropped = True
-            whole = None if group.is_given_up else group.to_group(self._version_of(group))
-            played.append(PlayedGroup(group.request, whole, self._report(group)))
-        return num_ended, played
+        return num_ended, [self._finish(group) for group in finished]
 
     def sample(self, requests: Sequence[GroupRequest]) -> tuple[list[EpisodeGroup], SampleReport]:
-        """Plays groups, and returns those that are whole, in order, once all are finished.
+        """Plays groups, and returns those that are whole, by position, once all are finished.
 
         Raises: EngineError, or what a broken environment raises.
         """
-        start_s = time.perf_counter()
         self.take(requests)
-        by_request: dict[GroupRequest, PlayedGroup] = {}
-        while len(by_request) < len(requests):
-            _, finished = self.collect(len(requests), until_room=False)
-            by_request |= {played.request: played for played in finished}
-        ordered = [by_request[request] for request in requests]
-        report = SampleReport.merge((played.report for played in ordered), is_in_turn=True)
-        report = replace(report, total_s=time.perf_counter() - start_s)
-        return [played.group for played in ordered if played.group is not None], report
+        played: list[PlayedGroup] = []
+        while len(played) < len(requests):
+            played += self.collect(len(requests), until_room=False)[1]
+        return merge_played(played)
 
     def sleep(self) -> None:
         """Has the engine leave its memory to others. Raises: EngineError, SettingsError."""
@@ -187,9 +174,6 @@ class EnvRunner:
                 ]
                 self._engine.update_sessions(closed=[wanted.session for wanted in episodes])
 
-    def _version_of(self, group: OpenGroup) -> int:
-        return self._turns.version if group.version is None else group.version
-
     def _open(self, requests: Sequence[GroupRequest]) -> list[OpenGroup]:
         """Makes groups of requests."""
         groups = [OpenGroup(r, self._pools.of(r).task_at(r.group_id)) for r in requests]
@@ -222,14 +206,14 @@ class EnvRunner:
         """
         for attempt in range(_MAX_RETRIES + 1):
             if attempt:
-                wanted.group.counts["retries"] += 1
+                wanted.group.counts.num_retries += 1
                 self._engine.update_sessions(opened=[wanted.session], closed=[wanted.session])
             try:
                 episode = await self._play_episode(wanted, attempt)
             except EnvironmentBugError as bug:
                 raise EnvironmentBugError(self._describe(wanted, bug)) from bug
             except _FAULTS as fault:
-                wanted.group.counts["faults"] += 1
+                wanted.group.counts.num_faults += 1
                 wanted.group.last_fault = self._describe(wanted, fault)
                 logger.warning("attempt %d: %s", attempt + 1, wanted.group.last_fault)
             else:
@@ -258,20 +242,14 @@ class EnvRunner:
         pool = self._pools.of(request)
         env, prompt = await self._threads.call(partial(pool.begin, request.group_id, task))
         episode = wanted.group.begin(prompt, self._chat)
-        deadline_s = asyncio.get_running_loop().time() + self._own.episode_timeout_s
+        deadline_s = asyncio.get_running_loop().time() + self._limits.episode_timeout_s
         complete = partial(self._turns.sample, wanted, attempt, deadline_s)
         try:
-            if self._own.engine == "scripted":
+            if self._limits.engine == "scripted":
                 self._oracle[wanted.session] = oracle_actions(env, task)
             agent = EngineAgent(episode, self._chat, complete)
             episode.end(env, await play_episode(env, agent, self._threads.call))
-        except SlowEpisodeError:
-            pool.give_back(env)
-            wanted.group.counts["slow"] += 1
-            limit = f"env_runners.episode_timeout_s {self._own.episode_timeout_s:g}"
-            wanted.group.last_fault = f"episode {wanted.session} was not over after {limit}"
-            return None
-        except StaleGroupError:
+        except AbandonedEpisodeError:
             pool.give_back(env)
             return None
         except _FAULTS as fault:
@@ -283,10 +261,8 @@ class EnvRunner:
         pool.give_back(env)
         return episode
 
-    def _report(self, group: OpenGroup) -> SampleReport:
-        """Returns the report of a finished group; seconds are those since the last report."""
-        spent_s = (self._turns.clock.busy_s, self._threads.clock.busy_s)
-        engine_s, env_s = (now - told for now, told in zip(spent_s, self._told_s, strict=True))
-        self._told_s = spent_s
-        has_messages = self._settings.output.episodes
-        return group.to_report(self._version_of(group), has_messages, engine_s, env_s)
+    def _finish(self, group: OpenGroup) -> PlayedGroup:
+        """Returns a finished group; its `env_s` are the seconds since the one before."""
+        env_s = self._threads.busy_s
+        since_s, self._reported_s = env_s - self._reported_s, env_s
+        return group.finish(self._turns.version, self._settings.output.episodes, since_s)

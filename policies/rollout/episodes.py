@@ -15,7 +15,7 @@ from agentpeft.policies.messages import (
     Trajectory,
 )
 from agentpeft.policies.rollout.chat import ChatFormat, FoundAction
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.play import StepResult, reward_for
 
 

@@ -1,18 +1,12 @@
-"""Groups of episodes in play: what is asked of an env runner, and what it tells."""
+"""Groups of episodes: what is asked of an env runner, and what it tells of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeAlias
 
-import numpy as np
-
-from agentpeft.envs import Task
-from agentpeft.envs.tasks.taskset import content_hash
-from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids, Ref
-from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ref
 
 Mode: TypeAlias = Literal["train", "eval"]
 GroupKey: TypeAlias = tuple[Mode, int]
@@ -42,18 +36,36 @@ class GroupRequest:
         return self.mode == "eval" and self.num_episodes == 1
 
 
+@dataclass
+class PlayCounts:
+    """What happened while groups were played.
+
+    For the turns of `num_slow_episodes` the engine took too long: they are left out.
+    `num_cut_turns` ended at `max_new_tokens`, mostly unfinished. `num_interruptions` is how often a
+    turn went on with another adapter.
+    """
+
+    num_faults: int = 0
+    num_retries: int = 0
+    num_slow_episodes: int = 0
+    num_cut_turns: int = 0
+    num_interruptions: int = 0
+    num_sampled_tokens: int = 0
+
+    def __add__(self, other: "PlayCounts") -> "PlayCounts":
+        return PlayCounts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
 @dataclass(frozen=True)
 class SampleReport:
     """What was played: records, adapter versions and hashes (by group id) of whole groups; counts.
 
     `dropped_group_ids` (their world kept failing) and `stale_group_ids` (given up in play, as too
-    old to be learnt from) are left out everywhere else, and so are `num_slow_episodes` episodes,
-    for whose turns the engine took too long. A group's version is the one that sampled its first
-    turn, with `in_flight_updates` the newest. `task_hashes` are of the tasks' content.
-    `num_cut_turns` ended at `max_new_tokens`, mostly unfinished; `num_interruptions` is how often a
-    turn went on with another adapter. `last_fault` says which environment, task and turn one of the
-    faults had, and what it was; empty without faults. `engine_s` and `env_s` are the seconds in
-    which at least one request, or call of an environment, was under way.
+    old to be learnt from) are left out everywhere else. A group's version is the one that sampled
+    its first turn, with `in_flight_updates` the newest. `task_hashes` are of the tasks' content.
+    `last_fault` says which environment, task and turn one of the faults had, and what it was; empty
+    without faults. `env_s` are the seconds in which at least one call of an environment was under
+    way, those of the slowest runner.
     """
 
     records: tuple[EpisodeRecord, ...]
@@ -61,62 +73,18 @@ class SampleReport:
     task_hashes: Mapping[int, int]
     dropped_group_ids: tuple[int, ...]
     stale_group_ids: tuple[int, ...]
-    num_faults: int
+    counts: PlayCounts
     last_fault: str
-    num_retries: int
-    num_slow_episodes: int
-    num_cut_turns: int
-    num_interruptions: int
-    num_sampled_tokens: int
-    total_s: float
-    engine_s: float
     env_s: float
-
-    @classmethod
-    def merge(
-        cls, reports: "Iterable[SampleReport]", *, is_in_turn: bool = False
-    ) -> "SampleReport":
-        """Returns the report of runners that played side by side; seconds are the slowest's.
-
-        `is_in_turn`: one report's episodes came after the other's, so that seconds add up.
-        """
-        parts = list(reports)
-        combine = sum if is_in_turn else partial(max, default=0.0)
-        records = sorted(
-            (record for part in parts for record in part.records),
-            key=lambda record: (record.group_id, record.sample),
-        )
-        return cls(
-            records=tuple(records),
-            adapter_versions=tuple(v for part in parts for v in part.adapter_versions),
-            task_hashes={i: value for part in parts for i, value in part.task_hashes.items()},
-            dropped_group_ids=tuple(i for part in parts for i in part.dropped_group_ids),
-            stale_group_ids=tuple(i for part in parts for i in part.stale_group_ids),
-            num_faults=sum(part.num_faults for part in parts),
-            last_fault=next((part.last_fault for part in parts if part.last_fault), ""),
-            num_retries=sum(part.num_retries for part in parts),
-            num_slow_episodes=sum(part.num_slow_episodes for part in parts),
-            num_cut_turns=sum(part.num_cut_turns for part in parts),
-            num_interruptions=sum(part.num_interruptions for part in parts),
-            num_sampled_tokens=sum(part.num_sampled_tokens for part in parts),
-            total_s=combine(part.total_s for part in parts),
-            engine_s=combine(part.engine_s for part in parts),
-            env_s=combine(part.env_s for part in parts),
-        )
 
     def metrics(self) -> dict[str, float]:
         """Returns the counts, and the numbers of episodes by outcome."""
-        counts = Counter(record.outcome.value for record in self.records)
+        outcomes = Counter(record.outcome.value for record in self.records)
         return {
             "num_episodes": float(len(self.records)),
-            "num_faults": float(self.num_faults),
-            "num_retries": float(self.num_retries),
-            "num_slow_episodes": float(self.num_slow_episodes),
-            "num_cut_turns": float(self.num_cut_turns),
-            "num_interruptions": float(self.num_interruptions),
             "num_dropped_groups": float(len(self.dropped_group_ids)),
-            "num_sampled_tokens": float(self.num_sampled_tokens),
-            **{f"outcome/{name}": float(number) for name, number in sorted(counts.items())},
+            **{name: float(number) for name, number in vars(self.counts).items()},
+            **{f"outcome/{name}": float(number) for name, number in sorted(outcomes.items())},
         }
 
 
@@ -139,126 +107,20 @@ class PlayedGroup:
 
 
 def merge_played(played: Iterable[PlayedGroup]) -> tuple[list[Ref], SampleReport]:
-    """Returns the whole groups by position, and one report; its seconds are the slowest runner's.
-
-    `adapter_versions` of the report are in the groups' order.
-    """
+    """Returns the whole groups by position, and one report of all."""
     ordered = sorted(played, key=lambda group: group.request.group_id)
-    by_runner: dict[int, list[SampleReport]] = {}
+    reports = [group.report for group in ordered]
+    env_s: dict[int, float] = {}
     for group in ordered:
-        by_runner.setdefault(group.runner, []).append(group.report)
-    merged = [SampleReport.merge(reports, is_in_turn=True) for reports in by_runner.values()]
-    whole = [group for group in ordered if group.group is not None]
-    versions = tuple(group.version for group in whole)
-    report = replace(SampleReport.merge(merged), adapter_versions=versions)
-    return [group.group for group in whole], report
-
-
-@dataclass(eq=False)
-class OpenGroup:
-    """A group in play: its prompt once it is known, and its finished episodes by sample.
-
-    `version` is the adapter's that sampled its first turn, with `in_flight_updates` its last; None
-    before. `num_left` counts the episodes that are not over; it is dropped if its world keeps
-    failing, and stale once it is too old to be learnt from.
-    """
-
-    request: GroupRequest
-    task: Task
-    episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
-    prompt: str | None = None
-    prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    version: int | None = None
-    is_dropped: bool = False
-    is_stale: bool = False
-    num_left: int = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
-    last_fault: str = ""
-
-    def __post_init__(self) -> None:
-        self.num_left = self.request.num_episodes
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether no further episode of it is to be played."""
-        return self.is_dropped or self.is_stale
-
-    @property
-    def name(self) -> str:
-        """A name that sorts by position."""
-        return f"{self.request.mode}-{self.request.group_id:09d}"
-
-    def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
-        """Returns a new episode; the tokens of a prompt that the group shares are made once."""
-        if self.prompt is None:
-            self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
-        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
-        return EpisodeBuilder(prompt, prompt_ids, chat)
-
-    def to_group(self, adapter_version: int) -> EpisodeGroup:
-        """Returns the group's episodes for learning.
-
-        One whose prompt left no room for a token says nothing, and would shift the others' mean.
-        """
-        played = [e for _, e in sorted(self.episodes.items())]
-        played = [e for e in played if e.num_turns] or played
-        return EpisodeGroup(
-            group_id=self.request.group_id,
-            task_id=self.task.task_id,
-            skills=self.task.skills,
-            adapter_version=adapter_version,
-            trajectories=tuple(e.to_trajectory(adapter_version) for e in played),
-        )
-
-    def to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
-        """Yields the group's episodes in words."""
-        for sample, episode in sorted(self.episodes.items()):
-            yield EpisodeRecord(
-                group_id=self.request.group_id,
-                sample=sample,
-                task_id=self.task.task_id,
-                skills=self.task.skills,
-                adapter_version=adapter_version,
-                outcome=episode.outcome,
-                episode_return=episode.episode_return,
-                num_turns=episode.num_turns,
-                num_tokens=episode.num_sampled_tokens,
-                messages=tuple(episode.messages) if has_messages else (),
-            )
-
-    def to_report(
-        self, adapter_version: int, has_messages: bool, engine_s: float, env_s: float
-    ) -> SampleReport:
-        """Returns the report of the group, once it is finished."""
-        is_whole, group_id = not self.is_given_up, self.request.group_id
-        records = tuple(self.to_records(adapter_version, has_messages)) if is_whole else ()
-        return SampleReport(
-            records=records,
-            adapter_versions=(adapter_version,) if is_whole else (),
-            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
-            dropped_group_ids=(group_id,) if self.is_dropped else (),
-            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
-            num_faults=self.counts["faults"],
-            last_fault=self.last_fault,
-            num_retries=self.counts["retries"],
-            num_slow_episodes=self.counts["slow"],
-            num_cut_turns=self.counts["cut"],
-            num_interruptions=self.counts["interruptions"],
-            num_sampled_tokens=sum(e.num_sampled_tokens for e in self.episodes.values()),
-            total_s=0.0,
-            engine_s=engine_s,
-            env_s=env_s,
-        )
-
-
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """One episode of a group that is to be played."""
-
-    group: OpenGroup
-    sample: int
-
-    @property
-    def session(self) -> str:
-        """The episode's name for the engine."""
-        return f"{self.group.name}-{self.sample:04d}"
+        env_s[group.runner] = env_s.get(group.runner, 0.0) + group.report.env_s
+    report = SampleReport(
+        records=tuple(chain.from_iterable(r.records for r in reports)),
+        adapter_versions=tuple(chain.from_iterable(r.adapter_versions for r in reports)),
+        task_hashes=dict(chain.from_iterable(r.task_hashes.items() for r in reports)),
+        dropped_group_ids=tuple(chain.from_iterable(r.dropped_group_ids for r in reports)),
+        stale_group_ids=tuple(chain.from_iterable(r.stale_group_ids for r in reports)),
+        counts=sum((r.counts for r in reports), PlayCounts()),
+        last_fault=next((r.last_fault for r in reports if r.last_fault), ""),
+        env_s=max(env_s.values(), default=0.0),
+    )
+    return [group.group for group in ordered if group.group is not None], report

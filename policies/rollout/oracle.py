@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count, islice, pairwise
 from typing import Any
 
@@ -13,17 +14,18 @@ from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.errors import EnvironmentBugError
 from agentpeft.policies.messages import Completion, EpisodeGroup, StopReason, Trajectory
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.environment_calls import (
+from agentpeft.policies.rollout.environments import (
+    EnvPool,
     begin,
     call_environment,
     opened,
 )
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.play import StepResult, play_episode
-from agentpeft.policies.rollout.scripted_play import (
+from agentpeft.policies.rollout.play import (
     ScriptedAgent,
+    StepResult,
     play_actions,
+    play_episode,
     read_any_reward,
     run_without_waiting,
 )
@@ -166,7 +168,10 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
     with closing(EnvPool(environment.id, environment.kwargs, (seed, WARM_START_STREAM))) as pool:
         if not pool.has_tasks:
             for position in range(num):
-                yield _read_prompt(pool, position)
+                task = pool.task_at(position)
+                env, prompt = call_environment(partial(pool.begin, position, task))
+                pool.give_back(env)
+                yield prompt
             return
     with opened(environment.id, environment.kwargs) as env:
         for position in range(num):
@@ -177,9 +182,3 @@ def oracle_texts(environment: EnvironmentSettings, num: int, seed: int) -> Itera
             yield prompt
             for action, result in zip(actions, results, strict=False):  # it may end before them
                 yield from (to_utf8(action), result.observation)
-
-
-def _read_prompt(pool: EnvPool, position: int) -> str:
-    env, prompt = call_environment(lambda: pool.begin(position, pool.task_at(position)))
-    pool.give_back(env)
-    return prompt

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -36,18 +36,6 @@ _MIN_MARK = 4
 """Characters of what ends an argument: fewer may be in its value."""
 
 
-class CallFormat(Protocol):
-    """How a template writes calls."""
-
-    def write(self, call: ToolCall) -> str:
-        """Returns the text of a well-formed call."""
-        ...
-
-    def read(self, text: str) -> Iterator[ToolCall]:
-        """Yields the calls in a text, whatever else stands there; a malformed one has no name."""
-        ...
-
-
 @dataclass(frozen=True)
 class JsonCalls:
     """Calls as JSON objects between two marks; `arguments` is what their arguments are named."""
@@ -64,7 +52,8 @@ class JsonCalls:
     def read(self, text: str) -> Iterator[ToolCall]:
         """Yields the calls behind each mark; where there is none, those of all objects in braces.
 
-        Closing marks may be missing, and strings may have line breaks, as models write them.
+        Whatever else stands in the text is skipped; a malformed call has no name. Closing
+        marks may be missing, and strings may have line breaks, as models write them.
         """
         mark = self.opening.strip()
         place = text.find(mark or "{")
@@ -145,7 +134,7 @@ class MarkedCalls:
         self._end = re.compile(rf"\n?{re.escape(closing)}(?={opens}|{_loose(after)})")
 
     def read(self, text: str) -> Iterator[ToolCall]:
-        """Yields the calls."""
+        """Yields the calls, whatever else stands in the text; a malformed one has no name."""
         place = text.find(self._mark)
         while place >= 0:
             call, end = self._read_one(text, place)
@@ -237,7 +226,7 @@ class ToolChat(ChatFormat):
                 f"model.tool_calls: the chat template cannot render a call: {error}; {_INSTEAD}"
             ) from error
 
-    def _read_calls(self, asked: str) -> CallFormat:
+    def _read_calls(self, asked: str) -> JsonCalls | MarkedCalls:
         """Returns how the template writes calls; `asked` is what it asks for a turn with.
 
         Where a thought precedes them, it is what this chat writes before them from now on.

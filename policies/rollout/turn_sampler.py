@@ -15,10 +15,9 @@ import numpy as np
 from agentpeft.policies.engines.protocol import Engine, InterruptibleEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, GenerationRequest, Ids, StopReason
-from agentpeft.policies.rollout.environments.stages import EVAL_STREAM, TRAIN_STREAM
+from agentpeft.policies.rollout.environments import EVAL_STREAM, TRAIN_STREAM
 from agentpeft.policies.rollout.episodes import EpisodeBuilder
-from agentpeft.policies.rollout.groups import EpisodeRequest
-from agentpeft.policies.rollout.scheduling.env_threads import BusyClock
+from agentpeft.policies.rollout.taken_groups import EpisodeRequest
 from agentpeft.policies.settings.config import Settings
 
 _STREAMS = {"train": TRAIN_STREAM, "eval": EVAL_STREAM}
@@ -61,27 +60,22 @@ class TurnGate:
             self._changed.notify_all()
 
 
-class SlowEpisodeError(Exception):
-    """An episode's time was over before its next turn was sampled."""
-
-
-class StaleGroupError(Exception):
-    """An episode's group has become too old to be learnt from."""
+class AbandonedEpisodeError(Exception):
+    """An episode's time is over, or its group has become too old to be learnt from."""
 
 
 class TurnSampler:
     """Asks an engine for turns. `version` is the adapter's that it serves newest.
 
-    Its methods run in one event loop; `clock` counts the seconds in which the engine was asked.
+    Its methods run in one event loop.
     """
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        self._settings, self._own, self._engine = settings, settings.env_runners, engine
+        self._settings, self._limits, self._engine = settings, settings.env_runners, engine
         self._interrupt: Callable[[], None] | None = None
         if settings.in_flight_updates and isinstance(engine, InterruptibleEngine):
             self._interrupt = engine.interrupt
         self._gate = TurnGate()
-        self.clock = BusyClock()
         self.version = 0
 
     async def hold(self) -> None:
@@ -97,45 +91,22 @@ class TurnSampler:
     ) -> Completion:
         """Samples an episode's next turn.
 
-        Raises: SlowEpisodeError where its time is over, StaleGroupError where its group is stale,
-        EngineError.
+        Raises: AbandonedEpisodeError, EngineError.
         """
-        parts: list[Completion] = []
+        group, parts = wanted.group, list[Completion]()
         try:
             async with asyncio.timeout_at(deadline_s):
                 while not parts or parts[-1].stop_reason is StopReason.INTERRUPTED:
                     async with self._gate.turn():
                         parts.append(await self._generate(wanted, attempt, episode, parts))
         except TimeoutError:
-            raise SlowEpisodeError from None
-        counts = wanted.group.counts
-        counts["interruptions"] += len(parts) - 1
-        counts["cut"] += parts[-1].stop_reason is StopReason.MAX_NEW_TOKENS
+            group.counts.num_slow_episodes += 1
+            limit = f"env_runners.episode_timeout_s {self._limits.episode_timeout_s:g}"
+            group.last_fault = f"episode {wanted.session} was not over after {limit}"
+            raise AbandonedEpisodeError from None
+        group.counts.num_interruptions += len(parts) - 1
+        group.counts.num_cut_turns += parts[-1].stop_reason is StopReason.MAX_NEW_TOKENS
         return join_parts(parts)
-
-    def _make_request(
-        self,
-        episode: EpisodeBuilder,
-        wanted: EpisodeRequest,
-        attempt: int,
-        parts: Sequence[Completion],
-    ) -> GenerationRequest:
-        group, request = wanted.group, wanted.group.request
-        is_shared = request.num_episodes > 1 and episode.context is group.prompt_ids
-        seed = self._settings.seed, _STREAMS[request.mode], request.group_id, wanted.sample
-        if group.version is None or self._settings.in_flight_updates:
-            group.version = self.version
-        sampled = [part.token_ids for part in parts if len(part.token_ids)]
-        later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
-        return GenerationRequest(
-            session=wanted.session,
-            prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
-            seed=(*seed, episode.num_turns, *later),
-            temperature=0.0 if request.is_greedy else self._own.temperature,
-            max_new_tokens=self._own.max_new_tokens - sum(map(len, sampled)),
-            prefix=group.name if is_shared and not sampled else None,
-            adapter_version=group.version if self._engine.num_versions > 1 else self.version,
-        )
 
     async def _generate(
         self,
@@ -145,18 +116,30 @@ class TurnSampler:
         parts: Sequence[Completion],
     ) -> Completion:
         """Samples a turn, or what is left of one after `parts`, up to its end or interruption."""
-        if wanted.group.is_stale:
-            raise StaleGroupError
-        request = self._make_request(episode, wanted, attempt, parts)
-        self.clock.begin()
+        group, played = wanted.group, wanted.group.request
+        if group.is_stale:
+            raise AbandonedEpisodeError
+        if group.version is None or self._settings.in_flight_updates:
+            group.version = self.version
+        sampled = [part.token_ids for part in parts if len(part.token_ids)]
+        is_shared = played.num_episodes > 1 and episode.context is group.prompt_ids
+        seed = self._settings.seed, _STREAMS[played.mode], played.group_id, wanted.sample
+        later = (attempt, len(parts)) if parts else (attempt,) if attempt else ()
+        request = GenerationRequest(
+            session=wanted.session,
+            prompt_ids=np.concatenate([episode.context, *sampled]) if sampled else episode.context,
+            seed=(*seed, episode.num_turns, *later),
+            temperature=0.0 if played.is_greedy else self._limits.temperature,
+            max_new_tokens=self._limits.max_new_tokens - sum(map(len, sampled)),
+            prefix=group.name if is_shared and not sampled else None,
+            adapter_version=group.version if self._engine.num_versions > 1 else self.version,
+        )
         try:
             completion = await self._engine.generate(request)
         except EngineError:
-            if wanted.group.is_stale:  # its session was closed
-                raise StaleGroupError from None
+            if group.is_stale:  # its session was closed
+                raise AbandonedEpisodeError from None
             raise
-        finally:
-            self.clock.end()
         if completion.adapter_version != request.adapter_version:
             raise EngineError(
                 f"the engine served adapter version {completion.adapter_version}, not "

@@ -17,7 +17,7 @@ PAGE = "docs/training/drivers.md"
 
 def actions_by_prompt():
     """Returns the oracle's actions, as text, for the first tasks' prompts of a text agent."""
-    from agentpeft.policies.rollout.environments.env_pool import EnvPool
+    from agentpeft.policies.rollout.environments import EnvPool
 
     pool, actions = EnvPool(GAME, {}, (0,)), {}
     for position in range(NUM_TASKS):
@@ -77,7 +77,7 @@ def play_langgraph():
 
     from agentpeft.apps.drivers.langgraph_agent import make_graph
     from agentpeft.envs.tools.tool_episode import ToolEpisode, tool_kwargs
-    from agentpeft.policies.rollout.environments.env_pool import EnvPool
+    from agentpeft.policies.rollout.environments import EnvPool
 
     calls, _ = oracle_calls(GAME, NUM_TASKS)
     shown = []

@@ -35,7 +35,7 @@ from agentpeft.policies.models.lora.open_adapters import (
     merge_adapter,
     open_adapter,
 )
-from agentpeft.policies.rollout.environments.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.settings.config import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from mcp.client.stdio import stdio_client
 
 from agentpeft.apps.serve.mcp_server import NEXT_TASK, ToolSession, main
 from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 DB_BENCH = "AgentPEFT/DBBench-v0"
 

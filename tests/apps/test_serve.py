@@ -39,7 +39,7 @@ from agentpeft.envs import (
     check_text_env,
 )
 from agentpeft.envs.remote.servers import Servers
-from agentpeft.policies.rollout.environments.environment_calls import make_environment
+from agentpeft.policies.rollout.environments import make_environment
 from agentpeft.policies.rollout.play import reward_for
 
 ARITHMETIC, TOY = "AgentPEFT/Arithmetic-v0", "Served/Toy-v0"

@@ -12,7 +12,7 @@ from oracle_server import oracle_calls, oracle_server
 from agentpeft.apps.drivers.openai_loop import play_by_tools
 from agentpeft.envs import Outcome
 from agentpeft.envs.tools.tool_episode import tool_kwargs
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 PAGE = "docs/training/drivers.md"
 GAME, NUM_TASKS = "AgentPEFT/DBBench-v0", 3

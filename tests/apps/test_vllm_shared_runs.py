@@ -17,10 +17,10 @@ from agentpeft.apps.shared_engines import host as hosts
 from agentpeft.apps.shared_engines.group import SharedEngines, find_hosts
 from agentpeft.apps.shared_engines.host import EngineHost, NoSlotError, Wish, base_name
 from agentpeft.envs import SettingsError
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.loop.algorithm import Algorithm
 from agentpeft.policies.models.load import find_served_base
-from agentpeft.policies.rollout.player import make_player
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from agentpeft.apps.lab.export import main as export
 from agentpeft.envs import DataError, SettingsError
 from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.train import main
-from agentpeft.policies.rollout.chat import TextChat
+from agentpeft.policies.engines.endpoint_chat import TextChat
 from agentpeft.policies.rollout.chat_rows import chat_groups, read_chats
 from agentpeft.policies.settings.config import ModelSettings
 

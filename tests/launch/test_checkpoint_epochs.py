@@ -8,7 +8,7 @@ import pytest
 from agentpeft.launch import prepare_data
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 
 DB_BENCH = "AgentPEFT/DBBench-v0"
 CONFIG = """

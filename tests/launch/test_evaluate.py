@@ -23,13 +23,12 @@ from agentpeft.launch.evaluate import main
 from agentpeft.launch.evaluating.contest import count_threads
 from agentpeft.launch.evaluating.evaluation_files import to_record
 from agentpeft.launch.evaluating.merging import base_settings, find_adapter
-from agentpeft.policies.engines.endpoint_chat import EndpointToolChat
+from agentpeft.policies.engines.endpoint_chat import EndpointToolChat, TextChat
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.engines.voting import ReplayChat, VotingEngine
 from agentpeft.policies.loop.evaluation import pass_at_k, wilson_interval
 from agentpeft.policies.messages import EpisodeRecord, GenerationRequest
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.rollout.chat import TextChat
 from agentpeft.policies.settings.config import EnvRunnerSettings, ModelSettings
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import heapq
 from statistics import fmean
 
-from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
+from agentpeft.policies.rollout.environments import TRAIN_STREAM
 
 
 def deal(settings, simulation, num_rounds, num_warmups):

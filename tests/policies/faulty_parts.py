@@ -7,9 +7,9 @@ is one fault however many runners look, and none in the runner that replaces the
 import os
 from pathlib import Path
 
+from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from hosted_actors import IN_THREADS
 
 from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.player import Player
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import Completion, StopReason
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 

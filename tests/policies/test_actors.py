@@ -65,7 +65,7 @@ def test_three_runners_and_a_learner_start_on_two_cpus_and_train(start):
     assert report.adapter_versions == (0, 0, 0, 0, 0)
     assert [(r.group_id, r.sample) for r in report.records[:3]] == [(0, 0), (0, 1), (1, 0)]
     assert learner.receive(groups) == []
-    assert learner.update()["train/num_tokens"] == report.num_sampled_tokens
+    assert learner.update()["train/num_tokens"] == report.counts.num_sampled_tokens
     send_and_prove(learner.pack_adapter(), runners)
     played = []
     runners.ask(played.append, REQUESTS)  # overlaps with the update

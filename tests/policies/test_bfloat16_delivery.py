@@ -8,8 +8,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.policies.delivery.deliver import pack
 from agentpeft.policies.delivery.version import ack_of, make_version
-from agentpeft.policies.engines.fusing import merged_state, slot_effect, slot_state, tensor_of
-from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
+from agentpeft.policies.engines.adapter_slots import slot_effect, slot_state
+from agentpeft.policies.engines.fusing import merged_state, tensor_of
+from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.model_runner import ModelRunner

@@ -15,7 +15,7 @@ from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.curriculum import Curriculum, count_spread, has_spread
 from agentpeft.policies.loop.task_choice import SpreadRates
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (*TWO_RUNNERS, "env_runners.num_env_runners=0")

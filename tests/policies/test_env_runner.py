@@ -96,7 +96,11 @@ def test_records_tell_episodes_in_words(build):
         ("user", "Go on."),
     )
     assert (record.outcome, record.num_turns, record.group_id) == (Outcome.TURN_LIMIT, 4, 5)
-    assert record.num_tokens == group.trajectories[0].loss_mask.sum() == report.num_sampled_tokens
+    assert (
+        record.num_tokens
+        == group.trajectories[0].loss_mask.sum()
+        == report.counts.num_sampled_tokens
+    )
     _, quiet = play(build(lambda session, turn: "hello", "output.episodes=false"), (5, 1))
     assert quiet.records[0].messages == ()
 
@@ -111,7 +115,7 @@ def test_a_position_is_the_same_task_for_all_runners_and_another_for_evaluation(
     runners = [build(lambda session, turn: "no") for _ in range(2)]
     first, _ = play(runners[0], (0, 2), (1, 2), (2, 2))
     second, _ = play(runners[1], (2, 1), (0, 1))
-    assert [g.task_id for g in second] == [first[2].task_id, first[0].task_id]
+    assert [g.task_id for g in second] == [first[0].task_id, first[2].task_id]
     prompts = [{t.prompt_ids.tobytes() for t in g.trajectories} for g in first]
     assert [len(p) for p in prompts] == [1, 1, 1]
     held_out = [play(runner, (0, 1, "eval"))[0][0].task_id for runner in (*runners, runners[0])]
@@ -194,7 +198,11 @@ def test_an_episode_is_played_again_after_a_fault_in_a_fresh_environment(build):
     word_env.FAULTS[task_of(runner, 0)] = 2
     num_made = word_env.WordEnv.num_made
     (group, _), report = play(runner, (0, 1), (1, 1))
-    assert (report.num_faults, report.num_retries, report.dropped_group_ids) == (2, 2, ())
+    assert (report.counts.num_faults, report.counts.num_retries, report.dropped_group_ids) == (
+        2,
+        2,
+        (),
+    )
     assert len(group.trajectories[0].turn_rewards) == 4
     assert word_env.WordEnv.num_made > num_made
 
@@ -205,7 +213,7 @@ def test_a_group_that_keeps_failing_is_dropped_and_the_others_are_kept(build):
     groups, report = play(runner, (0, 2), (1, 2), (2, 2))
     assert [group.group_id for group in groups] == [0, 2]
     assert report.dropped_group_ids == (1,)
-    assert report.num_faults == 8
+    assert report.counts.num_faults == 8
     assert {record.group_id for record in report.records} == {0, 2}
     assert report.adapter_versions == (0, 0)
 
@@ -242,7 +250,7 @@ def test_what_no_step_may_return_is_a_fault_that_names_its_place(build, change, 
     broken = ["environment.id=Tests/Broken-v0", f"environment.kwargs.{change}"]
     runner = build(lambda session, turn: "yes", *broken)
     groups, report = play(runner, (3, 1))
-    assert (groups, report.num_faults, report.dropped_group_ids) == ([], 4, (3,))
+    assert (groups, report.counts.num_faults, report.dropped_group_ids) == ([], 4, (3,))
     place = "environment Tests/Broken-v0, task 'Tests/Broken-v0#3', episode train-000000003-0000"
     assert report.last_fault.startswith(f"{place}: turn 1: ")
     assert message in report.last_fault
@@ -254,7 +262,7 @@ def test_a_hanging_step_is_a_fault(build):
     start_s = time.monotonic()
     (group,), report = play(runner, (0, 1))
     assert time.monotonic() - start_s < 2.5  # it hangs for 3 s
-    assert (report.num_faults, group.trajectories[0].outcome) == (1, Outcome.TURN_LIMIT)
+    assert (report.counts.num_faults, group.trajectories[0].outcome) == (1, Outcome.TURN_LIMIT)
 
 
 def test_a_full_context_ends_the_episode_without_a_word_to_the_environment(build):
@@ -362,7 +370,7 @@ def test_slow_service_is_no_fault_of_the_episode_which_leaves_its_group(base):
     (group,), report = play(runner, (0, 3))
     assert [t.outcome for t in group.trajectories] == [Outcome.TURN_LIMIT] * 2
     assert [record.sample for record in report.records] == [0, 2]
-    assert (report.num_slow_episodes, report.num_faults) == (1, 0)
+    assert (report.counts.num_slow_episodes, report.counts.num_faults) == (1, 0)
     assert report.metrics()["num_slow_episodes"] == 1
     runner.close()
 
@@ -372,11 +380,11 @@ def test_a_group_whose_episodes_were_all_too_slow_is_dropped(base):
     say = lambda session, turn: "hello"  # noqa: E731
     runner = EnvRunner(settings, base=base, make_engine=lambda s, b, chat: SlowEngine(chat, say))
     groups, report = play(runner, (0, 1), (1, 1))
-    assert len(groups) == 2 and report.num_slow_episodes == 0
+    assert len(groups) == 2 and report.counts.num_slow_episodes == 0
     SlowEngine.slow = ("0000", "0001")
     groups, report = play(runner, (0, 2))
     SlowEngine.slow = ("0001",)
-    assert (groups, report.dropped_group_ids, report.num_slow_episodes) == ([], (0,), 2)
+    assert (groups, report.dropped_group_ids, report.counts.num_slow_episodes) == ([], (0,), 2)
     assert "was not over after env_runners.episode_timeout_s 0.3" in report.last_fault
     runner.close()
 
@@ -494,7 +502,7 @@ def test_bad_data_of_a_task_are_a_fault_and_the_run_goes_on(build, where, error,
     is_lasting = num_faults > 1
     assert [group.group_id for group in groups] == ([0] if is_lasting else [0, 1])
     assert report.dropped_group_ids == ((1,) if is_lasting else ())
-    assert report.num_faults == (1 if not is_lasting else report.num_retries + 2)
+    assert report.counts.num_faults == (1 if not is_lasting else report.counts.num_retries + 2)
     for part in (f"environment {name}, task {task!r}, episode train-000000001-000", str(error)):
         assert part in report.last_fault
 
@@ -517,4 +525,4 @@ def test_half_a_surrogate_pair_of_an_environment_is_read_as_a_question_mark(buil
     runner = build(lambda session, turn: "yes", "environment.id=Tests/OddText-v0")
     _, report = play(runner, (0, 1))
     said = [text for role, text in report.records[0].messages if role == "user"]
-    assert said == ["number ?", "? again", "? again"] and report.num_faults == 0
+    assert said == ["number ?", "? again", "? again"] and report.counts.num_faults == 0

@@ -6,7 +6,7 @@ import pytest
 
 from agentpeft.envs import EnvFault
 from agentpeft.policies.errors import EnvironmentBugError
-from agentpeft.policies.rollout.scheduling.env_threads import BusyClock, EnvHangError, EnvThreads
+from agentpeft.policies.rollout.env_threads import EnvHangError, EnvThreads
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_results_come_back_to_their_callers(make_threads, call_all):
     threads = make_threads()
     results = call_all(threads, [lambda n=n: n * n for n in range(1000)])
     assert results == [n * n for n in range(1000)]
-    assert threads.clock.num_under_way == 0
+    assert threads.num_under_way == 0
 
 
 def test_slow_calls_run_side_by_side_up_to_the_limit(make_threads, call_all):
@@ -98,13 +98,9 @@ def test_what_a_broken_environment_raises_is_named_and_ends_no_thread(
     assert call_all(threads, [lambda: "next"]) == ["next"]
 
 
-def test_the_clock_counts_what_overlaps_once():
-    clock, start_s = BusyClock(), time.monotonic()
-    clock.begin()
-    clock.begin()
-    time.sleep(0.05)
-    clock.end()
-    clock.end()
+def test_the_clock_counts_what_overlaps_once(make_threads, call_all):
+    threads, start_s = make_threads(max_threads=2), time.monotonic()
+    call_all(threads, [lambda: time.sleep(0.05)] * 2)
     most_s = time.monotonic() - start_s
     time.sleep(0.05)
-    assert 0.05 <= clock.busy_s <= most_s
+    assert 0.05 <= threads.busy_s <= most_s

@@ -14,7 +14,7 @@ from agentpeft.envs.tasks.taskset import content_hash
 from agentpeft.policies.checkpointing.checkpoints import read_checkpoint, write_checkpoint
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.loop.evaluation import SEEN_FILE, SeenTasks, warn_unless_held_out
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
+from agentpeft.policies.rollout.environments import EnvPool
 from agentpeft.policies.settings.config import Settings, with_overrides
 
 TINY = (

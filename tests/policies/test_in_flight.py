@@ -157,7 +157,7 @@ def test_each_token_has_the_log_probability_and_the_version_of_who_sampled_it(ba
     trajectories = [t for group, _ in played.values() for t in group.trajectories]
     mixed = [t for t in trajectories if t.token_versions is not None]
     assert any(len(set(t.token_versions[t.loss_mask])) > 1 for t in mixed)
-    assert sum(report.num_interruptions for _, report in played.values()) > 0
+    assert sum(report.counts.num_interruptions for _, report in played.values()) > 0
     for group, report in played.values():
         assert report.stale_group_ids == () and report.adapter_versions == (group.adapter_version,)
         versions = [t.token_versions for t in group.trajectories if t.token_versions is not None]
@@ -225,7 +225,7 @@ def test_an_engine_that_cannot_be_interrupted_is_waited_for(base):
     runner.load_adapter(make_version(1, "run", {}, 1.0))
     _, (played,) = runner.collect(1, until_room=False)
     (trajectory,) = played.group.trajectories
-    assert (played.group.adapter_version, played.report.num_interruptions) == (1, 0)
+    assert (played.group.adapter_version, played.report.counts.num_interruptions) == (1, 0)
     assert set(trajectory.token_versions[trajectory.loss_mask]) == {0, 1}
     runner.close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.rollout.player import make_player
+from agentpeft.policies.engines.player import make_player
 from agentpeft.policies.settings.config import Settings
 
 

@@ -18,7 +18,7 @@ from agentpeft.policies.models.pretrain import _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat
-from agentpeft.policies.rollout.environments.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.oracle import (
     WarmStartBatches,
     oracle_groups,

@@ -9,8 +9,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.transformers.engine import EngineSettings, TransformersEngine
+from agentpeft.policies.engines.wrapping import RoutingEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import GenerationRequest
 from agentpeft.policies.models.lora.attach_lora import attach_lora

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from agentpeft.envs import Task
-from agentpeft.policies.rollout.groups import GroupRequest, OpenGroup
-from agentpeft.policies.rollout.scheduling.taken_groups import TakenGroups
+from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.rollout.taken_groups import OpenGroup, TakenGroups
 from agentpeft.policies.rollout.turn_sampler import TurnGate
 
 
@@ -33,8 +33,11 @@ class Table:
             self.taken.end(wanted)
 
     def end(self, *names):
-        for name in names:
-            self.taken.call(self.in_play.pop(name).set)
+        async def end_all():
+            for name in names:
+                self.in_play.pop(name).set()
+
+        self.taken.run(end_all())
 
     def await_play(self, *names):
         deadline_s = time.monotonic() + 10

@@ -12,13 +12,13 @@ from chat_templates import BEFORE_ACTION, SPECIAL, TEMPLATES, make_tokenizer
 from agentpeft.apps.drivers.trl_environment import make_rows
 from agentpeft.apps.drivers.trl_rollout import TrlRollout
 from agentpeft.envs import Outcome, SettingsError
+from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import ChatFormat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environments.environment_calls import make_text_env
+from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.rollout.groups import GroupRequest
 from agentpeft.policies.rollout.oracle import play_oracle
-from agentpeft.policies.rollout.player import Player
 from agentpeft.policies.rollout.thoughts import find_action
 from agentpeft.policies.settings.config import ModelSettings, Settings
 

@@ -18,13 +18,13 @@ from agentpeft.envs.os_interaction.tools import TOOLS as OS
 from agentpeft.envs.tools.tool_table import ANY_TEXT, ToolCall
 from agentpeft.launch.cli import main
 from agentpeft.launch.train import main as train
+from agentpeft.policies.engines.player import Player
 from agentpeft.policies.engines.scripted import ScriptedEngine
 from agentpeft.policies.rollout.chat import open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environments.stages import open_stages
+from agentpeft.policies.rollout.environments import open_stages
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.player import Player
-from agentpeft.policies.rollout.scripted_play import play_actions
+from agentpeft.policies.rollout.play import play_actions
 from agentpeft.policies.rollout.tool_chat import ToolChat
 from agentpeft.policies.settings.config import (
     EnvironmentSettings,

@@ -14,8 +14,8 @@ from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.deliver import DeliveryAnswer
 from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord
-from agentpeft.policies.rollout.environments.stages import TRAIN_STREAM
-from agentpeft.policies.rollout.groups import PlayedGroup, SampleReport
+from agentpeft.policies.rollout.environments import TRAIN_STREAM
+from agentpeft.policies.rollout.groups import PlayCounts, PlayedGroup, SampleReport
 from agentpeft.policies.workers.learner_group import LearnerActor
 from agentpeft.policies.workers.runner_group import EnvRunnerActor
 
@@ -178,15 +178,8 @@ class VirtualRunner:
             task_hashes={group_id: group_id} if is_whole else {},
             dropped_group_ids=(),
             stale_group_ids=() if is_whole else (group_id,),
-            num_faults=0,
+            counts=PlayCounts(),
             last_fault="",
-            num_retries=0,
-            num_slow_episodes=0,
-            num_cut_turns=0,
-            num_interruptions=0,
-            num_sampled_tokens=0,
-            total_s=0.0,
-            engine_s=0.0,
             env_s=0.0,
         )
 

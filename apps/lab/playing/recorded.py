@@ -19,8 +19,7 @@ from agentpeft.policies.checkpointing.checkpoints import (
     settings_of,
 )
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.rollout.environments.env_pool import EnvPool
-from agentpeft.policies.rollout.environments.stages import open_held_out, open_stages
+from agentpeft.policies.rollout.environments import EnvPool, open_held_out, open_stages
 from agentpeft.policies.rollout.groups import Mode
 from agentpeft.policies.settings.config import Settings
 

@@ -19,19 +19,25 @@ from agentpeft.apps.lab.playing.branching import BranchingEngine
 from agentpeft.apps.lab.playing.recorded import RecordedEpisode
 from agentpeft.envs import Outcome, SettingsError, Task
 from agentpeft.policies.delivery.version import make_version
+from agentpeft.policies.engines.endpoint_chat import TextChat
+from agentpeft.policies.engines.player import EngineFactory
 from agentpeft.policies.engines.protocol import Engine
 from agentpeft.policies.engines.transformers.engine import start_transformers
 from agentpeft.policies.messages import AdapterVersion, EpisodeRecord, Ids, Trajectory
 from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
-from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, TextChat, open_chat
+from agentpeft.policies.rollout.chat import ChatFormat, FoundAction, open_chat
 from agentpeft.policies.rollout.env_runner import EnvRunner
-from agentpeft.policies.rollout.environments.environment_calls import Env
+from agentpeft.policies.rollout.environments import Env
 from agentpeft.policies.rollout.groups import GroupRequest
-from agentpeft.policies.rollout.play import StepResult, play_episode, reward_for
-from agentpeft.policies.rollout.player import EngineFactory
-from agentpeft.policies.rollout.scripted_play import ScriptedAgent, run_without_waiting
+from agentpeft.policies.rollout.play import (
+    ScriptedAgent,
+    StepResult,
+    play_episode,
+    reward_for,
+    run_without_waiting,
+)
 from agentpeft.policies.settings.config import Settings
 
 _MAX_LOGPROB_CHANGE = 0.1

@@ -10,13 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from agentpeft.policies.engines.transformers.slots import (
-    RowPrompts,
-    SlotCache,
-    Tokens,
-    next_token_logits,
-    run_prompts,
-)
+from agentpeft.policies.engines.transformers.slots import SlotCache, run
 from agentpeft.policies.messages import Completion, Floats, Ids, StopReason
 
 MAX_PREFILL_TOKENS = 8192
@@ -150,10 +144,6 @@ class Batch:
         self.clear()
         self._cache.free()
 
-    def close(self) -> None:
-        """Gives the memory of keys and values back; nothing is decoded any more."""
-        self._cache.free()
-
     def cancel(self, row: Row) -> None:
         """Ends a row's job, if one is under way."""
         if 0 <= row.slot < self.num_active:
@@ -262,8 +252,8 @@ class Batch:
         """Runs prompts that rows are to share."""
         ids, positions = _pad([prompt.ids for prompt in prompts], [0] * len(prompts))
         adapters = [prompt.name.adapter for prompt in prompts] if self._has_adapters else ()
-        places = np.array([prompt.place for prompt in prompts])
-        run_prompts(self._model, self._cache, places, Tokens(ids, positions, adapters))
+        mask = self._cache.begin_prompts(np.array([prompt.place for prompt in prompts]), positions)
+        run(self._model, self._cache, ids, positions, mask, adapters)
 
     def _prefill(self, jobs: Sequence[DecodingJob]) -> None:
         """Runs the uncached tokens of neighbouring jobs."""
@@ -275,11 +265,11 @@ class Batch:
 
     def _next_logits(self, first: int, ids: Ids, positions: Ids) -> torch.Tensor:
         """Returns the logits (B, V) after tokens of the active rows from `first` on."""
-        own = slice(first, first + len(ids))
-        prompts = RowPrompts(*(self._state[name][own].copy() for name in ("prompt", "shared")))
-        adapters = [job.adapter for job in self._jobs[own]] if self._has_adapters else ()
-        tokens = Tokens(ids, positions, adapters)
-        return next_token_logits(self._model, self._cache, first, tokens, prompts)
+        rows = slice(first, first + len(ids))
+        prompts, lengths = (self._state[name][rows].copy() for name in ("prompt", "shared"))
+        adapters = [job.adapter for job in self._jobs[rows]] if self._has_adapters else ()
+        mask = self._cache.begin(first, positions, prompts, lengths)
+        return run(self._model, self._cache, ids, positions, mask, adapters)
 
     def _start(self, jobs: Sequence[DecodingJob]) -> None:
         for slot, job in enumerate(jobs, self.num_active):

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from agentpeft.policies.delivery.version import ack_of
-from agentpeft.policies.engines.fusing import ServedEffect, merged_state, slot_state
+from agentpeft.policies.engines.fusing import ServedEffect, merged_state
 from agentpeft.policies.engines.transformers.batching import NO_IDS, Batch, DecodingJob, Ended, Row
 from agentpeft.policies.engines.transformers.slots import prepare_attention
 from agentpeft.policies.errors import EngineError
@@ -194,7 +194,7 @@ class TransformersEngine:
             self._fault = self._fault or "the engine is closed"
             self._wake.notify_all()
         self._thread.join()
-        self._batch.close()
+        self._batch.free()
 
     def _check(self, request: GenerationRequest) -> Row:
         self._check_alive()
@@ -382,6 +382,8 @@ def start_transformers(
     """Returns an engine over `base`, which is its own from then on. Raises: SettingsError."""
     limits, fuse = settings.env_runners, merged_state
     if choose_serving(settings, base.model.dtype) == "native":
+        from agentpeft.policies.engines.adapter_slots import slot_state
+
         fuse = partial(slot_state, scaling=attach_lora(base, settings.lora).scaling)
     own = EngineSettings(
         max_concurrent=limits.max_concurrent_episodes,

@@ -89,31 +89,23 @@ class _Store:
         self.states[:, :, :slots, :, : old.shape[4]] = old
 
 
-@dataclass(frozen=True)
-class RowPrompts:
-    """The prompts that rows share: the place of each row's, (B,), and its length, 0 for none."""
-
-    places: Ids
-    lengths: Ids
-
-
 class _Table:
     """Rows in the order of their prompts: a table of prompts and their rows, some cells empty."""
 
-    def __init__(self, prompts: RowPrompts, device: torch.device) -> None:
-        rows = np.flatnonzero(prompts.lengths)
-        rows = rows[np.argsort(prompts.places[rows], kind="stable")]
-        places = prompts.places[rows]
+    def __init__(self, prompts: Ids, lengths: Ids, device: torch.device) -> None:
+        rows = np.flatnonzero(lengths)
+        rows = rows[np.argsort(prompts[rows], kind="stable")]
+        places = prompts[rows]
         first = int(places[0])
         counts = np.bincount(places - first)
         before = np.cumsum(counts) - counts
         self.places = slice(first, first + len(counts))
-        self.num_columns = int(prompts.lengths.max())
+        self.num_columns = int(lengths.max())
         self._shape = len(counts), int(counts.max())
         rank = np.arange(len(rows)) - before[places - first]
         cells = (places - first) * self._shape[1] + rank
         # So they lie where groups have just begun: nothing has to be moved then
-        self._is_in_order = len(rows) == len(prompts.lengths) == counts.max() * len(counts)
+        self._is_in_order = len(rows) == len(lengths) == counts.max() * len(counts)
         self._is_in_order &= bool((rows[1:] > rows[:-1]).all())
         self.row_places, self.rows, self._cells = (
             torch.from_numpy(numbers).to(device) for numbers in (places, rows, cells)
@@ -188,24 +180,26 @@ class SlotCache(Cache):
         hidden = torch.full((1, 1, length, length), -torch.inf, device=self._device)
         return hidden.triu_(1).to(self._dtype)
 
-    def begin(self, first: int, positions: Ids, prompts: RowPrompts) -> Tensor:
+    def begin(self, first: int, positions: Ids, prompts: Ids, lengths: Ids) -> Tensor:
         """Prepares a pass over the rows from `first` on; positions (B, T), -1 for padding.
 
-        Returns what to add to attention scores: (B, 1, T, columns in use), 0 or -inf. The columns
-        are those of the longest prompt that is shared, then those of the longest row.
+        `prompts`, (B,), are the places of the prompts that they share; `lengths`, (B,), the lengths
+        of these, 0 for a row without one. Returns what to add to attention scores:
+        (B, 1, T, columns in use), 0 or -inf. The columns are those of the longest prompt that is
+        shared, then those of the longest row.
         """
         self._is_prompt = False
-        columns = np.where(positions < 0, -1, positions - prompts.lengths[:, None])
+        columns = np.where(positions < 0, -1, positions - lengths[:, None])
         self._rows = slice(first, first + len(positions))
         self._width = int(columns.max()) + 1
         self.rows.begin(np.arange(first, self._rows.stop), columns)
-        self._table = _Table(prompts, self._device) if prompts.lengths.any() else None
+        self._table = _Table(prompts, lengths, self._device) if lengths.any() else None
         self._is_single = positions.shape[1] == 1
         ends = torch.from_numpy(columns).to(self._device).clamp_(min=0)
         is_hidden = torch.arange(self._width, device=self._device) > ends[..., None]
         if self._table is not None:
-            lengths = torch.from_numpy(prompts.lengths).to(self._device)[:, None, None]
-            beyond = torch.arange(self._table.num_columns, device=self._device) >= lengths
+            prompt_ends = torch.from_numpy(lengths).to(self._device)[:, None, None]
+            beyond = torch.arange(self._table.num_columns, device=self._device) >= prompt_ends
             is_hidden = torch.cat([beyond.expand(-1, positions.shape[1], -1), is_hidden], -1)
         mask = torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(is_hidden, -torch.inf)[:, None]
@@ -330,45 +324,31 @@ AttentionInterface.register(_ATTENTION, _attend)
 AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What a pass runs: ids and their positions, (B, T), padded with positions -1 on the right.
-
-    `adapters` names each row's adapter of a PEFT model; empty: the model as it is.
-    """
-
-    ids: Ids
-    positions: Ids
-    adapters: Sequence[str] = ()
-
-
-def run_prompts(model: PreTrainedModel, cache: SlotCache, places: Ids, tokens: Tokens) -> None:
-    """Runs whole prompts, whose keys and values rows are to share, at places (B,)."""
-    _run(model, cache, tokens, cache.begin_prompts(places, tokens.positions))
-
-
-def next_token_logits(
-    model: PreTrainedModel, cache: SlotCache, first: int, tokens: Tokens, prompts: RowPrompts
+def run(
+    model: PreTrainedModel,
+    cache: SlotCache,
+    ids: Ids,
+    positions: Ids,
+    mask: Tensor,
+    adapters: Sequence[str] = (),
 ) -> Tensor:
-    """Runs tokens through rows `first`...; returns the logits (B, V) after the last column.
+    """Runs a pass that `cache` was prepared for; returns the logits (B, V) after the last column.
 
-    They are of no use for rows that end in padding.
+    `ids` and `positions`: (B, T), padded with positions -1 on the right; the logits are of no use
+    for rows that end in padding. `adapters` names each row's adapter of a PEFT model; empty: the
+    model as it is.
     """
-    return _run(model, cache, tokens, cache.begin(first, tokens.positions, prompts))
-
-
-def _run(model: PreTrainedModel, cache: SlotCache, tokens: Tokens, mask: Tensor) -> Tensor:
-    own: dict[str, Any] = {"adapter_names": list(tokens.adapters)} if tokens.adapters else {}
+    options: dict[str, Any] = {"adapter_names": list(adapters)} if adapters else {}
     if model.config._attn_implementation == _ATTENTION:
-        own["slots"] = cache
+        options["slots"] = cache
     output = model(
-        input_ids=torch.from_numpy(tokens.ids).to(model.device),
+        input_ids=torch.from_numpy(ids).to(model.device),
         attention_mask=mask,
-        position_ids=torch.from_numpy(tokens.positions).to(model.device).clamp_(min=0),
+        position_ids=torch.from_numpy(positions).to(model.device).clamp_(min=0),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
-        **own,
+        **options,
     )
     logits: Tensor = output.logits[:, -1].float()
     return logits

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from agentpeft.policies.engines.vllm.adapter_files import lora_rank, write_adapter
 from agentpeft.policies.engines.vllm.process import Slot, VllmProcess
 from agentpeft.policies.engines.vllm.settings import VllmSettings
+from agentpeft.policies.engines.vllm.weight_files import lora_rank, write_adapter
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import (
     AdapterAck,

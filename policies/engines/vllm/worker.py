@@ -14,16 +14,15 @@ import torch
 from tqdm import tqdm
 
 from agentpeft.policies.delivery.version import ack_of
+from agentpeft.policies.engines.adapter_slots import slot_effect
 from agentpeft.policies.engines.fusing import (
     ServedEffect,
     check_fits,
     merged_weight,
-    slot_effect,
     target_names,
     tensor_of,
 )
-from agentpeft.policies.engines.vllm.adapter_files import read_adapter
-from agentpeft.policies.engines.vllm.checkpoint_files import CheckpointFiles
+from agentpeft.policies.engines.vllm.weight_files import CheckpointFiles, read_adapter
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.messages import AdapterVersion
 

@@ -11,9 +11,9 @@ from vllm_parts import CONTEXT, make_adapter
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import compute_hash
-from agentpeft.policies.engines.vllm.adapter_files import read_adapter, write_adapter
 from agentpeft.policies.engines.vllm.cores import CoreClaim
 from agentpeft.policies.engines.vllm.settings import VllmSettings, read_vllm_settings
+from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.models.load import find_base, load_base
 from agentpeft.policies.settings.config import Settings

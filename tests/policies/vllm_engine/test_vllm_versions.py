@@ -12,8 +12,8 @@ from faulty_parts import EngineAround, runner_with
 from vllm_parts import BOTH, STOP, ask, full_logprobs, make_adapter, make_model, request_of
 
 from agentpeft.policies.delivery.deliver import send_and_prove
-from agentpeft.policies.engines.routing import RoutingEngine
 from agentpeft.policies.engines.vllm.start import start_engine
+from agentpeft.policies.engines.wrapping import RoutingEngine
 from agentpeft.policies.errors import EngineError
 from agentpeft.policies.rollout.groups import GroupRequest, merge_played
 from agentpeft.policies.settings.config import Settings

@@ -9,13 +9,126 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
-from agentpeft.policies.rollout.groups import EpisodeRequest, GroupRequest, OpenGroup
+import numpy as np
+
+from agentpeft.envs import Task
+from agentpeft.envs.tasks.taskset import content_hash
+from agentpeft.policies.messages import EpisodeGroup, EpisodeRecord, Ids
+from agentpeft.policies.rollout.chat import ChatFormat
+from agentpeft.policies.rollout.episodes import EpisodeBuilder
+from agentpeft.policies.rollout.groups import GroupRequest, PlayCounts, PlayedGroup, SampleReport
 
 T = TypeVar("T")
-Open = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
-Play = Callable[[Iterator[EpisodeRequest]], Coroutine[Any, Any, None]]
+
+
+@dataclass(eq=False)
+class OpenGroup:
+    """A group in play: its prompt once it is known, and its finished episodes by sample.
+
+    `version` is the adapter's that sampled its first turn, with `in_flight_updates` its last; None
+    before. `num_left` counts the episodes that are not over; it is dropped if its world keeps
+    failing, and stale once it is too old to be learnt from.
+    """
+
+    request: GroupRequest
+    task: Task
+    episodes: dict[int, EpisodeBuilder] = field(default_factory=dict)
+    prompt: str | None = None
+    prompt_ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    version: int | None = None
+    is_dropped: bool = False
+    is_stale: bool = False
+    num_left: int = field(init=False)
+    counts: PlayCounts = field(default_factory=PlayCounts)
+    last_fault: str = ""
+
+    def __post_init__(self) -> None:
+        self.num_left = self.request.num_episodes
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no further episode of it is to be played."""
+        return self.is_dropped or self.is_stale
+
+    @property
+    def name(self) -> str:
+        """A name that sorts by position."""
+        return f"{self.request.mode}-{self.request.group_id:09d}"
+
+    def begin(self, prompt: str, chat: ChatFormat) -> EpisodeBuilder:
+        """Returns a new episode; the tokens of a prompt that the group shares are made once."""
+        if self.prompt is None:
+            self.prompt, self.prompt_ids = prompt, chat.begin(prompt)
+        prompt_ids = self.prompt_ids if prompt == self.prompt else chat.begin(prompt)
+        return EpisodeBuilder(prompt, prompt_ids, chat)
+
+    def finish(self, newest: int, has_messages: bool, env_s: float) -> PlayedGroup:
+        """Returns the group, all of whose episodes are over; without a version it is of `newest`.
+
+        It is dropped where no episode came to its end. One whose prompt left no room for a token
+        says nothing, and would shift the others' mean: it is not learnt from.
+        """
+        self.is_dropped |= not self.episodes and not self.is_stale
+        version = newest if self.version is None else self.version
+        episodes = [episode for _, episode in sorted(self.episodes.items())]
+        self.counts.num_sampled_tokens = sum(e.num_sampled_tokens for e in episodes)
+        is_whole, group_id = not self.is_given_up, self.request.group_id
+        report = SampleReport(
+            records=tuple(self._to_records(version, has_messages)) if is_whole else (),
+            adapter_versions=(version,) if is_whole else (),
+            task_hashes={group_id: content_hash(self.task)} if is_whole else {},
+            dropped_group_ids=(group_id,) if self.is_dropped else (),
+            stale_group_ids=(group_id,) if self.is_stale and not self.is_dropped else (),
+            counts=self.counts,
+            last_fault=self.last_fault,
+            env_s=env_s,
+        )
+        if not is_whole:
+            return PlayedGroup(self.request, None, report)
+        learnt = [e for e in episodes if e.num_turns] or episodes
+        group = EpisodeGroup(
+            group_id=group_id,
+            task_id=self.task.task_id,
+            skills=self.task.skills,
+            adapter_version=version,
+            trajectories=tuple(e.to_trajectory(version) for e in learnt),
+        )
+        return PlayedGroup(self.request, group, report)
+
+    def _to_records(self, adapter_version: int, has_messages: bool) -> Iterator[EpisodeRecord]:
+        for sample, episode in sorted(self.episodes.items()):
+            yield EpisodeRecord(
+                group_id=self.request.group_id,
+                sample=sample,
+                task_id=self.task.task_id,
+                skills=self.task.skills,
+                adapter_version=adapter_version,
+                outcome=episode.outcome,
+                episode_return=episode.episode_return,
+                num_turns=episode.num_turns,
+                num_tokens=episode.num_sampled_tokens,
+                messages=tuple(episode.messages) if has_messages else (),
+            )
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """One episode of a group that is to be played."""
+
+    group: OpenGroup
+    sample: int
+
+    @property
+    def session(self) -> str:
+        """The episode's name for the engine."""
+        return f"{self.group.name}-{self.sample:04d}"
+
+
+Open: TypeAlias = Callable[[Sequence[GroupRequest]], Sequence[OpenGroup]]
+Play: TypeAlias = Callable[[Iterator[EpisodeRequest]], Coroutine[Any, Any, None]]
 
 
 class TakenGroups:
@@ -98,10 +211,6 @@ class TakenGroups:
         """Returns what a coroutine does in the event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Has the event loop call a function soon."""
-        self._loop.call_soon_threadsafe(function)
-
     def close(self) -> None:
         """Gives up what is in play, and ends the thread; idempotent."""
         if self._loop.is_closed():
@@ -138,17 +247,13 @@ class TakenGroups:
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         self._players.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Ends all players; `collect` hears of the first failure once they have ended."""
-        if self._is_failing:
-            return
-        self._is_failing = True
-        self._ending = self._loop.create_task(self._report_failure(error))
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._is_failing:
+            self._is_failing = True
+            self._ending = self._loop.create_task(self._report_failure(error))
 
     async def _report_failure(self, error: BaseException) -> None:
+        """Ends all players; `collect` hears of the first failure once they have ended."""
         await self._abandon()
         with self._news:
             self._failure = error

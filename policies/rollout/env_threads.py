@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from agentpeft.envs import EnvFault
-from agentpeft.policies.rollout.environments.environment_calls import (
+from agentpeft.policies.rollout.environments import (
     ENVIRONMENT_ERRORS,
     call_environment,
 )
@@ -27,33 +27,6 @@ T = TypeVar("T")
 
 class EnvHangError(EnvFault):
     """An environment's call took too long; its environment must not be touched again."""
-
-
-class BusyClock:
-    """Seconds in which at least one thing was under way."""
-
-    def __init__(self) -> None:
-        self._busy_s = 0.0
-        self.num_under_way = 0
-        self._start_s = 0.0
-
-    def begin(self) -> None:
-        """One more is under way."""
-        if self.num_under_way == 0:
-            self._start_s = time.perf_counter()
-        self.num_under_way += 1
-
-    def end(self) -> None:
-        """One less is under way."""
-        self.num_under_way -= 1
-        if self.num_under_way == 0:
-            self._busy_s += time.perf_counter() - self._start_s
-
-    @property
-    def busy_s(self) -> float:
-        """The seconds so far."""
-        open_s = time.perf_counter() - self._start_s if self.num_under_way else 0.0
-        return self._busy_s + open_s
 
 
 class _Call:
@@ -84,7 +57,7 @@ class EnvThreads:
 
     def __init__(self, max_threads: int, timeout_s: float) -> None:
         """`timeout_s`: how long a call may run, from when a thread begins it."""
-        self.clock = BusyClock()
+        self.num_under_way, self._busy_s, self._start_s = 0, 0.0, 0.0
         self._max_threads, self._timeout_s = max_threads, timeout_s
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._done: deque[_Call] = deque()
@@ -92,12 +65,19 @@ class EnvThreads:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_waking = self._is_watching = False
 
+    @property
+    def busy_s(self) -> float:
+        """The seconds so far in which at least one call was under way."""
+        return self._busy_s + (time.perf_counter() - self._start_s if self.num_under_way else 0.0)
+
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Returns the future of `function()`. It raises EnvHangError, or as `call_environment`."""
         self._loop = asyncio.get_running_loop()
         call = _Call(function, self._loop.create_future())
-        self.clock.begin()
-        if len(self._threads) < min(self.clock.num_under_way, self._max_threads):
+        if self.num_under_way == 0:
+            self._start_s = time.perf_counter()
+        self.num_under_way += 1
+        if len(self._threads) < min(self.num_under_way, self._max_threads):
             self._start_thread()
         if not self._is_watching:
             self._watch()
@@ -144,7 +124,9 @@ class EnvThreads:
         if call.is_settled:
             return
         call.is_settled = True
-        self.clock.end()
+        self.num_under_way -= 1
+        if self.num_under_way == 0:
+            self._busy_s += time.perf_counter() - self._start_s
         if call.future.done():  # cancelled
             return
         if call.error is not None:
@@ -159,7 +141,7 @@ class EnvThreads:
             call = thread.call
             if call is not None and now_s - thread.start_s > self._timeout_s:
                 self._abandon(thread, call)
-        self._is_watching = self.clock.num_under_way > 0
+        self._is_watching = self.num_under_way > 0
         if self._is_watching and self._loop is not None:
             self._loop.call_later(min(self._timeout_s / 4, 1.0), self._watch)
 

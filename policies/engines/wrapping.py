@@ -1,0 +1,104 @@
+"""Engines without weights of their own: scripts, endpoints, and those that ask another engine."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from agentpeft.policies.engines.protocol import Engine
+from agentpeft.policies.errors import EngineError
+from agentpeft.policies.messages import (
+    AdapterAck,
+    AdapterVersion,
+    Completion,
+    Floats,
+    GenerationRequest,
+    Ids,
+    StopReason,
+)
+
+
+class WeightlessEngine:
+    """Can neither load an adapter nor score; a subclass has `generate`."""
+
+    num_versions = 1
+    served_effect = math.nan
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Needs to know nothing of sessions."""
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Raises: EngineError."""
+        raise EngineError(f"{type(self).__name__}: {adapter.name} cannot be loaded")
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Raises: EngineError."""
+        raise EngineError(f"{type(self).__name__}: {len(sequences)} sequences cannot be scored")
+
+    def close(self) -> None:
+        """Has nothing to free."""
+
+
+class WrappingEngine:
+    """Has another engine do all but `generate`, in which a subclass asks it otherwise."""
+
+    num_versions = 1
+    served_effect = math.nan
+
+    def __init__(self, engine: Engine) -> None:
+        """`engine` is closed with this one."""
+        self._engine = engine
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Opens and closes sessions."""
+        self._engine.update_sessions(opened, closed)
+
+    def load_adapter(self, adapter: AdapterVersion) -> AdapterAck:
+        """Serves an adapter. Raises: EngineError."""
+        return self._engine.load_adapter(adapter)
+
+    async def score(self, sequences: Sequence[Ids]) -> list[Floats]:
+        """Scores sequences. Raises: EngineError."""
+        return await self._engine.score(sequences)
+
+    def close(self) -> None:
+        """Closes the engine."""
+        self._engine.close()
+
+
+class RoutingEngine(WeightlessEngine):
+    """Names an adapter for each session to an engine that serves several of them.
+
+    The adapter's number goes in `GenerationRequest.adapter_version`: the embedded engine's place in
+    `EngineSettings.adapters`, vLLM's version in a slot, an endpoint's place in `Endpoint.adapters`.
+    No other can be loaded: which prompts would be its own?
+    """
+
+    def __init__(self, engine: Engine, choose: Callable[[Ids], int]) -> None:
+        """`choose` maps the tokens of an episode's prompt to an adapter's number."""
+        self._engine, self._choose = engine, choose
+        self._chosen: dict[str, int] = {}
+
+    def update_sessions(self, opened: Sequence[str] = (), closed: Sequence[str] = ()) -> None:
+        """Opens and closes sessions; one that is opened again is routed again."""
+        for session in closed:
+            self._chosen.pop(session, None)
+        self._engine.update_sessions(opened, closed)
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Samples a turn with the session's adapter. Raises: EngineError."""
+        if request.session not in self._chosen:
+            self._chosen[request.session] = self._choose(request.prompt_ids)
+        number = self._chosen[request.session]
+        answer = await self._engine.generate(replace(request, adapter_version=number))
+        return replace(answer, adapter_version=request.adapter_version or 0)
+
+    def close(self) -> None:
+        """Closes the engine."""
+        self._engine.close()
+
+
+def say(ids: Ids, reason: StopReason = StopReason.STOP_TOKEN, version: int = 0) -> Completion:
+    """Returns a turn that was not sampled: its log-probabilities are 0."""
+    return Completion(ids, np.zeros(len(ids), np.float32), reason, version)

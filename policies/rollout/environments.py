@@ -1,0 +1,328 @@
+"""The environments of an env runner: calling their code, pooling them, and drawing their tasks.
+
+An environment's author may be anyone, so `call_environment` gives whatever it raises a name.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import gymnasium
+import numpy as np
+
+from agentpeft.envs import (
+    DataError,
+    EnvFault,
+    SettingsError,
+    Stage,
+    Task,
+    Taskset,
+    TaskSource,
+    TaskStream,
+    TextEnv,
+    UnknownTaskError,
+)
+from agentpeft.envs.core.errors import UnknownSettingError, describe_error
+from agentpeft.envs.core.unicode_text import to_utf8
+from agentpeft.envs.tasks.taskset import SingleSkillSource
+from agentpeft.policies.errors import EnvironmentBugError
+from agentpeft.policies.rollout.groups import GroupRequest
+from agentpeft.policies.settings.environment_kwargs import without_training_rewards
+
+if TYPE_CHECKING:  # it imports pydantic, without which one can play
+    from agentpeft.policies.settings.config import Settings
+
+logger = logging.getLogger(__name__)
+Env: TypeAlias = gymnasium.Env[str, str]
+T = TypeVar("T")
+_EXPECTED = (EnvFault, SettingsError, DataError, UnknownTaskError)
+CLOSE_S = 60.0
+"""How long an environment that nothing waits for may take to close."""
+ENVIRONMENT_ERRORS = (*_EXPECTED, EnvironmentBugError)
+"""All that `call_environment` raises."""
+_GYMNASIUMS_END = " was raised from the environment creator for"
+"""Gymnasium ends its words with all arguments, of which some may be secrets."""
+TRAIN_STREAM, EVAL_STREAM = 0, 1
+"""Training's tasks and samples: other ones than evaluation's and the warm start's (2)."""
+
+
+def call_environment(function: Callable[[], T]) -> T:
+    """Returns `function()`, which is an environment's code.
+
+    Raises: what an environment may raise (`EnvFault`, bad settings, data or task ids);
+    EnvironmentBugError for all else, were it meant to end the process. Signals pass: they reach the
+    main thread alone.
+    """
+    try:
+        return function()
+    except BaseException as error:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        is_signal = in_main_thread and isinstance(error, KeyboardInterrupt)
+        if not (is_signal or isinstance(error, ENVIRONMENT_ERRORS)):
+            raise EnvironmentBugError(f"the environment raised {describe_error(error)}") from error
+        raise
+
+
+def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> Env:
+    """Returns a new environment. Raises: SettingsError, EnvFault, DataError."""
+    try:
+        return call_environment(lambda: gymnasium.make(env_id, disable_env_checker=True, **kwargs))
+    except UnknownSettingError as error:
+        problem = str(error).partition(_GYMNASIUMS_END)[0]
+        raise SettingsError(f"environment {env_id!r}: {problem}") from None
+    except EnvironmentBugError as bug:
+        known = isinstance(bug.__cause__, gymnasium.error.Error | TypeError)
+        problem = str(bug.__cause__) if known else f"making it, {bug}"
+        problem = problem.partition(_GYMNASIUMS_END)[0]
+        raise SettingsError(f"environment {env_id!r}: {problem}") from bug.__cause__
+
+
+def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """Returns a new environment of the suite's kind, without Gymnasium's wrappers.
+
+    Raises: SettingsError where it is of another kind, or as `make_environment`.
+    """
+    env = make_environment(env_id, kwargs).unwrapped
+    if not isinstance(env, TextEnv):
+        raise SettingsError(
+            f"environment {env_id!r} is no TextEnv: it has no tasks, nor an oracle to imitate (RL "
+            "needs none: set warm_start.num_steps = 0)"
+        )
+    return env
+
+
+def close_environments(environments: Sequence[gymnasium.Env[Any, Any]], limit_s: float) -> None:
+    """Closes environments, all at once and for `limit_s` at most; what fails is one warning.
+
+    A run that is over is not spoilt by it: a thread that still closes one is left behind.
+    """
+    problems: list[str] = []
+
+    def close(env: gymnasium.Env[Any, Any]) -> None:
+        try:
+            call_environment(env.close)
+        except ENVIRONMENT_ERRORS as error:
+            problems.append(str(error))
+
+    threads = [threading.Thread(target=close, args=[e], daemon=True) for e in environments]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    problems += [f"it takes longer than {limit_s:g} s" for each in threads if each.is_alive()]
+    if problems:
+        counts = len(problems), len(environments)
+        logger.warning("closing %d of %d environments failed: %s", *counts, problems[-1])
+
+
+@contextmanager
+def opened(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[TextEnv[Any]]:
+    """Yields an environment, and closes it with all that it holds. Raises: as `make_text_env`."""
+    env = make_text_env(env_id, kwargs)
+    try:
+        yield env
+    finally:
+        close_environments([env], CLOSE_S)
+
+
+def begin(env: TextEnv[Any], task: Task) -> str:
+    """Returns the prompt of an episode of a task. Raises: as `call_environment`."""
+    return to_utf8(call_environment(lambda: env.reset(options={"task": task}))[0])
+
+
+class EnvPool:
+    """Environments that are reused between episodes, each by one episode at a time.
+
+    The task at a position depends on seed and position alone, so all runners agree on it. An
+    environment that is no `TextEnv` has no tasks: it is reset with a seed of the position.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        kwargs: dict[str, Any],
+        seed: tuple[int, ...],
+        close_timeout_s: float = 60.0,
+        source: TaskSource[Task] | None = None,
+    ) -> None:
+        """Makes the first environment. Raises: SettingsError on bad arguments.
+
+        `close_timeout_s`: how long closing may take before the environments are left as they are.
+        `source`: where tasks are drawn from; None is the environment's own task source.
+        """
+        self._env_id, self._kwargs, self._seed = env_id, kwargs, seed
+        self._close_timeout_s = close_timeout_s
+        env = make_environment(self._env_id, self._kwargs)
+        self._free = [env]
+        self._tasks: TaskStream[Task] | None = None
+        if isinstance(env.unwrapped, TextEnv):
+            source = source or env.unwrapped.task_source
+            self._tasks = TaskStream([Stage(env_id, source, sys.maxsize)], self._derive_seed())
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the environment is a `TextEnv`, which has tasks and an oracle."""
+        return self._tasks is not None
+
+    @property
+    def has_finite_tasks(self) -> bool:
+        """Whether the tasks are a fixed set, so that the stream comes back to each."""
+        finite = Taskset, SingleSkillSource
+        return self._tasks is not None and isinstance(self._tasks.stage.source, finite)
+
+    @property
+    def num_tasks(self) -> int | None:
+        """The number of tasks in a round, in which each comes once; None where there is no end."""
+        source = self._tasks.stage.source if self._tasks is not None else None
+        return len(source) if isinstance(source, Taskset) else None
+
+    def task_at(self, position: int) -> Task:
+        """Returns the task of a position; for an environment without tasks, its seed as one."""
+        if self._tasks is None:
+            seed = self._derive_seed(position)
+            return Task(task_id=f"{self._env_id}#{position}", instruction=f"seed {seed}")
+        return self._tasks.task_at(position)
+
+    def begin(self, position: int, task: Task) -> tuple[Env, str]:
+        """Returns an environment at the start of its episode, and the prompt.
+
+        Raises: as `begin_with`.
+        """
+        if self._tasks is None:
+            return self.begin_with(seed=self._derive_seed(position))
+        return self.begin_with(task=task)
+
+    def begin_with(
+        self, seed: int | None = None, task: Task | str | None = None
+    ) -> tuple[Env, str]:
+        """As `begin`, of a task, a task's id, or what the environment draws with a seed.
+
+        Raises: UnknownTaskError, SettingsError, DataError, EnvFault.
+        """
+        try:
+            env = self._free.pop()
+        except IndexError:  # other threads take environments too
+            env = make_environment(self._env_id, self._kwargs)
+        try:
+            options = None if task is None else {"task": task}
+            returned: object = env.reset(seed=seed, options=options)
+        except (DataError, EnvFault):
+            self.discard(env)
+            raise
+        except (SettingsError, UnknownTaskError):
+            self.give_back(env)
+            raise
+        match returned:
+            case (str() as prompt, _):
+                return env, to_utf8(prompt)
+        raise SettingsError(
+            f"environment {self._env_id!r}: reset() must return text and an info, "
+            f"returned {returned!r:.60}"
+        )
+
+    def give_back(self, env: Env) -> None:
+        """Takes an environment back, in whatever state its episode was left."""
+        self._free.append(env)
+
+    def close(self) -> None:
+        """Closes the environments that are not in use; one that fails to close is a warning."""
+        free, self._free = self._free, []
+        close_environments(free, self._close_timeout_s)
+
+    def discard(self, env: Env) -> None:
+        """Closes an environment that no episode is to have again."""
+        close_environments([env], self._close_timeout_s)
+
+    def _derive_seed(self, *position: int) -> int:
+        return int(np.random.default_rng([*self._seed, *position]).integers(2**31))
+
+
+def oracle_actions(env: Env, task: Task) -> Sequence[str]:
+    """Returns how a perfect agent acts. Raises: SettingsError where there is no oracle."""
+    if not isinstance(env.unwrapped, TextEnv):
+        raise SettingsError("env_runners.engine 'scripted' plays the oracle of a TextEnv")
+    return env.unwrapped.oracle_actions(task)
+
+
+def open_stages(settings: "Settings") -> list[EnvPool]:
+    """Returns the environments and tasks of each stage of training, easiest first.
+
+    There is one stage unless the settings have `curriculum.stages` or an environment with
+    `adaptive` difficulty, whose levels are the stages then. Raises: SettingsError.
+    """
+    environment, limit_s = settings.environment, settings.env_runners.step_timeout_s
+    kwargs: list[dict[str, Any]] = settings.stage_kwargs
+    sources: Sequence[TaskSource[Task] | None] = [None] * len(kwargs)
+    if environment.is_adaptive:
+        sources = _levels(environment.id, environment.kwargs)
+        kwargs *= len(sources)
+    seed = settings.seed, TRAIN_STREAM
+    return [
+        EnvPool(environment.id, own, seed, limit_s, source)
+        for own, source in zip(kwargs, sources, strict=True)
+    ]
+
+
+def open_held_out(settings: "Settings") -> EnvPool:
+    """Returns evaluation's environments and tasks. Raises: SettingsError."""
+    kwargs = without_training_rewards(settings.held_out_kwargs)
+    limit_s = settings.env_runners.step_timeout_s
+    return EnvPool(settings.environment.id, kwargs, (settings.seed, EVAL_STREAM), limit_s)
+
+
+class StagePools:
+    """The environments of an env runner: those of each stage of training, and evaluation's."""
+
+    def __init__(self, settings: "Settings") -> None:
+        """Raises: SettingsError."""
+        self._stages, self._held_out = open_stages(settings), open_held_out(settings)
+
+    def of(self, request: GroupRequest) -> EnvPool:
+        """Returns the environments in which a group is played."""
+        return self._stages[request.stage] if request.mode == "train" else self._held_out
+
+    def close_unused(self, in_play: Sequence[GroupRequest]) -> None:
+        """Closes the environments of stages of training other than those in play, if any is.
+
+        Or a stage that is over would keep its sandboxes.
+        """
+        stages = {request.stage for request in in_play if request.mode == "train"}
+        for stage, pool in enumerate(self._stages):
+            if stages and stage not in stages:
+                pool.close()
+
+    def close(self) -> None:
+        """Closes all environments; idempotent."""
+        for pool in (*self._stages, self._held_out):
+            pool.close()
+
+
+def count_epoch_tasks(settings: "Settings", stage: EnvPool) -> int:
+    """Returns how many tasks an epoch has. Raises: SettingsError where they have no end."""
+    if stage.num_tasks is None and stage.has_finite_tasks:
+        raise SettingsError(
+            "output.checkpoint_interval 'epoch' needs tasks that are gone through: with skills, "
+            "tasks are drawn by skill; set skill_mode='all', or give a number"
+        )
+    if stage.num_tasks is None:
+        raise SettingsError(
+            f"output.checkpoint_interval 'epoch' needs a set of tasks that is gone through (a task "
+            f"file), and those of {settings.environment.id!r} are drawn without end: give a number"
+        )
+    return stage.num_tasks
+
+
+def _levels(env_id: str, kwargs: dict[str, Any]) -> Sequence[TaskSource[Task]]:
+    with closing(make_text_env(env_id, kwargs)) as env:
+        levels = env.levels
+    if not levels:
+        raise SettingsError(
+            f"environment.kwargs.adaptive: {env_id!r} has no levels; list its stages in "
+            "curriculum.stages instead"
+        )
+    return levels

@@ -1,1 +1,0 @@
-"""The environments of an env runner: making, pooling and calling them, and drawing their tasks."""

@@ -1,1 +1,0 @@
-"""The order of play: which group, episode and turn is next, and environments in threads."""
