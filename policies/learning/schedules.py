@@ -1,18 +1,17 @@
 """Learning rates, by iteration (a linear warm-up, then a schedule) and by part; the optimizer."""
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from agentpeft.policies.models.lora.attach_lora import Policy
-from agentpeft.policies.settings.config import SUCCESS_WINDOW, TrainingSettings, WarmStartSettings
+from agentpeft.policies.settings.config import TrainingSettings
 
-_PRETRAIN_WARMUP = 0.05
+if TYPE_CHECKING:  # most runs do without
+    from agentpeft.policies.learning.critic import Critic
 
 
 def compute_lr(training: TrainingSettings, iteration: int) -> float:
@@ -34,10 +33,8 @@ class ScheduledAdamW:
     `load_state_dict` brings back the moments; betas, weight decay and rates are the settings'.
     """
 
-    def __init__(
-        self, training: TrainingSettings, policy: Policy, critic: Sequence[nn.Parameter]
-    ) -> None:
-        parts = _split_by_lr(training, policy, critic)
+    def __init__(self, training: TrainingSettings, policy: Policy, critic: "Critic | None") -> None:
+        parts = _split_by_lr(training, policy, () if critic is None else critic.parameters())
         self._training, self._lrs = training, [lr for _, lr in parts]
         self._options: dict[str, Any] = {
             "betas": (training.adam_beta1, training.adam_beta2),
@@ -47,14 +44,13 @@ class ScheduledAdamW:
         self._optimizer = torch.optim.AdamW(groups, **self._options, fused=True)
         self.step, self.state_dict = self._optimizer.step, self._optimizer.state_dict
 
-    def set_lr(self, iteration: int) -> float:
-        """Sets the rates of an iteration and returns the policy's."""
-        lr = compute_lr(self._training, iteration)
+    def set_lr(self, iteration: int) -> None:
+        """Sets the rates of an iteration; `lr` is the policy's."""
+        self.lr = compute_lr(self._training, iteration)
         policy, *others = self._optimizer.param_groups
-        policy["lr"] = lr
+        policy["lr"] = self.lr
         for group, other_lr in zip(others, self._lrs[1:], strict=True):
-            group["lr"] = lr * other_lr / self._training.lr
-        return lr
+            group["lr"] = self.lr * other_lr / self._training.lr
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from `state_dict`."""
@@ -80,57 +76,3 @@ def _split_by_lr(
         (list(critic), training.critic_lr or training.lr),
     ]
     return [(parameters, lr) for parameters, lr in parts if parameters]
-
-
-class PretrainSchedule:
-    """The learning rate's factor in pretraining, its stage, and when to stop.
-
-    The rate warms up over a twentieth of `num_steps`, is constant, and falls linearly over the last
-    `decay` of them; once the mean success over 8 batches of the last stage has reached
-    `target_success`, it begins to fall at once, over `decay` of the steps taken so far. Source: Hu
-    et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
-
-    >>> schedule = PretrainSchedule(WarmStartSettings(num_steps=100))
-    >>> for _ in range(95): schedule.step(0.0)
-    >>> schedule.lr_factor
-    0.5
-    """
-
-    def __init__(self, warm_start: WarmStartSettings) -> None:
-        num_steps = warm_start.num_steps
-        self.num_done = self.stage = 0
-        self._num_warmup = max(1, round(_PRETRAIN_WARMUP * num_steps))
-        self._decay = warm_start.decay
-        self._decay_at, self._end = num_steps - round(self._decay * num_steps), num_steps
-        self._stage_ends, self._promote_at = warm_start.stage_ends, warm_start.promote_at
-        self._target = warm_start.target_success
-        self._recent: deque[float] = deque(maxlen=SUCCESS_WINDOW)
-
-    @property
-    def lr_factor(self) -> float:
-        """The factor of the coming step's learning rate."""
-        warmup = (self.num_done + 1) / self._num_warmup
-        decay = (self._end - self.num_done) / max(1, self._end - self._decay_at)
-        return min(1.0, warmup, decay)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all steps have been taken."""
-        return self.num_done >= self._end
-
-    def step(self, success: float) -> None:
-        """Counts a step whose batch had this share of episodes right."""
-        self.num_done += 1
-        self._recent.append(success)
-        if self.stage < len(self._stage_ends) - 1:
-            is_late = self.num_done >= self._stage_ends[self.stage]
-            if is_late or self._has_reached(self._promote_at):
-                self.stage += 1
-                self._recent.clear()
-        elif self.num_done < self._decay_at and self._has_reached(self._target):
-            self._decay_at = self.num_done
-            self._end = self.num_done + round(self._decay * self.num_done)
-
-    def _has_reached(self, success: float | None) -> bool:
-        is_full = len(self._recent) == SUCCESS_WINDOW
-        return success is not None and is_full and bool(np.mean(self._recent) >= success)

@@ -36,7 +36,6 @@ _NUM_CORPUS_TASKS = 1000
 _MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
 """The vocabulary is learnt from no more: an environment may have prompts of many MB."""
 _SOURCES = (
-    "learning/schedules",
     "models/batch_maker",
     "models/induction",
     "models/muon",

@@ -3,17 +3,16 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.errors import PayloadLostError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers, open_store
-from agentpeft.policies.learning.token_records import to_token_record
+from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -23,6 +22,9 @@ from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers import learner_files
 from agentpeft.policies.workers.actors import Actors, ActorSpec, resolve
 from agentpeft.policies.workers.start_actors import StartedActor
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -53,8 +55,10 @@ class LearnerActor(StartedActor):
             gradient_checkpointing=own.gradient_checkpointing,
         )
         if self.store is not None:  # not before: transformers loads otherwise in a process group
+            from agentpeft.policies.learning.joined_peers import JoinedPeers
+
             is_gpu = own.num_gpus_per_learner > 0
-            peers = Peers.join(self.store, self.rank, own.num_learners, is_gpu)
+            peers = JoinedPeers(self.store, self.rank, own.num_learners, is_gpu)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
@@ -114,7 +118,7 @@ class LearnerActor(StartedActor):
         tokenizer = self.learner.policy.base.tokenizer
         extremes = self.learner.score_extremes()
         self._give_memory_back()
-        return [to_token_record(group, sample, tokenizer) for group, sample in extremes]
+        return [to_token_record(*extreme, tokenizer) for extreme in extremes]
 
     def _give_memory_back(self) -> None:
         """Leaves a GPU to engines that sleep while this one learns."""
@@ -151,6 +155,7 @@ class LearnerGroup:
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
+            from agentpeft.policies.learning.joined_peers import open_store
             from agentpeft.policies.workers.ray_actors import find_node_address
 
             self._store = open_store(find_node_address())

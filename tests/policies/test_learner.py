@@ -358,9 +358,9 @@ def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
     scored = []
     score = ModelRunner.score
 
-    def note(runner, members, passes):
-        scored.append({member.group for member in members})
-        return score(runner, members, passes)
+    def note(runner, samples, passes):
+        scored.append({sample.group for sample in samples})
+        return score(runner, samples, passes)
 
     monkeypatch.setattr(ModelRunner, "score", note)
     make_learner(num_minibatches=2, **more).update(groups)

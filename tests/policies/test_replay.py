@@ -20,31 +20,31 @@ def episodes(*tokens, prompt=PROMPT):
 
 
 def mixed(replay, group):
-    (got,) = replay.mix_in([group])
+    (got,) = replay.choose_groups([group], 0)
     return [trajectory.token_ids.tolist() for trajectory in got.trajectories]
 
 
 def test_a_group_of_failures_gets_its_tasks_last_success():
     replay = Replay(10)
     older, newer = make_trajectory(PROMPT, [5, 5], 1), make_trajectory(PROMPT, [5, 6], 1)
-    replay.remember([make_group(0, [*episodes(6), older])])
-    replay.remember([make_group(0, [newer, *episodes(7)])])
+    replay.end_update([make_group(0, [*episodes(6), older])], [])
+    replay.end_update([make_group(0, [newer, *episodes(7)])], [])
     assert mixed(replay, make_group(0, episodes(6, 7))) == [[6], [7], [5, 6]]
-    assert len(replay.replayed) == 1
+    assert replay.end_update([], []) == {"train/num_replayed": 1}
     assert mixed(replay, make_group(0, episodes(6, 5))) == [[6], [5]]
     assert mixed(replay, make_group(1, episodes(6, 7))) == [[6], [7]]
     assert mixed(replay, make_group(0, episodes(6, prompt=[1]))) == [[6]]
-    assert replay.replayed == []
+    assert replay.end_update([], []) == {"train/num_replayed": 0}
 
 
 def test_the_oldest_tasks_are_forgotten():
     replay = Replay(2)
     for position in (0, 1, 0, 2):
-        replay.remember([make_group(position, episodes(5))])
+        replay.end_update([make_group(position, episodes(5))], [])
     sizes = [len(mixed(replay, make_group(position, episodes(6)))) for position in range(3)]
     assert sizes == [2, 1, 2]
     off = Replay(0)
-    off.remember([make_group(0, episodes(5))])
+    off.end_update([make_group(0, episodes(5))], [])
     assert mixed(off, make_group(0, episodes(6))) == [[6]]
 
 
@@ -63,7 +63,7 @@ def test_it_is_learnt_from_as_a_member_weighed_by_its_truncated_ratio(algorithm)
     assert metrics["train/num_replayed"] == 1
     assert (metrics["train/accuracy"], metrics["train/avg_reward"]) == (0, 0)
     assert metrics["train/num_tokens"] == 2
-    recorded = [updated.sample.member.trajectory for _, updated in replaying.score_extremes()]
+    recorded = [sample.trajectory for _, sample, _ in replaying.score_extremes()]
     assert [trajectory.token_ids.tolist() for trajectory in recorded] == [[6], [7]]
 
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_from_before_the_replay_is_read():
 def test_a_remembered_success_holds_nothing_of_its_group():
     replay, whole = Replay(1), np.arange(9)
     success = replace(make_trajectory(PROMPT, [5], 1), token_ids=whole[5:6])
-    replay.remember([make_group(0, [success])])
-    replay.mix_in([make_group(0, episodes(6))])
-    (kept,) = replay.replayed
+    replay.end_update([make_group(0, [success])], [])
+    (group,) = replay.choose_groups([make_group(0, episodes(6))], 0)
+    *_, kept = group.trajectories
     assert kept.token_ids.base is None and kept.token_ids.tolist() == [5]

@@ -27,7 +27,7 @@ _ARRAYS = ("prompt_ids", "token_ids", "loss_mask", "sampling_logprobs")
 class Replay(LearnerHook):
     """The last success of each of the `num_tasks` tasks that succeeded last; 0 holds nothing.
 
-    A task is known by its id and its prompt. `replayed`: what the last `mix_in` added.
+    A task is known by its id and its prompt.
     """
 
     state_name = "replay"
@@ -35,17 +35,19 @@ class Replay(LearnerHook):
     def __init__(self, num_tasks: int) -> None:
         self._num_tasks = num_tasks
         self._successes: dict[_Key, Trajectory] = {}
-        self.replayed: list[Trajectory] = []
+        self._num_replayed = 0
 
-    def mix_in(self, groups: Sequence[EpisodeGroup]) -> list[EpisodeGroup]:
+    def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:  # noqa: ARG002
         """Returns the groups; to each without a success a past one is added, if there is one."""
-        self.replayed = []
+        self._num_replayed = 0
         return [self._with_success(group) for group in groups]
 
-    def remember(self, groups: Sequence[EpisodeGroup]) -> None:
-        """Takes in the successes of groups as they were played; the oldest tasks go."""
-        if self._num_tasks == 0:
-            return
+    def end_update(
+        self,
+        groups: Sequence[EpisodeGroup],
+        samples: Sequence[Sample],  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Remembers the groups' successes, the oldest tasks go; returns how many were added."""
         for group in groups:
             for trajectory in group.trajectories:
                 if trajectory.outcome is Outcome.SUCCESS and trajectory.loss_mask.any():
@@ -55,19 +57,7 @@ class Replay(LearnerHook):
                     arrays = {name: getattr(trajectory, name).copy() for name in _ARRAYS}
                     self._successes[key] = replace(trajectory, **arrays, token_versions=None)
         self._forget()
-
-    def end_update(self, groups: Sequence[EpisodeGroup]) -> int:
-        """Remembers the groups' successes."""
-        self.remember(groups)
-        return 0
-
-    def is_added(self, trajectory: Trajectory) -> bool:
-        """Returns whether the last `mix_in` added this one."""
-        return any(trajectory is added for added in self.replayed)
-
-    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:  # noqa: ARG002
-        """Returns how many groups the last `mix_in` added to."""
-        return {"train/num_replayed": float(len(self.replayed))}
+        return {"train/num_replayed": float(self._num_replayed)}
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Returns what is remembered, oldest first, in types that torch loads as mere weights."""
@@ -98,7 +88,7 @@ class Replay(LearnerHook):
         success = self._successes.get(_key(group, group.trajectories[0]))
         if success is None:
             return group
-        self.replayed.append(success)
+        self._num_replayed += 1
         return replace(group, trajectories=(*group.trajectories, success))
 
     def _forget(self) -> None:
