@@ -13,9 +13,7 @@ NUM_EXAMPLES = 4
 _UNREAD_BY_SFT = (
     *("training.clip_range", "training.clip_range_high", "training.dynamic_sampling"),
     *("training.entropy_coeff", "training.group_size", "training.importance_cap"),
-    *("training.kl_coeff", "training.kl_estimator", "training.kl_placement"),
-    *("training.max_resampled_groups", "training.max_sequence_mismatch"),
-    *("training.max_token_mismatch", "curriculum.sampling"),
+    *("training.kl_coeff", "training.max_resampled_groups", "curriculum.sampling"),
 )
 _SFT = ("training.algorithm=sft", *(f"{name}=" for name in _UNREAD_BY_SFT))
 """Supervised steps; what they do not read is left at its default."""

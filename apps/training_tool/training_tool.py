@@ -30,11 +30,8 @@ from agentpeft.policies.delivery.version import ADAPTER_CONFIG, MODEL_CONFIG
 from agentpeft.policies.rollout.environments.environment_calls import make_text_env
 from agentpeft.policies.rollout.scripted_play import play_actions
 from agentpeft.policies.rollout.thoughts import find_action
-from agentpeft.policies.settings.config import (
-    AlgorithmName,
-    Settings,
-    with_overrides,
-)
+from agentpeft.policies.settings.config import Settings, with_overrides
+from agentpeft.policies.settings.training import AlgorithmName
 
 Reward: TypeAlias = str | dict[str, Any]
 Json: TypeAlias = dict[str, Any]

@@ -17,7 +17,8 @@ from agentpeft.launch.reporting.run_data import read_rows
 from agentpeft.policies.checkpointing.session_files import append_episodes
 from agentpeft.policies.loop.evaluation import compute_success_metrics
 from agentpeft.policies.messages import EpisodeRecord
-from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.model import CHAT_SETTINGS
 
 _DECISIVE = {
     "environment": ("id", "kwargs"),

@@ -29,11 +29,12 @@ from agentpeft.policies.checkpointing.checkpoints import (
 )
 from agentpeft.policies.settings.config import (
     Settings,
-    merge_settings,
-    read_toml,
+    list_changeable,
+    may_change,
     setting_names,
     with_overrides,
 )
+from agentpeft.policies.settings.toml import merge_settings, read_toml
 
 logger = logging.getLogger(__name__)
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -42,26 +43,6 @@ _LOCK_FILE = "run.lock"
 _LOCK_WAIT_S = 0.1
 _MAX_DEPTH = 3
 """From a folder down to a run: `./outputs/<experiment>/<timestamp>`."""
-MAY_CHANGE = (
-    *("training.num_iterations", "training.lr", "training.critic_lr"),
-    "training.lr_schedule",
-    *("training.num_warmup_iterations", "training.weight_decay", "training.max_grad_norm"),
-    *("training.adam_beta1", "training.adam_beta2"),
-    *("training.clip_range", "training.clip_range_high", "training.clip_range_vf"),
-    *("training.kl_coeff", "training.entropy_coeff", "training.importance_cap"),
-    *("training.max_token_mismatch", "training.max_sequence_mismatch"),
-    *("training.overlong_tokens", "training.overlong_buffer_tokens", "training.overlong_penalty"),
-    *("training.teacher", "training.teacher_model", "training.teacher_coeff"),
-    "training.num_replay_tasks",
-    *("training.dynamic_sampling", "training.max_resampled_groups"),
-    *("env_runners.", "learners.", "evaluation."),
-    *("fault_tolerance.", "output.checkpoint_interval", "output.num_checkpoints_kept"),
-    *("output.tensorboard", "output.wandb", "output.episodes", "callbacks"),
-)
-"""The settings that a run may go on with other values of; a dot at the end is a whole section.
-
-The others say what a checkpoint holds, or which tasks its position stands for.
-"""
 
 
 @dataclass(frozen=True)
@@ -159,9 +140,9 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
         raise SettingsError(f"--resume {folder}: {say_no_run(folder)}")
     for override in overrides:
         name = override.partition("=")[0].strip()
-        if not _may_change(name):
+        if not may_change(name):
             raise SettingsError(
-                f"--resume may not change {name!r}; it may change {', '.join(MAY_CHANGE)}"
+                f"--resume may not change {name!r}; it may change {', '.join(list_changeable())}"
             )
     before = read_config(run_dir)
     if not (is_checkpoint or list_checkpoints(run_dir / "checkpoints")):
@@ -176,11 +157,6 @@ def read_resumed(folder: Path, overrides: Sequence[str]) -> Start:
             f"{checkpoint.name} has done ({state['iteration']}): go on from an older checkpoint"
         )
     return Start(settings, run_dir, checkpoint)
-
-
-def _may_change(name: str) -> bool:
-    sections = tuple(known for known in MAY_CHANGE if known.endswith("."))
-    return name in MAY_CHANGE or name.startswith(sections)
 
 
 def _find_differences(
@@ -199,7 +175,7 @@ def _find_differences(
 def _check_same(settings: Settings, saved: dict[str, Any], checkpoint: Path) -> None:
     """Raises: SettingsError where a checkpoint was made with settings that no resume changes."""
     for name, old, new in _find_differences(saved, settings.model_dump(mode="json")):
-        if not _may_change(name) and name != "output.dir":
+        if not may_change(name) and name != "output.dir":
             raise SettingsError(
                 f"{checkpoint} was made with {name} = {old!r}, {CONFIG_FILE} has {new!r}"
             )

@@ -20,7 +20,8 @@ from agentpeft.envs.system.whole_files import bring_to_disk, making, write_file
 from agentpeft.policies.checkpointing.best_checkpoint import mend_best, read_best
 from agentpeft.policies.checkpointing.session_files import SESSIONS, find_then, undo_parts
 from agentpeft.policies.errors import CheckpointError
-from agentpeft.policies.settings.config import Settings, merge_settings
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.toml import merge_settings
 
 CONFIG_FILE = "config.toml"
 STATE_FILE = "algorithm.json"

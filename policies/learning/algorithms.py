@@ -3,7 +3,7 @@
 A new one takes about a dozen lines. Write its estimator in `advantages.py` (one group's returns in,
 one advantage per episode out) or its loss in `losses.py` (log-probabilities, old ones, advantages,
 clip range in; one loss per token out), unless there is one that fits; then name it in
-`config.AlgorithmName` and add a line to `ALGORITHMS`:
+`AlgorithmName` of `settings/training.py` and add a line to `ALGORITHMS`:
 
     def sign_of_centred(returns, baseline):
         return np.sign(returns - returns.mean())
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from agentpeft.policies.learning import advantages, losses
-from agentpeft.policies.settings.config import CriticKind, Normalization, TrainingSettings
+from agentpeft.policies.settings.config import TrainingSettings
+from agentpeft.policies.settings.training import CriticKind, Normalization
 
 _CLIP = losses.ClipRange(0.2, 0.2)
 

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from agentpeft.policies.learning.advantages import compute_gae, whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.losses import squared_error
 from agentpeft.policies.learning.objective import Totals, join, spread
 from agentpeft.policies.learning.passes.micro_batches import MicroBatch
 from agentpeft.policies.learning.passes.model_runner import POLICY_PASS, Pass
-from agentpeft.policies.learning.samples import Sample, compute_turn_rewards, number_turns
+from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats, Ids
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy, Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
 
 _ADAPTER = "critic"
+_LOSS_COEFF = 0.5  # PPO2's: with a shared critic, the policy's loss leads
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,9 @@ class Critic:
         """Returns the loss of a micro-batch's values (N,), and its totals."""
         critics = [sample.critic for sample in samples if sample.critic is not None]
         turn_starts = join([c.turn_starts for c in critics], values.device)
-        errors = squared_error(
-            values,
-            join([c.old_values for c in critics], values.device),
-            join([c.targets for c in critics], values.device),
-            self._training.clip_range_vf,
-        )
+        errors = (values - join([c.targets for c in critics], values.device)).square()
         weights = turn_starts * spread([s.turn_weight for s in samples], samples, values.device)
-        loss = self._training.vf_loss_coeff * (errors * weights).sum()
+        loss = _LOSS_COEFF * (errors * weights).sum()
         totals = Totals(loss.item())
         totals.count("value_loss", errors * turn_starts, int(turn_starts.sum().item()))
         return loss, totals
@@ -124,10 +119,11 @@ def estimate_by_turn(
     critics: list[CriticTargets] = []
     for sample in samples:
         old_values = cast(Floats, sample.old.values)
-        turn = number_turns(sample.trajectory)
+        sampled = np.flatnonzero(sample.trajectory.loss_mask)
+        turn = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
         is_start = np.diff(turn, prepend=-1) > 0
         turn_values = old_values[is_start]
-        rewards = compute_turn_rewards(sample, training)
+        rewards = np.array(sample.trajectory.turn_rewards, np.float32)
         gae = compute_gae(rewards, turn_values, training.gamma, training.lambda_)
         targets = (gae + turn_values)[turn]
         critics.append(CriticTargets(old_values, targets, is_start.astype(np.float32)))

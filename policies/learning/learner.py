@@ -14,6 +14,7 @@ scores and computes a share of them; gradients are summed, all take the same ste
 update's end all must have the same weights to the bit.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -38,7 +39,6 @@ from agentpeft.policies.learning.samples import (
     estimate_by_episode,
     list_samples,
 )
-from agentpeft.policies.learning.schedules import ScheduledAdamW
 from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Floats
 from agentpeft.policies.models.load import choose_device
 from agentpeft.policies.models.lora.attach_lora import Policy
@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # most runs do without
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
+_BASELINE_MOMENTUM = 0.9  # about ten updates: the mean return moves slowly against its noise
 
 
 class Learner:
@@ -85,7 +86,8 @@ class Learner:
         self._critic = self._open_critic()
         self._runner = ModelRunner(settings, policy, self._critic, sharded_base)
         self._parameters = self._runner.parameters
-        self._optimizer = ScheduledAdamW(settings.training, policy, self._critic)
+        # Few steps from a good start: decay would only pull an adapter back to its beginning
+        self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=0.0, fused=True)
         self._hooks = open_hooks(settings, policy, peers)
         self._num_updates = self._num_oom_retries = 0
         self._num_without_step = 0  # updates
@@ -140,13 +142,14 @@ class Learner:
         """Returns the baseline of earlier updates, and takes in the groups' mean return."""
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
-        momentum = self.settings.training.baseline_momentum
-        self.baseline = momentum * baseline + (1 - momentum) * mean
+        self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
         return baseline
 
     def _take_steps(self, samples: Sequence[Sample]) -> tuple[Totals, list[float]]:
         """Takes all optimizer steps; returns their totals, and the gradients' norms."""
-        self._optimizer.set_lr(self._num_updates)
+        self._lr = compute_lr(self.settings.training, self._num_updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._lr
         totals = Totals()
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
@@ -161,7 +164,7 @@ class Learner:
         self.peers.check_equal(self._parameters)
         metrics = {
             "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
-            "train/lr": self._optimizer.lr,
+            "train/lr": self._lr,
         }
         if self._critic is not None:
             metrics |= self._critic.compute_metrics(samples)
@@ -270,9 +273,9 @@ class Learner:
     def _make_samples(self, groups: Sequence[EpisodeGroup], baseline: float) -> list[Sample]:
         """Returns the groups' samples, scored as far as it is needed, with advantages.
 
-        KL in the rewards and a teacher need the old log-probabilities of all samples, a critic
-        needs their values. The ratio of an update that takes several steps does with less: with
-        those of the samples that the loss can learn from.
+        A teacher needs the old log-probabilities of all samples, a critic their values. The ratio
+        of an update that takes several steps does with less: with those of the samples that the
+        loss can learn from.
         """
         if not groups:
             return []
@@ -281,14 +284,13 @@ class Learner:
             with self.policy.reference():
                 scores = self._score(samples)
             samples = [replace(s, reference=r) for s, r in zip(samples, scores, strict=True)]
-        kl_in_rewards = training.kl_placement == "reward" and training.kl_coeff > 0
-        needs_all = kl_in_rewards or any(hook.needs_logprobs for hook in self._hooks)
+        needs_all = any(hook.needs_logprobs for hook in self._hooks)
         is_ratio_moving = self._spec.num_epochs * training.num_minibatches > 1
         passes = [p for p in self._runner.passes if p.has_values or needs_all or is_ratio_moving]
         if needs_all or self._critic is not None:
             samples = self._score_old(samples, passes, lambda _: True)
         if self._critic is None:
-            samples = estimate_by_episode(samples, self._spec, training, baseline)
+            samples = estimate_by_episode(samples, self._spec, baseline)
         else:
             samples = self._critic.estimate_by_turn(samples)
         samples = [sample for sample in samples if sample.num_sampled_tokens]
@@ -352,6 +354,19 @@ class Learner:
                 f"{self._num_nonfinite} steps in a row had no finite gradient (loss {loss}, "
                 f"norm {norm}; fault_tolerance.max_skipped_updates is {limit}): lower training.lr"
             )
+
+
+def compute_lr(training: TrainingSettings, iteration: int) -> float:
+    """Returns the rate of the iteration (from 0); decaying schedules end near 0 at the last.
+
+    Warm-up over 4: 1/4, 2/4, 3/4, 4/4 of `lr`, then the schedule over the rest.
+    """
+    warmup = training.num_warmup_iterations
+    if iteration < warmup:
+        return training.lr * (iteration + 1) / warmup
+    done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
+    factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+    return training.lr * factors[training.lr_schedule]
 
 
 def _choose_extremes(

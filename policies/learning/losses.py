@@ -5,14 +5,13 @@ loss of a micro-batch is then a plain weighted sum, and these sums add up to the
 however it was cut.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from agentpeft.policies.settings.config import Normalization
+from agentpeft.policies.settings.training import Normalization
 
 
 class ClipRange(NamedTuple):
@@ -67,34 +66,14 @@ def is_clipped(
     return above | ((ratio < 1 - clip.low) & (advantages < 0))
 
 
-def squared_error(
-    values: Tensor, old_values: Tensor, targets: Tensor, clip_range: float | None
-) -> Tensor:
-    """Returns the larger of two squared errors: of the value, and of the value clipped.
+def compute_kl(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+    """Returns Schulman's estimate k3 of KL(policy, reference) at each sampled token.
 
-    Clipped, it is within `clip_range` of the old value. Value 1, old value 0, target 1, clip range
-    .2: the error of .2, which is .64. None does not clip.
-    Source: OpenAI Baselines' PPO2; Stable-Baselines3 (clip_range_vf), which takes that of .2 alone.
-    """
-    error = (values - targets).square()
-    if clip_range is None:
-        return error
-    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
-    return torch.maximum(error, (clipped - targets).square())
-
-
-def compute_kl(
-    logprobs: Tensor, reference_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]
-) -> Tensor:
-    """Returns Schulman's estimate of KL(policy, reference) at each sampled token.
-
-    k1 has no useful gradient as a loss (its expectation is zero): it is for rewards.
+    Of his three it is the one without bias whose gradient is useful and whose variance is low.
     Source: joschu.net/blog/kl-approx.html.
     """
     delta = reference_logprobs - logprobs
-    if estimator == "k1":
-        return -delta
-    return delta.square() / 2 if estimator == "k2" else torch.expm1(delta) - delta
+    return torch.expm1(delta) - delta
 
 
 def importance_weights(old_logprobs: Tensor, sampling_logprobs: Tensor, cap: float) -> Tensor:
@@ -143,29 +122,3 @@ def spread_ratio(logprobs: Tensor, old_logprobs: Tensor, sequences: Tensor) -> T
     """
     current = logprobs.detach()
     return current - sequence_means(current - old_logprobs, sequences)
-
-
-def is_trusted(
-    old_logprobs: Tensor,
-    sampling_logprobs: Tensor,
-    sequences: Tensor,
-    max_token_mismatch: float | None,
-    max_sequence_mismatch: float | None,
-) -> Tensor:
-    """Returns which tokens (N,) learner and engine agree on well enough to learn from.
-
-    A token is left out if the ratio of its two probabilities is outside [1 / c, c] with c
-    `max_token_mismatch`; a whole sequence if the geometric mean of its tokens' ratios is outside
-    that range of `max_sequence_mismatch`. None bounds nothing. Ratios [3, 1], bound 2 by token:
-    [False, True]; by sequence (the mean is 1.73): [True, True].
-    Source: Ling Team 2025, "Every Step Evolves" (IcePop, by token); Liu et al. 2025, "When Speed
-    Kills Stability" (by the geometric mean of a sequence).
-    """
-    mismatch = old_logprobs - sampling_logprobs
-    trusted = torch.ones_like(mismatch, dtype=torch.bool)
-    if max_token_mismatch is not None:
-        trusted &= mismatch.abs() <= math.log(max_token_mismatch)
-    if max_sequence_mismatch is not None:
-        mean = sequence_means(mismatch, sequences)
-        trusted &= mean.abs() <= math.log(max_sequence_mismatch)
-    return trusted

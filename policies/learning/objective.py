@@ -98,10 +98,9 @@ class Objective:
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
-        self._training, self._spec = settings.training, spec
+        self._spec = spec
         self._constant = settings.env_runners.max_new_tokens
-        in_loss = settings.training.kl_placement == "loss"
-        self._kl_coeff = settings.training.kl_coeff if in_loss else 0.0
+        self._kl_coeff = settings.training.kl_coeff
         may_be_older = settings.max_adapter_lag > 0 or settings.training.num_replay_tasks > 0
         default = _OLDER_CAP if may_be_older and not spec.is_supervised else None
         asked = settings.training.importance_cap
@@ -140,15 +139,9 @@ class Objective:
             importance = losses.importance_weights(old, sampled, self._importance_cap)
             per_token = per_token * importance
             totals.count("importance_weight", importance)
-        bounds = self._training.max_token_mismatch, self._training.max_sequence_mismatch
-        if bounds != (None, None):
-            trusted = losses.is_trusted(old, inputs.sampling_logprobs, inputs.sequences, *bounds)
-            per_token = torch.where(trusted, per_token, 0.0)
-            totals.count("masked_fraction", 1 - trusted.float())
         totals.count("policy_loss", per_token)
         if inputs.reference_logprobs is not None:
-            reference, estimator = inputs.reference_logprobs, self._training.kl_estimator
-            kl = losses.compute_kl(logprobs, reference, estimator)
+            kl = losses.compute_kl(logprobs, inputs.reference_logprobs)
             per_token = per_token + self._kl_coeff * kl
             totals.count("kl", kl)
         if spec.entropy_coeff > 0:

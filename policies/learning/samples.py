@@ -10,14 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.losses import compute_kl
-from agentpeft.policies.messages import EpisodeGroup, Floats, Ids, TokenRecord, Trajectory
-from agentpeft.policies.settings.config import TrainingSettings
+from agentpeft.policies.messages import EpisodeGroup, Floats, TokenRecord, Trajectory
 
 if TYPE_CHECKING:  # a run without a critic does without its module
     from agentpeft.policies.learning.critic import CriticTargets
@@ -71,13 +68,13 @@ def list_samples(groups: Sequence[EpisodeGroup]) -> list[Sample]:
 
 
 def estimate_by_episode(
-    samples: Sequence[Sample], spec: AlgorithmSpec, training: TrainingSettings, baseline: float
+    samples: Sequence[Sample], spec: AlgorithmSpec, baseline: float
 ) -> list[Sample]:
     """Returns the samples with advantages; `samples` are whole groups, one after the other.
 
     All tokens of an episode share what the algorithm's estimator makes of its return.
     """
-    rewards = [compute_turn_rewards(sample, training) for sample in samples]
+    rewards = [np.array(sample.trajectory.turn_rewards, np.float32) for sample in samples]
     returns = np.array([turns.sum() for turns in rewards], np.float32)
     group_starts = np.flatnonzero(np.diff([sample.group for sample in samples])) + 1
     groups = np.split(returns, group_starts)
@@ -88,28 +85,6 @@ def estimate_by_episode(
         replace(sample, advantages=np.full(sample.num_sampled_tokens, advantage, np.float32))
         for sample, advantage in zip(samples, advantages, strict=True)
     ]
-
-
-def compute_turn_rewards(sample: Sample, training: TrainingSettings) -> Floats:
-    """Returns the rewards (turns,), less the overlong penalty and what KL `kl_placement` asks."""
-    trajectory, old, reference = sample.trajectory, sample.old.logprobs, sample.reference.logprobs
-    rewards = np.array(trajectory.turn_rewards, np.float32)
-    if len(rewards) and training.overlong_tokens is not None:
-        from agentpeft.policies.learning.options.overlong import overlong_penalty
-
-        rewards[-1] -= overlong_penalty(sample.num_sampled_tokens, training)
-    if training.kl_placement != "reward" or old is None or reference is None:
-        return rewards
-    logprobs = torch.tensor(old), torch.tensor(reference)
-    kl = compute_kl(*logprobs, training.kl_estimator).numpy()
-    turn_kl = np.bincount(number_turns(trajectory), kl, minlength=len(rewards))
-    return rewards - training.kl_coeff * turn_kl.astype(np.float32)
-
-
-def number_turns(trajectory: Trajectory) -> Ids:
-    """Returns the number of each sampled token's turn, (N,)."""
-    sampled = np.flatnonzero(trajectory.loss_mask)
-    return np.searchsorted(np.array(trajectory.turn_ends), sampled, side="right")
 
 
 def choose_extremes(samples: Sequence[Sample]) -> list[Sample]:

@@ -25,8 +25,7 @@ def warm_started(
     if folder.exists():
         read_checkpoint(folder)
     else:
-        alone = {"teacher": None, "teacher_model": None}  # it is not asked
-        training = settings.training.model_copy(update=alone)
+        training = settings.training.model_copy(update={"teacher": None})  # it is not asked
         own = settings.model_copy(update={"training": training})
         with closing(LearnerGroup(own, learner_class)) as learners:
             learners.call_all(LearnerActor.warm_start)

@@ -28,7 +28,8 @@ from agentpeft.policies.models.muon import Float32Muon
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.rollout.oracle import WarmStartBatches
-from agentpeft.policies.settings.config import SUCCESS_WINDOW, Settings, WarmStartSettings
+from agentpeft.policies.settings.config import Settings, WarmStartSettings
+from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
 _MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
 _MANY_STEPS = 100

@@ -28,7 +28,8 @@ from agentpeft.policies.models.policy_base import (
 from agentpeft.policies.models.pretrain import pretrain
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
-from agentpeft.policies.settings.config import CHAT_SETTINGS, Settings
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
 
 logger = logging.getLogger(__name__)

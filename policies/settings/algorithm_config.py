@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentpeft.policies.checkpointing.checkpoints import write_config
-from agentpeft.policies.settings.config import Settings, read_toml, setting_names, unknown_setting
+from agentpeft.policies.settings.config import Settings, setting_names, unknown_setting
 from agentpeft.policies.settings.config import with_overrides as apply_overrides
+from agentpeft.policies.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from agentpeft.policies.loop.algorithm import Algorithm

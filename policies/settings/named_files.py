@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentpeft.policies.settings.config import ENVIRONMENT_FILES, Settings
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.tasks import ENVIRONMENT_FILES
 
 _FILES = {"model": ("name", "adapter"), "training": ("teacher", "chats"), "warm_start": ("chats",)}
 _KWARGS = {

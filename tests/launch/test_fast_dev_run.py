@@ -10,7 +10,8 @@ from agentpeft.launch.run.metric_writers import read_metrics
 from agentpeft.launch.run.run_folder import CONFIGS, read_start
 from agentpeft.launch.train import main
 from agentpeft.policies.checkpointing.checkpoints import list_checkpoints
-from agentpeft.policies.settings.config import AlgorithmName, Settings
+from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.training import AlgorithmName
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)

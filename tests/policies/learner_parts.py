@@ -68,7 +68,7 @@ def make_group(position, trajectories):
     return EpisodeGroup(position, f"task{position}", (), 0, tuple(trajectories))
 
 
-def random_groups(num_groups=4, size=4, seed=0, vocab=20):
+def random_groups(num_groups=4, size=4, seed=0, vocab=20, success=1.0):
     """Groups of prompts and answers of many lengths; every second episode has two turns."""
     rng = np.random.default_rng(seed)
     groups = []
@@ -80,7 +80,7 @@ def random_groups(num_groups=4, size=4, seed=0, vocab=20):
             if i % 2:
                 mask[2], ends = False, (2, length)
             tokens = rng.integers(0, vocab, length)
-            trajectories.append(make_trajectory(prompt, tokens, i % 3 == 0, mask, ends))
+            trajectories.append(make_trajectory(prompt, tokens, success * (i % 3 == 0), mask, ends))
         groups.append(make_group(g, trajectories))
     return groups
 
@@ -93,7 +93,7 @@ def make_samples_of(groups, algorithm="grpo", baseline=0.0, scores=None, **train
         samples = [replace(s, old=of_old) for s, of_old in zip(samples, scores, strict=True)]
         samples = estimate_by_turn(samples, spec, training)
     else:
-        samples = estimate_by_episode(samples, spec, training, baseline)
+        samples = estimate_by_episode(samples, spec, baseline)
     return [sample for sample in samples if sample.num_sampled_tokens]
 
 

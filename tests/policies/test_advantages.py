@@ -8,7 +8,6 @@ from learner_parts import make_group, make_samples_of, make_trajectory
 
 from agentpeft.policies.learning import advantages
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.options.overlong import soft_overlong_penalty
 
 
 def returns(*values):
@@ -70,28 +69,6 @@ def test_ppo_whitens_to_mean_0_and_deviation_1_over_all_groups():
     ]
     values = [s.advantages.tolist() for s in make_samples_of(groups, "ppo", baseline=0.3)]
     assert np.concatenate(values) == pytest.approx([-(2**0.5), 0, 0, 2**0.5], abs=1e-3)
-
-
-@pytest.mark.parametrize("num_tokens", [0, 79, 80, 81, 90, 99, 100, 101, 500])
-def test_the_overlong_penalty_is_dapos(num_tokens):
-    if num_tokens <= 100 - 20:
-        expected = 0.0
-    elif num_tokens <= 100:
-        expected = ((100 - 20) - num_tokens) / 20
-    else:
-        expected = -1.0
-    assert -soft_overlong_penalty(num_tokens, 100, 20) == pytest.approx(expected)
-
-
-def test_long_episodes_lose_a_part_of_their_last_reward_by_their_sampled_tokens():
-    mask = [1, 0, 0, 0, 1, 1]  # two turns, of three sampled tokens together
-    lengths = [make_trajectory([1], range(n), 1) for n in (2, 3, 4, 5)]
-    group = [*lengths, make_trajectory([1], range(6), 1, mask, (1, 6))]
-    overlong = {"overlong_tokens": 4, "overlong_buffer_tokens": 2, "overlong_penalty": 0.5}
-    samples = make_samples_of([make_group(0, group)], "dr_grpo", **overlong)
-    rewards = np.array([1, 0.75, 0.5, 0.5, 0.75])
-    found = [float(sample.advantages[0]) for sample in samples]
-    assert found == pytest.approx((rewards - rewards.mean()).tolist())
 
 
 def test_every_sampled_token_gets_its_episodes_advantage():

@@ -173,10 +173,10 @@ def test_damage_is_refused_or_without_effect(tmp_path, damage):
 
 
 def test_a_setting_newer_than_the_checkpoint_has_its_default():
-    whole = Settings(training={"lr": 1e-3, "adam_beta1": 0.9}).model_dump(mode="json")
+    whole = Settings(training={"lr": 1e-3, "kl_coeff": 0.0}).model_dump(mode="json")
     older = {**whole, "training": {"lr": 1e-3}}
     assert settings_of({"settings": older}) == whole
-    changed = Settings(training={"lr": 1e-3, "adam_beta1": 0.5}).model_dump(mode="json")
+    changed = Settings(training={"lr": 1e-3, "kl_coeff": 0.5}).model_dump(mode="json")
     assert settings_of({"settings": changed}) == changed
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from agentpeft.envs.core.errors import SettingsError
 from agentpeft.policies.settings.algorithm_config import AlgorithmConfig
-from agentpeft.policies.settings.config import Settings, read_toml, setting_names, with_overrides
+from agentpeft.policies.settings.config import Settings, setting_names, with_overrides
+from agentpeft.policies.settings.toml import read_toml
 
 
 def settings(*overrides):
@@ -156,12 +157,12 @@ def test_settings_survive_toml_and_pickle():
         ("sead=1", "unknown setting 'sead'; did you mean 'seed'?"),
         ("training=5", "unknown setting 'training'"),
         ("seed.x=5", "unknown setting 'seed.x'"),
+        ("training.adam_beta1=0.5", "training.adam_beta1 is no longer a setting: AdamW's is 0.9"),
         ("training.x=", "unknown setting 'training.x'"),
         ("training.lr", "written section.name=value, got 'training.lr'"),
         ("training.lr=fast", "training.lr: input should be a valid number, got 'fast'"),
         ("training.lr=true", "training.lr: input should be a valid number, got True"),
         ("training.lr=inf", "training.lr: input should be a finite number, got inf"),
-        ("training.max_sequence_mismatch=1", "max_sequence_mismatch: input should be greater"),
         ("training.num_groups=2.5", "training.num_groups: input should be a valid integer"),
         ("training.algorithm=gpro", "'ppo', 'a2c', 'distill' or 'sft', got 'gpro'"),
         ("lora.target_modules=3", "lora.target_modules: input should be"),
@@ -190,7 +191,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("training.algorithm=reinforce training.num_epochs=2", "has no ratio"),
         ("training.algorithm=rloo training.num_epochs=2", "has no ratio"),
         ("training.algorithm=a2c training.num_epochs=3", "has no ratio"),
-        ("training.kl_coeff=0.1 training.kl_estimator=k1", "no useful gradient"),
         ("deterministic=true learners.num_gpus_per_learner=1", "on CPUs"),
         ("env_runners.serving=native env_runners.engine=scripted", "effect with engine 'scripted'"),
         ("env_runners.kv_cache_gib=2", "no effect with engine 'transformers'"),
@@ -205,22 +205,9 @@ def test_bad_settings_are_one_clear_line(override, message):
         ("env_runners.engine=vllm env_runners.temperature=0.005", "taken for 0.01 by vLLM"),
         ("lora.dropout=0.1", "is for algorithm 'sft'"),
         ("model.load_in_4bit=true", "than 'tiny'"),
-        ("training.kl_placement=reward", "without training.kl_coeff > 0"),
-        ("training.kl_estimator=k1", "without training.kl_coeff > 0"),
         ("training.clip_range=0.3 training.clip_range_high=0.2", "must be >= training.clip_range"),
         ("training.clip_range=0.3 training.algorithm=rloo", "for grpo, dr_grpo, gspo, cispo, ppo"),
         ("training.clip_range_high=1e-4 training.algorithm=gspo", "(0.0003 unless set)"),
-        ("training.baseline_momentum=0.5", "it is for reinforce"),
-        ("training.max_token_mismatch=2 training.algorithm=sft", "has no effect with"),
-        ("training.overlong_penalty=2", "without training.overlong_tokens"),
-        (
-            "training.overlong_tokens=5 training.overlong_buffer_tokens=6",
-            "must be <= training.overlong_tokens 5",
-        ),
-        (
-            "training.lora_plus_ratio=4 lora.use_lora=false training.algorithm=sft",
-            "no effect with lora.use_lora = false",
-        ),
         (
             "lora.use_rslora=true lora.use_lora=false training.algorithm=sft",
             "no effect with lora.use_lora = false",
@@ -231,7 +218,6 @@ def test_bad_settings_are_one_clear_line(override, message):
         ),
         ("lora.use_pissa=true lora.orthogonal_to=['a']", "and so does lora.orthogonal_to"),
         ("lora.use_pissa=true model.adapter=a", "lora.rank to 32 and lora.alpha to 64"),
-        ("lora.use_pissa=true training.weight_decay=0.1", "set it to 0, got 0.1"),
         (
             "lora.use_pissa=true model.name=a model.load_in_4bit=true",
             "set model.load_in_4bit to false",
@@ -248,19 +234,11 @@ def test_bad_settings_are_one_clear_line(override, message):
             "training.shuffle_rewards=true training.num_replay_tasks=3",
             "leave it out of the control",
         ),
-        ("training.shuffle_rewards=true training.overlong_tokens=9", "out of the control"),
         ("training.shuffle_rewards=true training.teacher=a", "out of the control"),
         ("training.dynamic_sampling=true training.teacher=a", "would drop the groups"),
         ("training.algorithm=raft training.num_epochs=2 training.teacher=a", "has no ratio"),
-        ("training.teacher_coeff=2", "no effect without training.teacher"),
         ("training.algorithm=distill training.teacher=a training.num_replay_tasks=3", "no effect"),
-        (
-            "training.algorithm=distill training.teacher=a training.kl_coeff=1 "
-            "training.kl_placement=reward",
-            "'reward' has no effect with algorithm 'distill'",
-        ),
         ("training.critic=shared", "algorithm 'grpo' (it is for ppo, a2c)"),
-        ("training.algorithm=a2c training.clip_range_vf=0.2", "it is for ppo"),
         ("training.algorithm=ppo training.gamma=0.9", "have no effect without a critic"),
         ("training.algorithm=ppo training.lambda_=0.9", "have no effect without a critic"),
         ("training.algorithm=sft training.group_size=4", "group_size has no effect"),

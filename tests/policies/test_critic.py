@@ -77,7 +77,7 @@ def all_gradients(learner, groups):
 
 
 @every_kind
-@pytest.mark.parametrize("terms", [{"clip_range_vf": 0.01}, {"algorithm": "a2c", "kl_coeff": 0.1}])
+@pytest.mark.parametrize("terms", [{}, {"algorithm": "a2c", "kl_coeff": 0.1}])
 @pytest.mark.parametrize("learners", [{"max_tokens_per_micro_batch": 30}, {"share_prompts": False}])
 def test_cutting_into_micro_batches_changes_nothing(kind, terms, learners):
     whole, cut = (
@@ -96,19 +96,20 @@ def test_gradient_checkpointing_gives_the_same_gradients(kind):
 
 @every_kind
 def test_only_a_shared_critic_trains_the_policys_adapter(kind):
-    weak, strong = (make_critic_learner(kind, vf_loss_coeff=c, num_epochs=1) for c in (0.1, 1.0))
-    policy = [gradients(learner, random_groups()) for learner in (weak, strong)]
-    critic = [
-        torch.cat([p.grad.flatten() for p in learner._critic.parameters()])
-        for learner in (weak, strong)
-    ]
-    assert torch.allclose(critic[0] * 10, critic[1], rtol=1e-4, atol=1e-6)
-    assert torch.equal(*policy) == (kind == "separate")
+    """Ten times the rewards and values: the same whitened advantages, another value loss."""
+    policy = []
+    for scale in (1.0, 10.0):
+        learner = make_critic_learner(kind, num_epochs=1)
+        state = learner.state_dict()
+        for name in ("value_head.weight", "value_head.bias"):
+            state["critic"][name].mul_(scale)
+        learner.load_state_dict(state)
+        policy.append(gradients(learner, random_groups(success=scale)))
+    is_same = torch.allclose(*policy, rtol=1e-2, atol=1e-4)
+    assert is_same == (kind == "separate")
 
 
-@pytest.mark.parametrize(
-    "changed", [{"gamma": 0.5}, {"lambda_": 0.1}, {"clip_range_vf": 1e-3}, {"vf_loss_coeff": 2.0}]
-)
+@pytest.mark.parametrize("changed", [{"gamma": 0.5}, {"lambda_": 0.1}])
 def test_each_number_of_the_critic_matters(changed):
     terms = {"num_epochs": 3, "lr": 1e-2}
     before, after = (
@@ -220,19 +221,3 @@ def test_episodes_without_a_turn_have_no_value_and_do_no_harm():
         all_gradients(make_critic_learner("shared"), g) for g in ([*groups, without_turns], groups)
     )
     assert torch.allclose(with_them, without, atol=1e-6)
-
-
-@every_kind
-def test_the_critic_has_a_learning_rate_of_its_own_on_the_same_schedule(kind):
-    terms = {"num_epochs": 1, "max_grad_norm": 1e9, "num_warmup_iterations": 2}
-    learner, same = (
-        make_critic_learner(kind, lr=1e-3, **terms, **own) for own in ({"critic_lr": 0.02}, {})
-    )
-    before = (flat_weights(learner), learner.state_dict()["critic"])
-    for each in (learner, same):
-        assert each.update(random_groups())["train/lr"] == pytest.approx(5e-4)
-    assert np.array_equal(flat_weights(learner), flat_weights(same))
-    for name, weight in learner.state_dict()["critic"].items():
-        other = same.state_dict()["critic"][name]
-        moved, slowly = ((w - before[1][name]).abs().max().item() for w in (weight, other))
-        assert moved == pytest.approx(20 * slowly, rel=1e-2)

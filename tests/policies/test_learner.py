@@ -18,9 +18,9 @@ from learner_parts import (
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.learner import compute_lr
 from agentpeft.policies.learning.passes.micro_batches import CALM_UPDATES
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
-from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
 every_normalization = pytest.mark.parametrize("normalization", ["token", "sequence", "constant"])
@@ -105,50 +105,17 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_to_the_bit():
     assert (resumed.version, resumed.baseline) == (learner.version, learner.baseline)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"weight_decay": 0.5}, {"adam_beta1": 0.5}, {"adam_beta2": 0.9}], ids=str
-)
-def test_a_resumed_learner_takes_its_steps_with_the_settings_that_it_has_now(changed):
-    learner = make_learner()
-    learner.update(random_groups())
-    weights, state = learner.policy.adapter_weights(), save(learner.state_dict()).getvalue()
-    after = []
-    for terms in ({}, changed):
-        resumed = make_learner(**terms)
-        resumed.policy.load_weights(weights)
-        resumed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-        resumed.update(random_groups(seed=1))
-        after.append(flat_weights(resumed).tobytes())
-    assert after[0] != after[1]
-
-
-def test_lora_plus_steps_further_in_b_than_in_a():
-    """Adam's first step is the learning rate, wherever the gradient is not tiny."""
-    learner = make_learner(make_policy(nonzero=True), lora_plus_ratio=8.0, lr=1e-4)
-    before = learner.policy.adapter_weights()
-    learner.update(random_groups())
-    after = learner.policy.adapter_weights()
-    for name, weights in after.items():
-        step = 8e-4 if "lora_B" in name else 1e-4
-        assert np.median(abs(weights - before[name])) == pytest.approx(step, rel=0.01)
-    with_critic = {"algorithm": "ppo", "critic": "separate", "lora_plus_ratio": 8.0, "lr": 1e-4}
-    learner = make_learner(make_policy(nonzero=True), critic_lr=2e-4, **with_critic)
-    learner.update(random_groups())
-    groups = learner.state_dict()["optimizer"]["param_groups"]
-    assert [group["lr"] for group in groups] == pytest.approx([1e-4, 8e-4, 2e-4])
-
-
-def test_adam_steps_with_the_betas_of_the_settings():
-    learner = make_learner(adam_beta1=0.3, adam_beta2=0.6, lr=1e-2)
+def test_a_step_is_adam_s_without_weight_decay():
+    learner = make_learner(lr=1e-2)
     parameter = learner.policy.trainable_parameters()[0]
     mean, square, weight = 0.0, 0.0, parameter.detach().double().clone()
     for step, seed in enumerate((0, 1), 1):
         learner.update(random_groups(seed=seed))
         gradient = parameter.grad.double()
-        mean = 0.3 * mean + 0.7 * gradient
-        square = 0.6 * square + 0.4 * gradient**2
-        divisor = (square / (1 - 0.6**step)).sqrt() + 1e-8
-        weight -= 1e-2 * mean / (1 - 0.3**step) / divisor
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        divisor = (square / (1 - 0.999**step)).sqrt() + 1e-8
+        weight -= 1e-2 * mean / (1 - 0.9**step) / divisor
         assert torch.allclose(parameter.double(), weight, atol=1e-6)
 
 
@@ -261,22 +228,11 @@ def test_groups_without_spread_teach_nothing(dynamic_sampling):
 
 
 def test_the_baseline_moves_by_its_momentum():
-    learner = make_learner(algorithm="reinforce", baseline_momentum=0.5)
+    learner = make_learner(algorithm="reinforce")
     group = [make_group(0, [make_trajectory([1], [2], r) for r in (0, 1)])]
     assert learner.update(group)["train/baseline"] == 0.5
     rich = [make_group(0, [make_trajectory([1], [2], 1)] * 2)]
-    assert learner.update(rich)["train/baseline"] == 0.75
-
-
-def test_kl_as_a_reward_lowers_the_return_of_what_left_the_reference():
-    plain, penal = (
-        gradients(
-            make_learner(make_policy(nonzero=True), kl_coeff=c, kl_placement="reward"),
-            random_groups(),
-        )
-        for c in (1e-6, 5.0)
-    )
-    assert not torch.allclose(plain, penal, atol=1e-4)
+    assert learner.update(rich)["train/baseline"] == pytest.approx(0.9 * 0.5 + 0.1 * 1)
 
 
 def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
@@ -287,28 +243,6 @@ def test_mismatch_is_between_the_engines_and_the_learners_logprobs():
     metrics = make_learner(policy).update([make_group(0, trajectories)])
     assert metrics["train/mismatch_mean"] == pytest.approx(np.mean(deltas), abs=1e-5)
     assert metrics["train/mismatch_max"] == pytest.approx(max(deltas), abs=1e-5)
-
-
-@pytest.mark.parametrize("setting", ["max_token_mismatch", "max_sequence_mismatch"])
-def test_what_is_left_out_for_its_mismatch_teaches_nothing(setting):
-    """The second group's episodes were sampled with other probabilities than the learner's."""
-    policy, groups = make_policy(nonzero=True), random_groups(num_groups=1)
-    logprobs = policy.model(torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
-    right = [
-        replace(
-            make_trajectory([1, 2], [a], a == 3),
-            sampling_logprobs=logprobs[[a]].detach().numpy(),
-        )
-        for a in (3, 4)
-    ]
-    terms = {"max_grad_norm": 1e9, "loss_normalization": "constant"}
-    alone = make_learner(policy, **terms)
-    expected = gradients(alone, [make_group(1, right)]) * 2 / 6  # of six episodes, two
-    masked = make_learner(make_policy(nonzero=True), **terms, **{setting: 1.0001})
-    got = gradients(masked, [*groups, make_group(1, right)])
-    assert torch.allclose(got, expected, atol=1e-6)
-    metrics = make_learner(make_policy(nonzero=True), **{setting: 1.0001}).update(groups)
-    assert metrics["train/masked_fraction"] == 1
 
 
 def test_gradient_checkpointing_gives_the_same_gradients():

@@ -100,7 +100,7 @@ def trio(cluster):
         ("training.algorithm=grpo", "learners.share_prompts=false"),
         ("training.algorithm=grpo", "training.num_minibatches=2", "training.num_epochs=2"),
         ("training.algorithm=gspo", "training.kl_coeff=0.1", "training.entropy_coeff=0.01"),
-        ("training.algorithm=rloo", "training.kl_coeff=0.1", "training.kl_placement=reward"),
+        ("training.algorithm=rloo", "training.kl_coeff=0.1"),
         ("training.algorithm=ppo", "training.critic=shared", "training.kl_coeff=0.1"),
         ("training.algorithm=ppo", "training.critic=separate"),
         ("training.algorithm=sft",),

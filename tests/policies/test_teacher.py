@@ -65,18 +65,15 @@ def test_each_token_gets_the_teachers_logprob_less_the_policys(algorithm):
         [Scores(rng.normal(size=s.num_sampled_tokens).astype(np.float32)) for s in samples]
         for _ in range(2)
     )
-    settings = make_settings(
-        f"training.algorithm={algorithm}", "training.teacher=x", "training.teacher_coeff=0.5"
-    )
-    training = settings.training
+    settings = make_settings(f"training.algorithm={algorithm}", "training.teacher=x")
     samples = [replace(sample, old=scores) for sample, scores in zip(samples, old, strict=True)]
-    samples = estimate_by_episode(samples, algorithm_of(training), training, 0.0)
-    samples = add_teaching(samples, teacher, training.teacher_coeff)
+    samples = estimate_by_episode(samples, algorithm_of(settings.training), 0.0)
+    samples = add_teaching(samples, teacher)
     for sample, before, taught in zip(samples, old, teacher, strict=True):
         rewards = [s.trajectory.episode_return for s in samples if s.group == sample.group]
         own = sample.trajectory.episode_return - np.mean(rewards)
         own = own if algorithm == "dr_grpo" else 0.0
-        expected = own + 0.5 * (taught.logprobs - before.logprobs)
+        expected = own + (taught.logprobs - before.logprobs)
         assert sample.advantages == pytest.approx(expected, abs=1e-6)
 
 
@@ -119,14 +116,13 @@ def test_the_policy_comes_nearer_to_the_teacher_whatever_the_rewards(teacher):
     assert reverse_kl() < 0.5 * before
 
 
-def test_a_base_is_a_teacher_too_and_coeff_weighs_it(teacher):
+def test_a_base_is_a_teacher_too(teacher):
     folder, _ = teacher
     base = load_base(make_settings()).name
     groups, after = random_groups(vocab=300), []
     for overrides in (
         (),
         (f"training.teacher={folder}",),
-        (f"training.teacher={folder}", "training.teacher_coeff=0.1"),
         (f"training.teacher={base}",),
     ):
         learner = make_learner("training.algorithm=dr_grpo", *overrides)
@@ -134,7 +130,7 @@ def test_a_base_is_a_teacher_too_and_coeff_weighs_it(teacher):
         after.append(flat_weights(learner).tobytes())
         if overrides == (f"training.teacher={base}",):
             assert metrics["train/teacher_kl"] == pytest.approx(0, abs=1e-6)
-    assert len(set(after[:3])) == 3
+    assert len(set(after[:2])) == 2
 
 
 def test_a_teacher_that_is_not_there_or_reads_other_tokens_is_refused(tmp_path):
@@ -243,11 +239,11 @@ def test_an_endpoint_that_says_something_else_ends_the_run(answer, message):
 def test_one_of_several_models_is_named():
     with endpoint(lambda body: None, ("wise", "wiser")) as (url, _):
         words = "training.algorithm=distill", f"training.teacher={url}"
-        with pytest.raises(SettingsError, match=r"wise, wiser: name one in training.teacher_model"):
+        with pytest.raises(SettingsError, match=r"wise, wiser: name one as http"):
             make_learner(*words)
         with pytest.raises(SettingsError, match="has no model 'wize'; did you mean 'wise'"):
-            make_learner(*words, "training.teacher_model=wize")
-        make_learner(*words, "training.teacher_model=wiser")
+            make_learner(*words[:1], f"training.teacher={url}#wize")
+        make_learner(*words[:1], f"training.teacher={url}#wiser")
 
 
 def test_an_endpoint_that_is_not_there_is_refused_at_the_start():
@@ -262,8 +258,6 @@ def test_an_endpoint_that_is_not_there_is_refused_at_the_start():
     [
         (("training.teacher=http://x/v1", "env_runners.temperature=0.5"), "at temperature 1"),
         (("training.teacher=http://x/v1", "deterministic=true"), "deterministic to false"),
-        (("training.teacher=folder", "training.teacher_model=a"), "has no effect unless"),
-        (("training.teacher_model=a",), "training.teacher_model 'a' has no effect"),
     ],
 )
 def test_settings_of_an_endpoint_that_cannot_work_are_refused(overrides, message):

@@ -29,11 +29,12 @@ _ID_PREFIX = "token_id:"
 class EndpointTeacher:
     """Asks an endpoint for the log-probabilities of sampled tokens, at temperature 1."""
 
-    def __init__(self, url: str, model: str | None) -> None:
-        """`model` None is the one that the endpoint has.
+    def __init__(self, teacher: str) -> None:
+        """`teacher` is the URL, with `#` and the model's name if it has several.
 
         Raises: SettingsError where it does not answer, or has no such model.
         """
+        url, _, model = teacher.partition("#")
         self._url = url
         key = os.environ.get(KEY_VARIABLE, "none")
         self._client = OpenAI(base_url=url, api_key=key, max_retries=MAX_RETRIES)
@@ -41,12 +42,12 @@ class EndpointTeacher:
             known = [each.id for each in self._client.with_options(max_retries=1).models.list()]
         except APIError as error:
             raise SettingsError(f"training.teacher {url!r} does not answer: {error}") from None
-        if model is None and len(known) != 1:
+        if not model and len(known) != 1:
             raise SettingsError(
                 f"training.teacher {url!r} has the models {', '.join(known) or 'none'}: name one "
-                "in training.teacher_model"
+                f"as {url}#NAME"
             )
-        if model is not None and model not in known:
+        if model and model not in known:
             raise SettingsError(
                 f"training.teacher {url!r} has no model {model!r}{did_you_mean(model, known)}"
             )

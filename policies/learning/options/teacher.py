@@ -43,11 +43,10 @@ class Distillation(LearnerHook):
     def __init__(self, settings: Settings, student: PolicyBase, peers: Peers) -> None:
         """Raises: as `open_teacher`."""
         self._teacher = open_teacher(settings, student, peers)
-        self._coeff = settings.training.teacher_coeff
 
     def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:
         """Returns the samples with what is added, each learner asking about its share."""
-        return add_teaching(samples, peers.divide(samples, self._teacher.score), self._coeff)
+        return add_teaching(samples, peers.divide(samples, self._teacher.score))
 
     def end_update(
         self,
@@ -74,7 +73,7 @@ def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teach
         # It needs `openai`, which a learner without such a teacher does not
         from agentpeft.policies.learning.options.endpoint_teacher import EndpointTeacher
 
-        return EndpointTeacher(name, training.teacher_model)
+        return EndpointTeacher(name)
     try:
         loaded = settings.with_model(name=name, adapter=None)
         base = load_base(loaded, num_gpus, stays_on_cpu=is_sharded, is_frozen=not is_sharded)
@@ -93,17 +92,13 @@ def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teach
     return ModelRunner(settings, policy, sharded_base=sharded_base)
 
 
-def add_teaching(
-    samples: Sequence[Sample], teacher: Sequence[Scores], coeff: float
-) -> list[Sample]:
+def add_teaching(samples: Sequence[Sample], teacher: Sequence[Scores]) -> list[Sample]:
     """Returns the samples with the teacher's scores, and what these add to the advantages.
 
-    A token of probability .5 by the policy and .25 by the teacher, coefficient 1: log .5 = -.69.
+    A token of probability .5 by the policy and .25 by the teacher: log .5 = -.69.
     """
     return [
-        replace(
-            sample, advantages=sample.advantages + coeff * _gap(scores, sample.old), teacher=scores
-        )
+        replace(sample, advantages=sample.advantages + _gap(scores, sample.old), teacher=scores)
         for sample, scores in zip(samples, teacher, strict=True)
     ]
 

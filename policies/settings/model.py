@@ -1,0 +1,210 @@
+"""The settings of what is trained: the base model, the built-in one's shape, the adapter."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from agentpeft.policies.rollout.thoughts import END_OF_THOUGHT
+from agentpeft.policies.settings.section import Count, Section
+
+if TYPE_CHECKING:
+    from agentpeft.policies.settings.config import Settings
+
+
+class ModelSettings(Section):
+    """The base model, and how conversations become its text."""
+
+    name: str = "tiny"
+    """`tiny` is the built-in model; else a Hugging Face id, a model's folder, or an adapter's
+    folder (its base is loaded, and training goes on from it). `module:name` first imports the
+    module of your own model classes.
+    """
+    adapter: str | None = None
+    """Folder of an adapter to start from; it is the reference of the KL term too.
+    `--resume-from` sets it. None: a new adapter.
+    """
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the base's weights. Auto is float32 on a CPU, bfloat16 on a GPU."""
+    load_in_4bit: bool = False
+    """Quantizes the learner's base with bitsandbytes (`pip install 'agentpeft[quantize]'`). Engines
+    serve a dequantized copy, which takes the memory of `dtype`; vLLM reads it from the cache, where
+    the first runner of a machine writes it.
+    """
+    use_chat_template: bool = True
+    """Renders conversations by the tokenizer's chat template. False: as plain text, in lines."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{enable_thinking = false}`. One that the
+    template does not read is refused.
+    """
+    system_prompt: str | None = Field(default=None, min_length=1)
+    """System message before every prompt. Refused where the template leaves it out. None: no
+    system message.
+    """
+    tool_calls: bool = False
+    """Actions are calls of [the environment's tools](../environments/tools.md), in the chat
+    template's own format. The environment's prompt must speak of them: `environment.kwargs.prompt`
+    is `"tools"` then.
+    """
+    end_of_thought: str = END_OF_THOUGHT
+    """The environment is told what a turn says [after the last such
+    mark](how_it_works.md#thinking-models). Empty: it is told the whole turn.
+    """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.load_in_4bit and (not run.lora.use_lora or run.is_tiny):
+            yield (
+                "model.load_in_4bit freezes a large base: it needs lora.use_lora = true and "
+                "another model.name than 'tiny'"
+            )
+        if self.adapter is not None and not run.lora.use_lora:
+            yield f"model.adapter {self.adapter!r} is trained further: lora.use_lora must be true"
+        if self.tool_calls and (run.is_tiny or not self.use_chat_template):
+            yield (
+                "model.tool_calls needs a chat template with tools: another model.name than "
+                "'tiny', and model.use_chat_template = true"
+            )
+        if self.tool_calls and (run.training.chats or run.warm_start.chats):
+            yield "model.tool_calls imitates the oracle's calls: chats are texts alone"
+        if self.chat_template_kwargs and not self.use_chat_template:
+            yield ("model.chat_template_kwargs has no effect with model.use_chat_template = false")
+        if not _RESERVED.isdisjoint(self.chat_template_kwargs):
+            yield (
+                "model.chat_template_kwargs are the template's own variables, such as "
+                "enable_thinking, not transformers' arguments, got "
+                f"{self.chat_template_kwargs!r}"
+            )
+
+
+CHAT_SETTINGS = {
+    "use_chat_template",
+    "chat_template_kwargs",
+    "system_prompt",
+    "end_of_thought",
+    "tool_calls",
+}
+"""The settings of `model` that say how it reads and writes, whichever weights it has."""
+_RESERVED = frozenset(
+    {
+        *("messages", "conversation", "conversations", "chat_template", "add_generation_prompt"),
+        "tools",
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    }
+)
+"""What `apply_chat_template` takes for itself, or `ChatFormat` gives it."""
+
+
+class TinySettings(Section):
+    """The architecture (Llama's, with biases in attention) of the built-in model.
+
+    Refused where `model.name` is another.
+    """
+
+    hidden_size: Count = 192
+    """Width of the residual stream; a multiple of twice the number of heads."""
+    num_layers: Count = 4
+    """Number of layers."""
+    num_heads: Count = 4
+    """Number of attention heads."""
+    intermediate_size: Count = 512
+    """Width of the feed-forward layers."""
+    vocab_size: int = Field(default=512, ge=300, le=65536)
+    """Size of the byte-level BPE vocabulary, 300 to 65536."""
+    max_context_tokens: Count = 1024
+    """The longest conversation in tokens."""
+    cuts_words_alike: bool = False
+    """Whether a word has the same tokens wherever it stands, which makes it easier to copy."""
+    has_induction_heads: bool = False
+    """Whether heads of the first layers repeat what came before, ahead of any training."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if not run.is_tiny and self != TinySettings():
+            yield (
+                f"the section tiny describes the built-in model, and model.name is "
+                f"{run.model.name!r}"
+            )
+        if self.hidden_size % (2 * self.num_heads) != 0:
+            yield (
+                f"tiny.hidden_size {self.hidden_size} must be a multiple of 2 * tiny.num_heads "
+                f"({self.num_heads})"
+            )
+
+
+class LoraSettings(Section):
+    """The adapter that is trained."""
+
+    use_lora: bool = True
+    """False trains [all weights](how_it_works.md#all-weights), for models that fit. The section's
+    other settings are then not read.
+    """
+    rank: Count = 16
+    """Rank of the adapter."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The update is scaled by alpha / rank."""
+    use_rslora: bool = False
+    """rsLoRA: scales by alpha / sqrt(rank) instead, so that a larger rank learns no slower."""
+    use_pissa: bool = False
+    """PiSSA: begins at the [principal components](algorithms.md#pissa) of each layer's weights. The
+    adapter that is delivered and saved has twice the rank.
+    """
+    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False)] = (
+        "all-linear"
+    )
+    """Names of the layers that get an adapter, such as `["q_proj", "v_proj"]`. `all-linear`:
+    all linear layers but the output layer.
+    """
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout of the adapter's input, with algorithm `sft` only."""
+    orthogonal_to: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Folders of earlier adapters, which the base has been merged with: a penalty keeps the new
+    adapter's A orthogonal to theirs ([O-LoRA](algorithms.md#o-lora)).
+    """
+    orthogonality_coeff: float = Field(default=0.5, gt=0)
+    """Weight of that penalty. Needs `orthogonal_to`."""
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.orthogonal_to and not self.use_lora:
+            yield "lora.orthogonal_to has no effect with lora.use_lora = false"
+        if self.orthogonality_coeff != 0.5 and not self.orthogonal_to:
+            yield "lora.orthogonality_coeff has no effect without lora.orthogonal_to"
+        if self.dropout > 0 and run.is_rl:
+            yield (
+                f"lora.dropout {self.dropout} is for algorithm 'sft': with RL the learner's "
+                "probabilities would differ from those that were sampled; set it to 0"
+            )
+        if self.use_rslora and not self.use_lora:
+            yield "lora.use_rslora has no effect with lora.use_lora = false"
+        if self.use_pissa:
+            yield from self._pissa_conflicts(run)
+        if not self.use_lora and run.training.critic == "separate":
+            yield (
+                "training.critic 'separate' is an adapter on a frozen base, and lora.use_lora = "
+                "false trains all weights: set it to 'shared'"
+            )
+
+    def _pissa_conflicts(self, run: "Settings") -> Iterator[str]:
+        if not self.use_lora:
+            yield "lora.use_pissa has no effect with lora.use_lora = false"
+        if self.orthogonal_to:
+            yield "lora.use_pissa chooses what the adapter reads, and so does lora.orthogonal_to"
+        if run.model.load_in_4bit:
+            yield "lora.use_pissa needs the base's weights: set model.load_in_4bit to false"
+        if run.model.adapter is not None:
+            saved = self.as_saved()
+            yield (
+                f"lora.use_pissa begins a new adapter, and model.adapter {run.model.adapter!r} is "
+                "one: to go on with an adapter of PiSSA, set lora.use_pissa to false, lora.rank to "
+                f"{saved.rank} and lora.alpha to {saved.alpha:g}"
+            )
+
+    def as_saved(self) -> "LoraSettings":
+        """Returns the settings of plain LoRA that the adapter has once it is saved or delivered."""
+        if not self.use_pissa:
+            return self
+        factor = 2**0.5 if self.use_rslora else 2.0  # the scale stays as it is
+        changes = {"use_pissa": False, "rank": 2 * self.rank, "alpha": factor * self.alpha}
+        return self.model_copy(update=changes)

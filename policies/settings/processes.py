@@ -1,0 +1,295 @@
+"""The settings of the processes that play and learn, and of what happens when one fails."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from pydantic.types import NonNegativeFloat
+
+from agentpeft.policies.settings.section import Count, CountOrZero, Section, Threads
+
+if TYPE_CHECKING:
+    from agentpeft.policies.settings.config import Settings
+
+
+class EnvRunnerSettings(Section):
+    """The processes that play the episodes, and their engines."""
+
+    whole_may_change = True
+
+    num_env_runners: CountOrZero = 1
+    """Number of runner processes (Ray actors). 0 plays and learns in this process, without
+    Ray.
+    """
+    num_cpus_per_env_runner: float = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves for each runner."""
+    num_gpus_per_env_runner: float = Field(default=0.0, ge=0)
+    """GPUs that Ray reserves for each runner, all of one machine. Above 0 the model is on the GPU;
+    2 and more are for [a vLLM engine over several GPUs](vllm.md#a-model-larger-than-one-gpu).
+    """
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """How Ray places the runners: `PACK` on few machines, `SPREAD` over many; `STRICT_…` on
+    one, or each on its own, or not at all.
+    """
+    num_threads: Threads = 2
+    """Torch's threads in each runner."""
+    engine: Literal["transformers", "vllm", "scripted"] = "transformers"
+    """`transformers` and [`vllm`](vllm.md) sample from the model; `scripted` plays the
+    oracle.
+    """
+    shared_engines: str | None = Field(default=None, min_length=1)
+    """[Engines that other runs use too](vllm.md#engines-that-runs-share), as `module:NAME`
+    (`agentpeft.apps.shared_engines:sweep`): each runner plays with one of them, in LoRA slots of
+    its own. None: each has an engine of its own.
+    """
+    serving: Literal["auto", "native", "fused"] = "auto"
+    """How an adapter is served: `native` in LoRA layers, `fused` into the weights. Auto is
+    `native` over a base in bfloat16, else `fused`
+    ([why](delivery.md#small-steps-over-a-bfloat16-base)).
+    """
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Memory of a vLLM engine for keys and values, in GiB, on each of its GPUs. None: 1 on a CPU;
+    on a GPU what is left of its share.
+    """
+    sleep_while_learning: bool = False
+    """Engines leave their memory to the learners while these learn: keys and values, of vLLM on a
+    GPU the weights too ([one GPU](delivery.md#learner-and-runners-on-one-gpu)).
+    """
+    max_concurrent_episodes: Count = 256
+    """Episodes that each runner plays at once; whenever fewer are in play it takes the next group.
+    """
+    max_new_tokens: Count = 256
+    """Longest turn in tokens. It is also the constant of `loss_normalization = "constant"`."""
+    max_context_tokens: Count | None = None
+    """Longest conversation in tokens; a full one ends the episode (`context_limit`). None:
+    the model's own limit.
+    """
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature of training; greedy evaluation does not read it. 0 is refused with
+    RL.
+    """
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """A step of the environment that takes longer is a fault: the episode is played again in
+    a fresh environment.
+    """
+    episode_timeout_s: float = Field(default=600.0, gt=0)
+    """Time of an episode, the engine's included. One that takes longer leaves its group,
+    counted in `sample/num_slow_episodes`.
+    """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.engine != "vllm" and self.kv_cache_gib is not None:
+            yield f"env_runners.kv_cache_gib has no effect with engine {self.engine!r}"
+        if self.shared_engines is not None:
+            yield from self._conflicts_of_sharing(self.shared_engines, run)
+        if self.engine == "scripted" and self.serving != "auto":
+            yield f"env_runners.serving {self.serving!r} has no effect with engine 'scripted'"
+        yield from self._conflicts_of_sleeping(run)
+        num_gpus = self.num_gpus_per_env_runner
+        if num_gpus > 1 and self.engine != "vllm":
+            yield (
+                f"env_runners.num_gpus_per_env_runner {num_gpus:g}: engine {self.engine!r} "
+                "computes on one GPU; set it to 1 and take more env runners, or take engine 'vllm'"
+            )
+        if num_gpus > 1 and num_gpus % 1 > 0:
+            yield (
+                f"env_runners.num_gpus_per_env_runner {num_gpus:g} must be whole above 1: vLLM "
+                "divides each layer over all of them"
+            )
+        if self.serving == "native" and not run.lora.use_lora:
+            yield ("env_runners.serving = 'native' serves adapters: it needs lora.use_lora = true")
+        if self.engine == "vllm" and 0 < self.temperature < 0.01:
+            yield (
+                f"env_runners.temperature {self.temperature:g} is taken for 0.01 by vLLM: raise it"
+            )
+        limits = [self.max_context_tokens, run.tiny.max_context_tokens if run.is_tiny else None]
+        if self.max_new_tokens >= min((n for n in limits if n is not None), default=10**9):
+            yield (
+                f"env_runners.max_new_tokens {self.max_new_tokens} leaves no room for a prompt: it "
+                "must be below env_runners.max_context_tokens (of the tiny model: "
+                "tiny.max_context_tokens)"
+            )
+        if self.temperature == 0 and run.is_rl:
+            yield (
+                "env_runners.temperature 0 always samples the same episode: RL needs > 0 "
+                "(evaluation is greedy by itself)"
+            )
+
+    def limit_context(self, model_limit: int) -> int:
+        """Returns the most tokens of a conversation: the model's limit, or the one that is set."""
+        return min(self.max_context_tokens or model_limit, model_limit)
+
+    def _conflicts_of_sleeping(self, run: "Settings") -> Iterator[str]:
+        if not self.sleep_while_learning:
+            return
+        name = "env_runners.sleep_while_learning"
+        if self.engine == "scripted":
+            yield f"{name} has no effect with engine 'scripted'"
+        if run.max_adapter_lag > 0:
+            yield f"{name}: with max_adapter_lag > 0 the runners play while the learners learn"
+        if self.shared_engines is not None:
+            yield f"{name}: other runs play with env_runners.shared_engines while this one learns"
+        of_runner, of_learner = self.num_gpus_per_env_runner, run.learners.num_gpus_per_learner
+        if of_runner > 0 and (of_learner == 0 or of_runner + of_learner > 1):
+            yield (
+                f"{name}: env_runners.num_gpus_per_env_runner {of_runner:g} and "
+                f"learners.num_gpus_per_learner {of_learner:g} share no GPU"
+            )
+
+    def _conflicts_of_sharing(self, shared_engines: str, run: "Settings") -> Iterator[str]:
+        name = f"env_runners.shared_engines {shared_engines!r}"
+        module, _, group = shared_engines.partition(":")
+        if not (module and group):
+            yield (
+                f"{name} must be MODULE:NAME: the module that finds the engines, and what they are "
+                "called there, as agentpeft.apps.shared_engines:sweep"
+            )
+        if self.engine != "vllm":
+            yield f"{name}: the engines are vLLM's, set env_runners.engine = 'vllm'"
+        if self.serving == "fused" or not run.lora.use_lora:
+            yield f"{name}: they serve adapters in slots, neither fused nor all weights"
+        if self.num_env_runners == 0:
+            yield f"{name}: they are in a Ray cluster, and env_runners.num_env_runners is 0"
+        if self.num_gpus_per_env_runner > 0 or self.kv_cache_gib is not None:
+            yield (
+                f"{name}: GPUs and memory for keys and values are the engines', so leave "
+                "env_runners.num_gpus_per_env_runner and env_runners.kv_cache_gib out"
+            )
+
+
+class LearnerSettings(Section):
+    """How many learners share an update, where, and in what portions each computes."""
+
+    whole_may_change = True
+
+    num_learners: Count = 1
+    """Processes that share each update ([how](how_it_works.md#several-learners)). The other
+    settings of this section hold for each of them.
+    """
+    num_cpus_per_learner: float = Field(default=0.5, ge=0)
+    """CPUs that Ray reserves."""
+    num_gpus_per_learner: float = Field(default=0.0, ge=0)
+    """GPUs that Ray reserves. Above 0 the model is on the GPU."""
+    num_threads: Threads = 2
+    """Torch's threads."""
+    autocast: Literal["auto", "off", "bfloat16"] = "auto"
+    """Computes in bfloat16. Auto does so on a GPU, and on a CPU for models of 50 million
+    weights or more.
+    """
+    shard_base: bool = False
+    """Each learner holds one part in `num_learners` of each layer of the frozen base, and the
+    learners gather a layer while they run it: for
+    [a base larger than one device](how_it_works.md#a-base-larger-than-one-device). Takes more time.
+    """
+    gradient_checkpointing: bool = False
+    """Computes the layers again in the backward pass: takes less memory and more time."""
+    share_prompts: bool = True
+    """Computes the prompt of a group once; the gradient is the same. Models whose layers see a
+    window, or keep a state, compute each sequence alone, padded.
+    """
+    max_tokens_per_micro_batch: Count = 8192
+    """Tokens of a forward pass, padding included. Halved when memory does not suffice, and doubled
+    again after 20 updates for which it did.
+    """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        if self.num_learners > 1 and run.env_runners.num_env_runners == 0:
+            yield (
+                f"learners.num_learners {self.num_learners} are processes of their own, which the "
+                "serial mode (env_runners.num_env_runners = 0) does not start: set it to 1"
+            )
+        if self.num_learners > run.training.num_groups:
+            yield (
+                f"learners.num_learners {self.num_learners} must be <= training.num_groups "
+                f"{run.training.num_groups}: a group is one learner's"
+            )
+        if self.num_learners > 1 and self.num_gpus_per_learner % 1 > 0:
+            yield (
+                f"learners.num_gpus_per_learner {self.num_gpus_per_learner} must be whole with "
+                "several learners, which nccl cannot place on one GPU"
+            )
+        if not self.shard_base:
+            return
+        if self.num_learners == 1:
+            yield (
+                "learners.shard_base deals a base out over several learners: learners.num_learners "
+                "must be >= 2, got 1"
+            )
+        if not run.lora.use_lora:
+            yield (
+                "learners.shard_base deals a frozen base out, and lora.use_lora = false trains all "
+                "weights: set it to false"
+            )
+        if run.model.load_in_4bit:
+            yield (
+                "learners.shard_base deals out weights of model.dtype: set model.load_in_4bit to "
+                "false"
+            )
+
+
+class FaultToleranceSettings(Section):
+    """Retry limits, timeouts and delivery checks; RLlib's names where it has one.
+
+    Restarts are counted over the whole run.
+    """
+
+    whole_may_change = True
+
+    max_episode_retries: CountOrZero = 3
+    """How often an episode that ended with an `EnvFault` is played again; then its group is
+    dropped and counted.
+    """
+    max_failed_group_share: float = Field(default=0.5, ge=0, lt=1)
+    """A round or evaluation of which more than this share of the groups fail in their
+    environment ends the run, with the last fault.
+    """
+    max_skipped_updates: CountOrZero = 5
+    """Steps in a row without a finite gradient; one more ends the run."""
+    placement_timeout_s: float = Field(default=30.0, gt=0)
+    """What Ray cannot place in time ends the run, with what was asked for and what there is.
+    The run goes on without a restarted runner for which there is no place, as long as there
+    are others.
+    """
+    max_num_env_runner_restarts: CountOrZero = 20
+    """How often a runner is restarted that is gone, hangs, whose engine fails or that cannot
+    prove its adapter. 0: it ends the run.
+    """
+    env_runner_restore_timeout_s: float = Field(default=1800.0, gt=0)
+    """How long runners, or the learner, may take to start, loading the model included."""
+    env_runner_health_probe_timeout_s: float = Field(default=30.0, gt=0)
+    """While results are waited for, a runner or learner that does not answer a ping for so
+    long is ended, and counts as gone.
+    """
+    ray_timeout_s: float = Field(default=60.0, gt=0)
+    """How long Ray's own processes (raylet, GCS) may take to answer a call of the driver;
+    then the run ends, to be resumed.
+    """
+    max_num_learner_restarts: CountOrZero = 3
+    """How often a learner that is gone is restarted from the last checkpoint. 0: it ends the
+    run.
+    """
+    probe_interval: CountOrZero = 1
+    """At every n-th adapter version learner and engines must [agree on fixed
+    tokens](delivery.md). 0: never.
+    """
+    max_probe_difference: float | None = Field(default=None, gt=0)
+    """Largest mean difference of their log-probabilities that is still a delivery. None:
+    0.001 in float32; where a base or the learner computes in bfloat16, 0.05 or a hundredth of
+    their mean, whichever is more.
+    """
+    min_served_effect: float = Field(default=0.8, ge=0, lt=1)
+    """Share of an adapter's change that the served weights must hold, or it is no delivery.
+    0: any.
+    """
+
+    def conflicts(self, run: "Settings") -> Iterator[str]:
+        """Yields what cannot work or has no effect in `run`."""
+        has_no_probe = self.probe_interval == 0 or run.env_runners.engine == "scripted"
+        if has_no_probe and self.changed() & {"max_probe_difference", "min_served_effect"}:
+            yield (
+                "fault_tolerance.max_probe_difference and min_served_effect have no effect with "
+                "fault_tolerance.probe_interval = 0, nor with env_runners.engine 'scripted', which "
+                "has no weights"
+            )
