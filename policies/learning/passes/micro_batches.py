@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from agentpeft.policies.errors import is_out_of_memory
-from agentpeft.policies.learning.passes.packed_attention import Packing
-from agentpeft.policies.learning.passes.segments import Segment
+from agentpeft.policies.learning.passes.packed_attention import Packing, Segment
 from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats, Ids, Trajectory
 
