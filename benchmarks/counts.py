@@ -46,7 +46,7 @@ from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_ada
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.micro_batches import Layout, MicroBatch, make_micro_batches
 from agentpeft.policies.learning.passes.packed_attention import Packing
-from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -104,7 +104,7 @@ def make_model(vocabulary: int, width: int, num_heads: int) -> Qwen2ForCausalLM:
 
 def count_tokens(batches: Sequence[MicroBatch]) -> int:
     """Returns how many tokens go through the model."""
-    return sum(batch.rows.token_ids.numel() for batch in batches)
+    return sum(batch.token_ids.numel() for batch in batches)
 
 
 def most_bytes_held(compute: Callable[[], object]) -> int:
@@ -139,19 +139,19 @@ def count_padding(max_tokens: int) -> Iterator[Count]:
     """Yields what is computed over what is there, and the largest micro-batch."""
     for name, profile in PROFILES.items():
         groups = make_groups(profile)
-        members = list_members(groups)
-        plain = sum(len(m.trajectory.prompt_ids) + len(m.trajectory.token_ids) for m in members)
+        samples = list_samples(groups)
+        plain = sum(len(m.trajectory.prompt_ids) + len(m.trajectory.token_ids) for m in samples)
         prompts = sum(len(group.trajectories[0].prompt_ids) for group in groups)
-        answers = sum(len(member.trajectory.token_ids) for member in members)
+        answers = sum(len(sample.trajectory.token_ids) for sample in samples)
         batches, whole, padded = (
-            make_micro_batches(members, max_tokens, layout, torch.device("cpu"))
+            make_micro_batches(samples, max_tokens, layout, torch.device("cpu"))
             for layout in get_args(Layout)
         )
         yield f"tokens, {name}", count_tokens(batches) / (prompts + answers), 1.1
         yield f"tokens_whole, {name}", count_tokens(whole) / plain, 1.1
         yield f"tokens_padded, {name}", count_tokens(padded) / plain, 1.1
-        yield f"positions, {name}", max(b.rows.token_ids.numel() for b in batches) / max_tokens, 1.0
-        packings = [batch.rows.packing for batch in batches if batch.rows.packing is not None]
+        yield f"positions, {name}", max(b.token_ids.numel() for b in batches) / max_tokens, 1.0
+        packings = [batch.packing for batch in batches if batch.packing is not None]
         yield f"keys, {name}", max(map(count_keys, packings)) / max_tokens, 1.0
 
 
@@ -177,7 +177,7 @@ def count_scored(max_tokens: int) -> Iterator[Count]:
     learner = Learner(settings, policy)
     policy.model.register_forward_pre_hook(note, with_kwargs=True)
     learner.update(groups)
-    alone = make_micro_batches(list_members(mixed), max_tokens, "shared", torch.device("cpu"))
+    alone = make_micro_batches(list_samples(mixed), max_tokens, "shared", torch.device("cpu"))
     yield "scored", sum(seen) / count_tokens(alone), 1.0
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 import numpy as np
 
 from agentpeft.apps.lifelong.banks import count_pairs, write_bank
+from agentpeft.apps.lifelong.combine_adapters import combine_adapters
 from agentpeft.apps.lifelong.methods import NUM_EXAMPLES, Kind, Method
 from agentpeft.apps.lifelong.policy_drift import measure_drift
 from agentpeft.apps.lifelong.scores import Matrix, compute_kl_new, compute_kl_old, compute_scores
@@ -27,7 +28,6 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.messages import EpisodeRecord
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora.open_adapters import combine_adapters
 from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.settings.config import Settings
 

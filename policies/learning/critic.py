@@ -3,11 +3,11 @@
 A turn's value is read off the last token before its first sampled one. That token predicts the
 sampled one, so its state is at hand. Values are computed for every sampled token, as
 log-probabilities are; only that of each turn's first token counts (`CriticTargets.turn_starts`).
+Each turn of an episode has its own advantage, by GAE.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -15,28 +15,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agentpeft.policies.errors import CheckpointError
+from agentpeft.policies.learning.advantages import compute_gae, whiten
+from agentpeft.policies.learning.algorithms import AlgorithmSpec
+from agentpeft.policies.learning.objective import Totals, join, spread
 from agentpeft.policies.learning.passes.micro_batches import MicroBatch
+from agentpeft.policies.learning.passes.model_runner import POLICY_PASS, Pass
 from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.messages import Floats, Ids
 from agentpeft.policies.models.lora.attach_lora import LoraPolicy, Policy
-from agentpeft.policies.models.policy_base import FrozenPolicy
-from agentpeft.policies.settings.training import CriticKind
+from agentpeft.policies.settings.config import Settings, TrainingSettings
+
+_ADAPTER = "critic"
+_LOSS_COEFF = 0.5  # PPO2's: with a shared critic, the policy's loss leads
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A forward pass: what it computes, and the context that switches its adapter on.
+class CriticTargets:
+    """What the critic learns from, (N,) each; every token carries the numbers of its turn.
 
-    Run the backward pass in that context too: gradient checkpointing recomputes the states there.
+    `targets`: advantage plus old value of the turn. `turn_starts`: 1 for the first token of each
+    turn, where the turn's value is predicted, else 0; a loss counts these tokens only.
     """
 
-    has_logits: bool
-    has_values: bool
-    adapter: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-_ADAPTER = "critic"
-POLICY_PASS = Pass(has_logits=True, has_values=False)
+    old_values: Floats
+    targets: Floats
+    turn_starts: Floats
 
 
 class Critic:
@@ -44,37 +47,57 @@ class Critic:
 
     "shared": the head reads the policy's own pass, and the value loss trains the policy's adapter
     too. "separate": it reads a second pass, with the critic's own adapter on the same frozen base.
-    None: there are no values and nothing to train.
     """
 
-    def __init__(self, kind: CriticKind | None, policy: Policy | FrozenPolicy, seed: int) -> None:
+    def __init__(self, settings: Settings, spec: AlgorithmSpec, policy: Policy) -> None:
         """Adds an adapter to the policy's model, if it is separate."""
-        self.passes: list[Pass] = [POLICY_PASS]
-        self._weights: dict[str, nn.Parameter] = {}
+        self._training, self._spec = settings.training, spec
         output = cast(nn.Linear, policy.base.model.get_output_embeddings())  # type: ignore[no-untyped-call]
         width, device = output.weight.shape[1], output.weight.device
         self._head = nn.utils.skip_init(nn.Linear, width, 1, device=device)  # type: ignore[no-untyped-call]
+        self._weights: dict[str, nn.Parameter] = {}
         for name, weight in self._head.named_parameters():
             nn.init.zeros_(weight)
-            self._weights |= {f"value_head.{name}": weight} if kind else {}
-        if kind == "shared":
-            self.passes = [Pass(has_logits=True, has_values=True)]
-        elif kind == "separate":
+            self._weights[f"value_head.{name}"] = weight
+        self.passes = [Pass(has_logits=True, has_values=True)]
+        if spec.critic == "separate":
             policy = cast(LoraPolicy, policy)  # with all weights the settings refuse it
             with torch.random.fork_rng():
-                torch.manual_seed(seed)
+                torch.manual_seed(settings.seed)
                 self._weights |= policy.add_adapter(_ADAPTER)
-            own = Pass(has_logits=False, has_values=True, adapter=partial(policy.running, _ADAPTER))
-            self.passes = [POLICY_PASS, own]
+            adapter = partial(policy.running, _ADAPTER)
+            self.passes = [POLICY_PASS, Pass(has_logits=False, has_values=True, adapter=adapter)]
 
     def parameters(self) -> list[nn.Parameter]:
         """Returns what is trained, always in the same order."""
         return list(self._weights.values())
 
-    def values(self, states: Tensor, batch: MicroBatch) -> Tensor:
+    def compute_values(self, states: Tensor, batch: MicroBatch) -> Tensor:
         """Returns the values (N,), float32, from the states (U, H) of the needed positions."""
         values: Tensor = self._head(states.float())[batch.slots, 0]
         return values
+
+    def compute_loss(self, values: Tensor, samples: Sequence[Sample]) -> tuple[Tensor, Totals]:
+        """Returns the loss of a micro-batch's values (N,), and its totals."""
+        critics = [sample.critic for sample in samples if sample.critic is not None]
+        turn_starts = join([c.turn_starts for c in critics], values.device)
+        errors = (values - join([c.targets for c in critics], values.device)).square()
+        weights = turn_starts * spread([s.turn_weight for s in samples], samples, values.device)
+        loss = _LOSS_COEFF * (errors * weights).sum()
+        totals = Totals(loss.item())
+        totals.count("value_loss", errors * turn_starts, int(turn_starts.sum().item()))
+        return loss, totals
+
+    def estimate_by_turn(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Returns the samples with advantages and the critic's targets, from `Sample.old.values`.
+
+        All tokens of a turn share its advantage.
+        """
+        return estimate_by_turn(samples, self._spec, self._training)
+
+    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """See `compute_critic_metrics`."""
+        return compute_critic_metrics(samples)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the weights, by name."""
@@ -82,19 +105,45 @@ class Critic:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Loads weights. Raises: CheckpointError if they are of another kind of critic."""
-        if state.keys() != self._weights.keys():
-            counts = f"{len(state)} weights, this run's {len(self._weights)}"
-            raise CheckpointError(f"the checkpoint's critic (training.critic) has {counts}")
+        """Loads weights of the same names."""
         for name, weight in self._weights.items():
             weight.copy_(state[name])
+
+
+def estimate_by_turn(
+    samples: Sequence[Sample], spec: AlgorithmSpec, training: TrainingSettings
+) -> list[Sample]:
+    """See `Critic.estimate_by_turn`."""
+    by_gae: list[Floats] = []
+    turns: list[Ids] = []
+    critics: list[CriticTargets] = []
+    for sample in samples:
+        old_values = cast(Floats, sample.old.values)
+        sampled = np.flatnonzero(sample.trajectory.loss_mask)
+        turn = np.searchsorted(np.array(sample.trajectory.turn_ends), sampled, side="right")
+        is_start = np.diff(turn, prepend=-1) > 0
+        turn_values = old_values[is_start]
+        rewards = np.array(sample.trajectory.turn_rewards, np.float32)
+        gae = compute_gae(rewards, turn_values, training.gamma, training.lambda_)
+        targets = (gae + turn_values)[turn]
+        critics.append(CriticTargets(old_values, targets, is_start.astype(np.float32)))
+        by_gae.append(gae)
+        turns.append(turn)
+    flat = np.concatenate(by_gae)
+    if spec.whitens_advantages:
+        flat = whiten(flat)
+    advantages = np.split(flat, np.cumsum([len(gae) for gae in by_gae])[:-1])
+    return [
+        replace(sample, advantages=of_turns[turn], critic=critic)
+        for sample, of_turns, turn, critic in zip(samples, advantages, turns, critics, strict=True)
+    ]
 
 
 def compute_critic_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """Returns the turns' mean value before the update, and how well values explained the targets.
 
     The explained variance is 1 - var(target - value) / var(target): 1 at best, 0 for a constant,
-    NaN if all targets are equal. Returns nothing if there is no critic.
+    NaN if all targets are equal. Returns nothing if there is nothing to learn from.
     """
     critic = [sample.critic for sample in samples if sample.critic is not None]
     if not critic:

@@ -1,6 +1,6 @@
 """Options of an update as hooks: the learner calls each at its stage, and knows none by name.
 
-    groups ── mix_in ──▶ (some dropped) ── change_rewards ──▶ samples ── teach ──▶ loss ── penalize
+    groups ── choose_groups ──▶ samples ── teach ──▶ loss ── penalize ──▶ step; end_update
 
 What is not turned on is not imported.
 """
@@ -8,10 +8,10 @@ What is not turned on is not imported.
 from collections.abc import Sequence
 from typing import Any
 
-from agentpeft.policies.learning.loss_inputs import Totals
+from agentpeft.policies.learning.objective import Totals
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import Sample
-from agentpeft.policies.messages import EpisodeGroup, Trajectory
+from agentpeft.policies.messages import EpisodeGroup
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings
 
@@ -21,25 +21,18 @@ class LearnerHook:
 
     `state_name`: what a checkpoint calls the hook's state; empty where it has none.
     `needs_logprobs`: `teach` compares samples with their log-probabilities before the update.
+    `num_oom_retries`: how often memory ran out in the hook's part of the last update.
     """
 
     state_name = ""
     needs_logprobs = False
+    num_oom_retries = 0
 
-    def mix_in(self, groups: Sequence[EpisodeGroup]) -> list[EpisodeGroup]:
-        """Returns the groups to learn from, before those of equal returns may be dropped."""
-        return list(groups)
+    def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:  # noqa: ARG002
+        """Returns the groups to learn from at a version, with the rewards to learn from.
 
-    def is_added(self, trajectory: Trajectory) -> bool:  # noqa: ARG002
-        """Returns whether the last `mix_in` added this one, which was not played for the update."""
-        return False
-
-    def change_rewards(
-        self,
-        groups: Sequence[EpisodeGroup],
-        version: int,  # noqa: ARG002
-    ) -> list[EpisodeGroup]:
-        """Returns the groups that are left, with the rewards to learn from."""
+        Episodes that are added to a group come after those that were played.
+        """
         return list(groups)
 
     def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:  # noqa: ARG002
@@ -50,12 +43,12 @@ class LearnerHook:
         """Adds to the gradients, once those of all learners are summed; returns the loss."""
         return Totals()
 
-    def end_update(self, groups: Sequence[EpisodeGroup]) -> int:  # noqa: ARG002
-        """Takes note of the groups as they were played; returns how often memory ran out."""
-        return 0
-
-    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:  # noqa: ARG002
-        """Returns the metrics of an update."""
+    def end_update(
+        self,
+        groups: Sequence[EpisodeGroup],  # noqa: ARG002
+        samples: Sequence[Sample],  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Takes note of the groups as they were played; returns the option's metrics."""
         return {}
 
     def state_dict(self) -> Any:
@@ -69,6 +62,14 @@ class LearnerHook:
 def open_hooks(settings: Settings, policy: Policy, peers: Peers) -> list[LearnerHook]:
     """Returns the options that the settings turn on. Raises: SettingsError."""
     training, hooks = settings.training, list[LearnerHook]()
+    if settings.max_adapter_lag:
+        from agentpeft.policies.learning.options.lag import AdapterLag
+
+        hooks.append(AdapterLag())
+    if training.dynamic_sampling:
+        from agentpeft.policies.learning.options.dynamic_sampling import DynamicSampling
+
+        hooks.append(DynamicSampling())
     if training.shuffle_rewards:
         from agentpeft.policies.learning.options.control import ShuffledRewards
 

@@ -5,53 +5,47 @@ The stages of an update, each in a module of its own:
     EpisodeGroup ── samples ──▶ Sample (with advantages) ── objective.weigh
       ── micro_batches ──▶ MicroBatch ── model_runner ──▶ Outputs ── objective.compute ──▶ loss
 
-The learner scores trajectories for the first stage, cuts samples into minibatches, and takes one
-optimizer step for each minibatch. A token's weight in the loss is settled over the whole minibatch,
-so how this is cut into micro-batches changes nothing.
+The learner scores samples for the first stage, cuts them into minibatches, and takes one optimizer
+step for each minibatch. A token's weight in the loss is settled over the whole minibatch, so how
+this is cut into micro-batches changes nothing. Options take part as `hooks`.
 
 Of several learners (`peers`) each has all groups, and makes the same samples and minibatches. It
 scores and computes a share of them; gradients are summed, all take the same step, and at an
 update's end all must have the same weights to the bit.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.delivery.version import make_version
-from agentpeft.policies.errors import TrainingError
+from agentpeft.policies.errors import CheckpointError, TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.critic import (
-    POLICY_PASS,
-    Critic,
-    Pass,
-    compute_critic_metrics,
-)
 from agentpeft.policies.learning.hooks import open_hooks
-from agentpeft.policies.learning.loss_inputs import Totals
-from agentpeft.policies.learning.objective import Objective
-from agentpeft.policies.learning.passes.model_runner import ModelRunner
+from agentpeft.policies.learning.objective import Objective, Totals
+from agentpeft.policies.learning.passes.model_runner import POLICY_PASS, ModelRunner, Pass
 from agentpeft.policies.learning.peers import Peers
 from agentpeft.policies.learning.samples import (
-    GroupMember,
     Sample,
     Scores,
-    list_members,
-    make_samples,
+    choose_extremes,
+    estimate_by_episode,
+    list_samples,
 )
-from agentpeft.policies.learning.schedules import ScheduledAdamW
-from agentpeft.policies.learning.token_records import UpdatedSample, choose_extremes
-from agentpeft.policies.messages import AdapterVersion, EpisodeGroup
+from agentpeft.policies.messages import AdapterVersion, EpisodeGroup, Floats
 from agentpeft.policies.models.load import choose_device
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.settings.config import Settings, TrainingSettings
 
-if TYPE_CHECKING:  # a base that is not sharded does without
+if TYPE_CHECKING:  # most runs do without
+    from agentpeft.policies.learning.critic import Critic
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 
 _ALONE = Peers()
@@ -90,11 +84,11 @@ class Learner:
         self._extremes: list[tuple[EpisodeGroup, Sample]] = []
         self._spec = algorithm_of(settings.training)
         self._objective = Objective(settings, self._spec)
-        self._critic = Critic(self._spec.critic, policy, settings.seed)
+        self._critic = self._open_critic()
         self._runner = ModelRunner(settings, policy, self._critic, sharded_base)
         self._parameters = self._runner.parameters
-        training = settings.training
-        self._optimizer = ScheduledAdamW(training, policy, self._critic.parameters())
+        # Few steps from a good start: decay would only pull an adapter back to its beginning
+        self._optimizer = torch.optim.AdamW(self._parameters, weight_decay=0.0, fused=True)
         self._hooks = open_hooks(settings, policy, peers)
         self._num_updates = self._num_oom_retries = 0
         self._num_without_step = 0  # updates
@@ -103,6 +97,13 @@ class Learner:
         self._is_updating = False
         self._before: tuple[list[torch.Tensor], dict[str, Any]] | None = None
         """Weights and state before the last update; None where a copy would be too large."""
+
+    def _open_critic(self) -> "Critic | None":
+        if self._spec.critic is None:
+            return None
+        from agentpeft.policies.learning.critic import Critic
+
+        return Critic(self.settings, self._spec, self.policy)
 
     def update(self, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Learns from the groups once and returns the metrics, by their names.
@@ -114,55 +115,70 @@ class Learner:
 
         Raises: TrainingError after too many non-finite steps in a row.
         """
+        self._begin_update()
+        chosen = list(groups)
+        for hook in self._hooks:
+            chosen = hook.choose_groups(chosen, self.version)
+        samples = self._make_samples(chosen, self._move_baseline(groups))
+        totals, norms = self._take_steps(samples)
+        self._extremes = _choose_extremes(groups, chosen, samples)
+        metrics = {**totals.compute_metrics(), **_compute_episode_metrics(groups)}
+        metrics["train/num_dropped_groups"] = len(groups) - len(chosen)
+        return metrics | self._end_update(groups, samples, norms)
+
+    def _begin_update(self) -> None:
+        """Keeps what `roll_back` needs, and sets the mode: imitation uses a base's dropout."""
         self._is_updating = True
         self._before = None  # two copies are never there at once
         if self.settings.lora.use_lora and self._sharded_base is None:
             weights = [parameter.detach().clone() for parameter in self._parameters]
             self._before = weights, deepcopy(self.state_dict())
-        totals = Totals()
-        lr = self._optimizer.set_lr(self._num_updates)
-        self._set_mode()
-        kept = list(groups)
-        for hook in self._hooks:
-            kept = hook.mix_in(kept)
-        kept = [group for group in kept if not self._is_dropped(group)]
-        for hook in self._hooks:
-            kept = hook.change_rewards(kept, self.version)
+        checkpointing = self.settings.learners.gradient_checkpointing
+        self.policy.model.train(self._spec.is_supervised or checkpointing)
+
+    def _move_baseline(self, groups: Sequence[EpisodeGroup]) -> float:
+        """Returns the baseline of earlier updates, and takes in the groups' mean return."""
         mean = float(np.mean([t.episode_return for group in groups for t in group.trajectories]))
         baseline = mean if self.baseline is None else self.baseline
-        samples = self._make_samples(kept, baseline) if kept else []
         self.baseline = _BASELINE_MOMENTUM * baseline + (1 - _BASELINE_MOMENTUM) * mean
+        return baseline
+
+    def _take_steps(self, samples: Sequence[Sample]) -> tuple[Totals, list[float]]:
+        """Takes all optimizer steps; returns their totals, and the gradients' norms."""
+        self._lr = compute_lr(self.settings.training, self._num_updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._lr
+        totals = Totals()
         norms: list[float] = []
         for epoch in range(self._spec.num_epochs):
             for minibatch in self._minibatches(samples, epoch):
                 norms += self._step(minibatch, totals)
-        if not norms:
-            self._num_without_step += 1
-        self._num_updates += 1
-        self.version += 1
-        fresh = [s for s in samples if not self._is_added(s)]
-        self._extremes = [(kept[s.member.group], s) for s in choose_extremes(fresh)]
+        return totals, norms
+
+    def _end_update(
+        self, groups: Sequence[EpisodeGroup], samples: Sequence[Sample], norms: Sequence[float]
+    ) -> dict[str, float]:
+        """Makes the update a version; returns the metrics of steps and options."""
         self.peers.check_equal(self._parameters)
+        metrics = {
+            "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
+            "train/lr": self._lr,
+        }
+        if self._critic is not None:
+            metrics |= self._critic.compute_metrics(samples)
+        for hook in self._hooks:
+            metrics |= hook.end_update(groups, samples)
         num_retries = self._runner.size.end_update()
-        num_retries += sum(hook.end_update(groups) for hook in self._hooks)
+        num_retries += sum(hook.num_oom_retries for hook in self._hooks)
         by_learner = self.peers.gather(num_retries)
         # Over a sharded base all learners try again where one does
         self._num_oom_retries += max(by_learner) if self._sharded_base else sum(by_learner)
+        self._num_without_step += not norms
+        self._num_updates += 1
+        self.version += 1
         self._is_updating = False
-        return {
-            **totals.metrics(),
-            **_compute_episode_metrics(groups),
-            **(_compute_lag(groups, self.version - 1) if self.settings.max_adapter_lag else {}),
-            **compute_critic_metrics(samples),
-            **{
-                name: value
-                for hook in self._hooks
-                for name, value in hook.compute_metrics(samples).items()
-            },
-            "train/grad_norm": float(np.mean(norms)) if norms else 0.0,
-            "train/lr": lr,
-            "train/baseline": self.baseline,
-            "train/num_dropped_groups": len(groups) - len(kept),
+        return metrics | {
+            "train/baseline": cast(float, self.baseline),
             "train/num_skipped_updates": self._num_without_step,
             "train/num_nonfinite_steps": self._num_nonfinite,
             "train/num_oom_retries": self._num_oom_retries,
@@ -206,15 +222,15 @@ class Learner:
         weights = self.policy.adapter_bits() if in_bfloat16 else self.policy.adapter_weights()
         return make_version(self.version, self.settings.experiment, weights, self.policy.scaling)
 
-    def score_extremes(self) -> list[tuple[EpisodeGroup, UpdatedSample]]:
-        """Returns the samples that pulled hardest at the last update, with their groups.
+    def score_extremes(self) -> list[tuple[EpisodeGroup, Sample, Floats]]:
+        """Returns the samples that pulled hardest at the last update.
 
-        All learners must call it.
+        Each with its group and its tokens' log-probabilities under the present weights. All
+        learners must call it.
         """
-        members = [sample.member for _, sample in self._extremes]
-        updated = self._score(members, [POLICY_PASS])
+        updated = self._score([sample for _, sample in self._extremes])
         return [
-            (group, UpdatedSample(sample, scores.logprobs))
+            (group, sample, scores.logprobs)
             for (group, sample), scores in zip(self._extremes, updated, strict=True)
             if scores.logprobs is not None
         ]
@@ -222,7 +238,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that, with the policy's weights, lets a run resume to the bit."""
         return {
-            "critic": self._critic.state_dict(),
+            "critic": {} if self._critic is None else self._critic.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "version": self.version,
             "baseline": self.baseline,
@@ -232,8 +248,17 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from `state_dict`; load the policy's weights separately."""
-        self._critic.load_state_dict(state.get("critic", {}))
+        """Continues from `state_dict`; load the policy's weights separately.
+
+        Raises: CheckpointError if it has another kind of critic.
+        """
+        saved = state.get("critic", {})
+        trained = {} if self._critic is None else self._critic.state_dict()
+        if saved.keys() != trained.keys():
+            counts = f"{len(saved)} weights, this run's {len(trained)}"
+            raise CheckpointError(f"the checkpoint's critic (training.critic) has {counts}")
+        if self._critic is not None:
+            self._critic.load_state_dict(saved)
         self._optimizer.load_state_dict(state["optimizer"])
         self.version, self.baseline = state["version"], state["baseline"]
         self._num_updates, self._num_without_step, self._num_nonfinite = state["counts"]
@@ -243,69 +268,67 @@ class Learner:
         self._num_oom_retries, *budget = state["oom"]
         self._runner.size.load_state(*budget)
 
-    def _is_added(self, sample: Sample) -> bool:
-        return any(hook.is_added(sample.member.trajectory) for hook in self._hooks)
-
-    def _is_dropped(self, group: EpisodeGroup) -> bool:
-        returns = [t.episode_return for t in group.trajectories]
-        return self.settings.training.dynamic_sampling and min(returns) == max(returns)
-
     def _make_samples(self, groups: Sequence[EpisodeGroup], baseline: float) -> list[Sample]:
-        """Returns the groups' samples, once the model has scored them as far as it is needed."""
-        training, members = self.settings.training, list_members(groups)
-        make = partial(make_samples, members, spec=self._spec, training=training, baseline=baseline)
-        nothing = [Scores()] * len(members)
-        reference = nothing
+        """Returns the groups' samples, scored as far as it is needed, with advantages.
+
+        A teacher needs the old log-probabilities of all samples, a critic their values. The ratio
+        of an update that takes several steps does with less: with those of the samples that the
+        loss can learn from.
+        """
+        if not groups:
+            return []
+        training, samples = self.settings.training, list_samples(groups)
         if training.kl_coeff > 0:
             with self.policy.reference():
-                reference = self._score(members, [POLICY_PASS])
-        old = self._score_before(members, lambda: make(nothing, reference))
-        samples = make(old, reference)
+                scores = self._score(samples)
+            samples = [replace(s, reference=r) for s, r in zip(samples, scores, strict=True)]
+        needs_all = any(hook.needs_logprobs for hook in self._hooks)
+        is_ratio_moving = self._spec.num_epochs * training.num_minibatches > 1
+        passes = [p for p in self._runner.passes if p.has_values or needs_all or is_ratio_moving]
+        if needs_all or self._critic is not None:
+            samples = self._score_old(samples, passes, lambda _: True)
+        if self._critic is None:
+            samples = estimate_by_episode(samples, self._spec, baseline)
+        else:
+            samples = self._critic.estimate_by_turn(samples)
+        samples = [sample for sample in samples if sample.num_sampled_tokens]
+        if is_ratio_moving and not needs_all and self._critic is None:
+            samples = self._score_old(samples, passes, self._objective.can_learn)
         for hook in self._hooks:
             samples = hook.teach(samples, self.peers)
         return samples
 
-    def _score_before(
-        self, members: Sequence[GroupMember], make_drafts: Callable[[], list[Sample]]
+    def _score_old(
+        self,
+        samples: Sequence[Sample],
+        passes: Sequence[Pass],
+        is_needed: Callable[[Sample], bool],
+    ) -> list[Sample]:
+        """Returns the samples, with scores by the weights before the update where needed."""
+        scores = iter(self._score([s for s in samples if is_needed(s)], passes))
+        return [replace(s, old=next(scores)) if is_needed(s) else s for s in samples]
+
+    def _score(
+        self, samples: Sequence[Sample], passes: Sequence[Pass] = (POLICY_PASS,)
     ) -> list[Scores]:
-        """Returns each member's scores by the weights before the update, empty if not needed.
-
-        A teacher needs the log-probabilities of all members, a critic their values. Only the ratio
-        of an update that takes several steps does with less: with the samples that the loss can
-        learn from, as `make_drafts` tells without scores.
-        """
-        training = self.settings.training
-        for_advantages = any(hook.needs_logprobs for hook in self._hooks)
-        for_ratio = self._spec.num_epochs * training.num_minibatches > 1
-        passes = [p for p in self._critic.passes if p.has_values or for_advantages or for_ratio]
-        if not passes or for_advantages or any(each.has_values for each in passes):
-            return self._score(members, passes)
-        learnt = {draft.member.place for draft in make_drafts() if self._objective.can_learn(draft)}
-        scored = iter(self._score([m for m in members if m.place in learnt], passes))
-        return [next(scored) if member.place in learnt else Scores() for member in members]
-
-    def _score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
-        """Returns each member's scores by the present weights, each learner scoring its share."""
-        if not passes:
-            return [Scores()] * len(members)
-        return self.peers.divide(members, partial(self._runner.score, passes=passes))
+        """Returns scores by the present weights, each learner scoring its share."""
+        return self.peers.divide(samples, partial(self._runner.score, passes=passes))
 
     def _minibatches(self, samples: Sequence[Sample], epoch: int) -> list[list[Sample]]:
         """Splits the samples into minibatches of whole groups, at random but repeatably."""
-        groups = sorted({sample.member.group for sample in samples})
+        groups = sorted({sample.group for sample in samples})
         num_parts = min(self.settings.training.num_minibatches, len(groups))
         rng = np.random.default_rng((self.settings.seed, self.version, epoch))
         groups = rng.permutation(groups).tolist() if num_parts > 1 else groups
         parts = [set(groups[i::num_parts]) for i in range(num_parts)]
-        return [[s for s in samples if s.member.group in part] for part in parts]
+        return [[s for s in samples if s.group in part] for part in parts]
 
     def _step(self, minibatch: Sequence[Sample], totals: Totals) -> list[float]:
         """Takes one optimizer step; returns the gradient's norm, if it was taken."""
         weighted = self._objective.weigh(minibatch)
         if not weighted:
             return []
-        numbers = self.peers.shares([each.member for each in weighted])[self.peers.rank]
-        share = [weighted[number] for number in numbers]
+        share = self.peers.choose_share(weighted)
         share_totals = self._runner.accumulate(share, self._objective)
         self.peers.sum_gradients(self._parameters)
         whole = Totals()
@@ -329,22 +352,27 @@ class Learner:
                 f"norm {norm}): lower training.lr"
             )
 
-    def _set_mode(self) -> None:
-        """Sets training mode for imitation, for a base's dropout, and for checkpointing."""
-        checkpointing = self.settings.learners.gradient_checkpointing
-        self.policy.model.train(self._spec.is_supervised or checkpointing)
+
+def compute_lr(training: TrainingSettings, iteration: int) -> float:
+    """Returns the rate of the iteration (from 0); decaying schedules end near 0 at the last.
+
+    Warm-up over 4: 1/4, 2/4, 3/4, 4/4 of `lr`, then the schedule over the rest.
+    """
+    warmup = training.num_warmup_iterations
+    if iteration < warmup:
+        return training.lr * (iteration + 1) / warmup
+    done = min((iteration - warmup) / max(training.num_iterations - warmup, 1), 1.0)
+    factors = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+    return training.lr * factors[training.lr_schedule]
 
 
-def _compute_lag(groups: Sequence[EpisodeGroup], version: int) -> dict[str, float]:
-    """Returns by how many versions the adapters that sampled tokens are behind: mean and most."""
-    lags = [np.zeros(0)]
-    for group in groups:
-        for t in group.trajectories:
-            versions = group.adapter_version if t.token_versions is None else t.token_versions
-            lags.append((version - np.broadcast_to(versions, t.loss_mask.shape))[t.loss_mask])
-    every = np.concatenate(lags)
-    mean, most = (float(every.mean()), float(every.max())) if len(every) else (0.0, 0.0)
-    return {"train/adapter_lag_mean": mean, "train/adapter_lag_max": most}
+def _choose_extremes(
+    groups: Sequence[EpisodeGroup], chosen: Sequence[EpisodeGroup], samples: Sequence[Sample]
+) -> list[tuple[EpisodeGroup, Sample]]:
+    """Returns the samples to record with their groups, of those that were played for the update."""
+    num_played = {group.group_id: len(group.trajectories) for group in groups}
+    played = [s for s in samples if s.index < num_played[chosen[s.group].group_id]]
+    return [(chosen[s.group], s) for s in choose_extremes(played)]
 
 
 def _compute_episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

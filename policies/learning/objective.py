@@ -1,37 +1,100 @@
-"""The loss of a micro-batch."""
+"""The loss of a micro-batch, and the sums that the metrics of an update are made of."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from agentpeft.policies.learning import losses
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.learning.loss_inputs import CriticInputs, LossInputs, Totals
-from agentpeft.policies.learning.losses import spread_ratio
 from agentpeft.policies.learning.samples import Sample
+from agentpeft.policies.messages import Floats
 from agentpeft.policies.settings.config import Settings
 
-_VALUE_COEFF = 0.5  # PPO2's: with a shared critic, the policy's loss leads
 _OLDER_CAP = 2.0
 """The importance cap for samples drawn by older adapters, unless the settings name one."""
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """A pass's numbers for a micro-batch's sampled tokens, (N,) each; None: not computed.
+class LossInputs:
+    """What the loss reads of a micro-batch's sampled tokens beside the model's outputs, (N,) each.
 
-    Log-probability and entropy (in nats) are the policy's, `values` the critic's.
+    `weights`: each token's weight in the loss. `sequences`: the number of each token's sample in
+    the micro-batch, which has whole samples only. None is as in `Sample`.
     """
 
-    logprobs: Tensor | None
-    entropy: Tensor | None
-    values: Tensor | None
+    sampling_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequences: Tensor
+    old_logprobs: Tensor | None
+    reference_logprobs: Tensor | None
+
+
+def make_loss_inputs(samples: Sequence[Sample], device: torch.device) -> LossInputs:
+    """Returns the samples' numbers, one sample after the other."""
+    lengths = [sample.num_sampled_tokens for sample in samples]
+    sampled = ((s.trajectory.sampling_logprobs, s.trajectory.loss_mask) for s in samples)
+    old = [s.old.logprobs for s in samples if s.old.logprobs is not None]
+    reference = [s.reference.logprobs for s in samples if s.reference.logprobs is not None]
+    return LossInputs(
+        sampling_logprobs=join([logprobs[mask] for logprobs, mask in sampled], device),
+        advantages=join([s.advantages for s in samples], device),
+        weights=spread([s.token_weight for s in samples], samples, device),
+        sequences=torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device),
+        old_logprobs=join(old, device) if old else None,
+        reference_logprobs=join(reference, device) if reference else None,
+    )
+
+
+def join(arrays: Sequence[Floats], device: torch.device) -> Tensor:
+    """Returns arrays of samples, one behind the other."""
+    return torch.from_numpy(np.concatenate(arrays)).to(device)
+
+
+def spread(weights: Iterable[float], samples: Sequence[Sample], device: torch.device) -> Tensor:
+    """Returns each sample's weight at each of its sampled tokens."""
+    lengths = [sample.num_sampled_tokens for sample in samples]
+    return join([np.repeat(list(weights), lengths).astype(np.float32)], device)
+
+
+@dataclass
+class Totals:
+    """Sums over a part of an update, which the metrics are made of.
+
+    `loss`: of the weighted tokens and turns. `sums`: by a metric's name, a sum over tokens or turns
+    and how many these were.
+    """
+
+    loss: float = 0.0
+    mismatch_max: float = 0.0
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def count(self, name: str, values: Tensor, number: int | None = None) -> None:
+        """Sums up values (N,) under a name, of which `number` count; None: all."""
+        self.sums[name] = values.sum().item(), len(values) if number is None else number
+
+    def add(self, other: "Totals") -> None:
+        """Takes in the totals of another part of the same update."""
+        self.loss += other.loss
+        self.mismatch_max = max(self.mismatch_max, other.mismatch_max)
+        for name, (value, count) in other.sums.items():
+            value_so_far, count_so_far = self.sums.get(name, (0.0, 0))
+            self.sums[name] = value_so_far + value, count_so_far + count
+
+    def compute_metrics(self) -> dict[str, float]:
+        """Returns the means over what was computed; NaN if that is nothing."""
+        if not self.sums:
+            return {"train/policy_loss": math.nan, "train/mismatch_max": math.nan}
+        means = {f"train/{name}": value / count for name, (value, count) in self.sums.items()}
+        return {**means, "train/mismatch_max": self.mismatch_max}
 
 
 class Objective:
-    """An algorithm's loss with the settings' KL and entropy terms, and the critic's loss."""
+    """An algorithm's loss with the settings' KL and entropy terms."""
 
     def __init__(self, settings: Settings, spec: AlgorithmSpec) -> None:
         """`spec` has the settings' overrides."""
@@ -44,7 +107,7 @@ class Objective:
 
     def weigh(self, minibatch: Sequence[Sample]) -> list[Sample]:
         """Settles the weights over the minibatch; drops samples that cannot have a gradient."""
-        lengths = [sample.member.num_sampled_tokens for sample in minibatch]
+        lengths = [sample.num_sampled_tokens for sample in minibatch]
         weights = losses.compute_token_weights(self._spec.normalization, lengths, self._constant)
         num_turns = sum(int(s.critic.turn_starts.sum()) for s in minibatch if s.critic is not None)
         return [
@@ -57,50 +120,38 @@ class Objective:
         """Returns whether a sample's tokens can have a gradient, whatever its old scores."""
         return self._kl_coeff > 0 or self._spec.entropy_coeff > 0 or bool(sample.advantages.any())
 
-    def compute(self, outputs: Outputs, inputs: LossInputs) -> tuple[Tensor, Totals]:
-        """Returns the loss of all that a pass computed, and the totals."""
-        parts = []
-        if outputs.logprobs is not None and outputs.entropy is not None:
-            parts.append(self._policy_loss(outputs.logprobs, outputs.entropy, inputs))
-        if outputs.values is not None and inputs.critic is not None:
-            parts.append(self._value_loss(outputs.values, inputs.critic))
-        totals = Totals()
-        for _, part in parts:
-            totals.add(part)
-        return torch.stack([loss for loss, _ in parts]).sum(), totals
-
-    def _policy_loss(
+    def compute(
         self, logprobs: Tensor, entropy: Tensor, inputs: LossInputs
     ) -> tuple[Tensor, Totals]:
-        spec, terms = self._spec, {}
+        """Returns the loss of a micro-batch's sampled tokens, and its totals.
+
+        Log-probabilities and entropies (in nats) are the policy's, (N,) each.
+        """
+        spec, totals = self._spec, Totals()
         old = logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
-        is_spread = spec.ratio == "sequence"
-        compared = spread_ratio(logprobs, old, inputs.sequences) if is_spread else old
+        compared = old
+        if spec.ratio == "sequence":
+            compared = losses.spread_ratio(logprobs, old, inputs.sequences)
         per_token = spec.policy_loss(logprobs, compared, inputs.advantages, spec.clip)
         if self._importance_cap is not None:
-            terms["importance_weight"] = losses.importance_weights(
-                old, inputs.sampling_logprobs, self._importance_cap
-            )
-            per_token = per_token * terms["importance_weight"]
-        terms["policy_loss"] = per_token
+            sampled = inputs.sampling_logprobs
+            importance = losses.importance_weights(old, sampled, self._importance_cap)
+            per_token = per_token * importance
+            totals.count("importance_weight", importance)
+        totals.count("policy_loss", per_token)
         if inputs.reference_logprobs is not None:
-            terms["kl"] = losses.compute_kl(logprobs, inputs.reference_logprobs)
-            per_token = per_token + self._kl_coeff * terms["kl"]
-        terms["entropy"] = entropy
+            kl = losses.compute_kl(logprobs, inputs.reference_logprobs)
+            per_token = per_token + self._kl_coeff * kl
+            totals.count("kl", kl)
         if spec.entropy_coeff > 0:
             per_token = per_token - spec.entropy_coeff * entropy
+        totals.count("entropy", entropy)
         is_clipped = losses.is_clipped(logprobs, compared, inputs.advantages, spec.clip)
-        terms["clip_fraction"] = is_clipped.float()
-        loss, mismatch_max = (per_token * inputs.weights).sum(), 0.0
+        totals.count("clip_fraction", is_clipped.float())
         if not spec.is_supervised:
-            terms["mismatch_mean"] = (old - inputs.sampling_logprobs).abs()
-            mismatch_max = terms["mismatch_mean"].max().item()
-        sums = {name: (term.sum().item(), len(term)) for name, term in terms.items()}
-        return loss, Totals(loss.item(), mismatch_max, sums)
-
-    def _value_loss(self, values: Tensor, critic: CriticInputs) -> tuple[Tensor, Totals]:
-        errors = (values - critic.targets).square()
-        loss = _VALUE_COEFF * (errors * critic.weights).sum()
-        num_turns = int(critic.turn_starts.sum().item())
-        value_loss = (errors * critic.turn_starts).sum().item(), num_turns
-        return loss, Totals(loss.item(), sums={"value_loss": value_loss})
+            mismatch = (old - inputs.sampling_logprobs).abs()
+            totals.count("mismatch_mean", mismatch)
+            totals.mismatch_max = mismatch.max().item()
+        loss = (per_token * inputs.weights).sum()
+        totals.loss = loss.item()
+        return loss, totals

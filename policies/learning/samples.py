@@ -1,42 +1,23 @@
-"""The first stage of an update: from groups of episodes to samples with advantages.
+"""Samples: an update's trajectories, with what the model and the rewards say of them.
 
-`GroupMember` -> `Scores` (what the model says of it before the update) -> `Sample`. N is the number
-of a trajectory's sampled tokens; all arrays of a sample have one number for each of them.
+N is the number of a trajectory's sampled tokens; all arrays of a sample have one number for each of
+them, but for those that are not computed, which are None or empty.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from agentpeft.policies.learning.advantages import whiten
 from agentpeft.policies.learning.algorithms import AlgorithmSpec
-from agentpeft.policies.messages import EpisodeGroup, Floats, Trajectory
-from agentpeft.policies.settings.config import TrainingSettings
+from agentpeft.policies.messages import EpisodeGroup, Floats, TokenRecord, Trajectory
 
-if TYPE_CHECKING:  # turns have advantages of their own where there is a critic
-    from agentpeft.policies.learning.turn_advantages import CriticTargets
-
-
-@dataclass(frozen=True)
-class GroupMember:
-    """A trajectory of an update: number `index` of group number `group`."""
-
-    group: int
-    index: int
-    trajectory: Trajectory
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """What tells it from the update's others."""
-        return self.group, self.index
-
-    @cached_property
-    def num_sampled_tokens(self) -> int:
-        """N: how many of the trajectory's tokens the policy sampled."""
-        return int(self.trajectory.loss_mask.sum())
+if TYPE_CHECKING:  # a run without a critic does without its module
+    from agentpeft.policies.learning.critic import CriticTargets
 
 
 @dataclass(frozen=True)
@@ -49,75 +30,90 @@ class Scores:
 
 @dataclass(frozen=True)
 class Sample:
-    """A trajectory to learn from; it has at least one sampled token.
+    """A trajectory to learn from: number `index` of group number `group` of an update.
 
-    `advantages`: (N,). `old`: scores by the weights before the update. If the update takes a single
-    step, the weights have not moved when it is taken, so the loss uses its own log-probabilities as
-    the old ones, and those of `old` are None (unless KL in the rewards or a teacher asks for them),
-    as are those of a sample that the loss leaves out. `reference`: scores by the reference policy;
-    empty without a KL term. `critic`: None without one. `teacher`: its scores; empty without one.
-    The weights are those of each token and turn in the losses, over the whole minibatch
-    (`Objective.weigh`); 0 before.
+    `advantages`: (N,), once they are estimated. `old`: scores by the weights before the update. If
+    the update takes a single step, the weights have not moved when it is taken, so the loss uses
+    its own log-probabilities as the old ones, and those of `old` are None (unless KL in the rewards
+    or a teacher asks for them), as are those of a sample that the loss leaves out. `reference`:
+    scores by the reference policy, `teacher` by a teacher; empty without one. `critic`: None
+    without a critic. The weights are those of each token and turn in the losses, over the whole
+    minibatch (`Objective.weigh`); 0 before.
     """
 
-    member: GroupMember
-    advantages: Floats
-    old: Scores
-    reference: Scores
-    critic: "CriticTargets | None"
+    group: int
+    index: int
+    trajectory: Trajectory
+    advantages: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    old: Scores = Scores()
+    reference: Scores = Scores()
     teacher: Scores = Scores()
+    critic: "CriticTargets | None" = None
     token_weight: float = 0.0
     turn_weight: float = 0.0
 
+    @cached_property
+    def num_sampled_tokens(self) -> int:
+        """N: how many of the trajectory's tokens the policy sampled."""
+        return int(self.trajectory.loss_mask.sum())
 
-def list_members(groups: Sequence[EpisodeGroup]) -> list[GroupMember]:
+
+def list_samples(groups: Sequence[EpisodeGroup]) -> list[Sample]:
     """Returns all trajectories, group by group."""
     return [
-        GroupMember(number, index, trajectory)
+        Sample(number, index, trajectory)
         for number, group in enumerate(groups)
         for index, trajectory in enumerate(group.trajectories)
     ]
 
 
-def make_samples(
-    members: Sequence[GroupMember],
-    old: Sequence[Scores],
-    reference: Sequence[Scores],
-    spec: AlgorithmSpec,
-    training: TrainingSettings,
-    baseline: float,
+def estimate_by_episode(
+    samples: Sequence[Sample], spec: AlgorithmSpec, baseline: float
 ) -> list[Sample]:
-    """Returns a sample of each member with sampled tokens.
+    """Returns the samples with advantages; `samples` are whole groups, one after the other.
 
-    `members` are whole groups, one after the other; `old` and `reference` are the scores of each by
-    the weights before the update and by the reference. Where `old` has a critic's values, each turn
-    has its own advantage, by GAE from the values at its first token, which all of its tokens share;
-    else all tokens of an episode share what the algorithm's estimator makes of its return.
+    All tokens of an episode share what the algorithm's estimator makes of its return.
     """
-    rewards = [np.array(member.trajectory.turn_rewards, np.float32) for member in members]
-    values = [scores.values for scores in old if scores.values is not None]
-    critic: Sequence[CriticTargets | None] = [None] * len(members)
-    if values:
-        from agentpeft.policies.learning.turn_advantages import advantages_by_turn
-
-        trajectories = [member.trajectory for member in members]
-        advantages, critic = advantages_by_turn(trajectories, rewards, values, spec, training)
-    else:
-        advantages = _advantages_by_episode(members, rewards, spec, baseline)
-    samples = map(Sample, members, advantages, old, reference, critic)
-    return [sample for sample in samples if sample.member.num_sampled_tokens]
-
-
-def _advantages_by_episode(
-    members: Sequence[GroupMember], rewards: Sequence[Floats], spec: AlgorithmSpec, baseline: float
-) -> list[Floats]:
+    rewards = [np.array(sample.trajectory.turn_rewards, np.float32) for sample in samples]
     returns = np.array([turns.sum() for turns in rewards], np.float32)
-    group_starts = np.flatnonzero(np.diff([member.group for member in members])) + 1
+    group_starts = np.flatnonzero(np.diff([sample.group for sample in samples])) + 1
     groups = np.split(returns, group_starts)
     advantages = np.concatenate([spec.advantage(group, baseline) for group in groups])
     if spec.whitens_advantages:
         advantages = whiten(advantages)
     return [
-        np.full(member.num_sampled_tokens, advantage, np.float32)
-        for member, advantage in zip(members, advantages, strict=True)
+        replace(sample, advantages=np.full(sample.num_sampled_tokens, advantage, np.float32))
+        for sample, advantage in zip(samples, advantages, strict=True)
     ]
+
+
+def choose_extremes(samples: Sequence[Sample]) -> list[Sample]:
+    """Returns the samples of the two lowest and the two highest mean advantages."""
+    ranked = sorted(samples, key=lambda sample: float(sample.advantages.mean()))
+    return ranked[:2] + ranked[2:][-2:]
+
+
+def to_token_record(
+    group: EpisodeGroup,
+    sample: Sample,
+    updated_logprobs: Floats,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TokenRecord:
+    """Returns a sample of `group`, token by token.
+
+    `updated_logprobs`, (N,), are its tokens' log-probabilities under the weights after the update.
+    """
+    played = sample.trajectory
+    logprobs = played.sampling_logprobs[played.loss_mask]
+    ratios = np.exp(updated_logprobs - logprobs)
+    return TokenRecord(
+        group_id=group.group_id,
+        sample=sample.index,
+        adapter_version=group.adapter_version,
+        prompt=str(tokenizer.decode(played.prompt_ids.tolist())),
+        tokens=tuple(map(str, tokenizer.batch_decode(played.token_ids[:, None].tolist()))),
+        loss_mask=tuple(played.loss_mask.astype(int).tolist()),
+        advantages=tuple(np.round(sample.advantages.astype(float), 4).tolist()),
+        sampling_logprobs=tuple(np.round(logprobs.astype(float), 7).tolist()),
+        ratios=tuple(np.round(ratios.astype(float), 4).tolist()),
+    )

@@ -8,7 +8,9 @@ Episodes and their trajectories are those that the learner imitates, but the bat
 measured with them, would change. Nor is the optimizer the learner's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import chain
@@ -22,18 +24,75 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.messages import EpisodeGroup, Ids, Mask
-from agentpeft.policies.models.muon import Float32Muon
 from agentpeft.policies.models.policy_base import PolicyBase, Progress
 from agentpeft.policies.rollout.chat import ChatFormat, make_chat
 from agentpeft.policies.rollout.oracle import WarmStartBatches
-from agentpeft.policies.settings.config import Settings
+from agentpeft.policies.settings.config import Settings, WarmStartSettings
+from agentpeft.policies.settings.tasks import SUCCESS_WINDOW
 
 _MAX_TOKENS = 1024  # larger ones no longer fit the processor's caches, and are padded more
 _MANY_STEPS = 100
 """For fewer, a process that makes batches takes longer to start than it saves."""
+_WARMUP = 0.05
+_MOMENTUM = 0.95
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # the steepest at zero: small singular values grow first
+_NUM_ORTHOGONALIZING_STEPS = 5
 IGNORED = -100  # cross entropy's own word for positions without a target
+
+
+class PretrainSchedule:
+    """The learning rate's factor in pretraining, its stage, and when to stop.
+
+    The rate warms up over a twentieth of `num_steps`, is constant, and falls linearly over the last
+    `decay` of them; once the mean success over 8 batches of the last stage has reached
+    `target_success`, it begins to fall at once, over `decay` of the steps taken so far. Source: Hu
+    et al., "MiniCPM", 2024, section 4 (warm-up, stable, decay).
+
+    >>> schedule = PretrainSchedule(WarmStartSettings(num_steps=100))
+    >>> for _ in range(95): schedule.step(0.0)
+    >>> schedule.lr_factor
+    0.5
+    """
+
+    def __init__(self, warm_start: WarmStartSettings) -> None:
+        num_steps = warm_start.num_steps
+        self.num_done = self.stage = 0
+        self._num_warmup = max(1, round(_WARMUP * num_steps))
+        self._decay = warm_start.decay
+        self._decay_at, self._end = num_steps - round(self._decay * num_steps), num_steps
+        self._stage_ends, self._promote_at = warm_start.stage_ends, warm_start.promote_at
+        self._target = warm_start.target_success
+        self._recent: deque[float] = deque(maxlen=SUCCESS_WINDOW)
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor of the coming step's learning rate."""
+        warmup = (self.num_done + 1) / self._num_warmup
+        decay = (self._end - self.num_done) / max(1, self._end - self._decay_at)
+        return min(1.0, warmup, decay)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps have been taken."""
+        return self.num_done >= self._end
+
+    def step(self, success: float) -> None:
+        """Counts a step whose batch had this share of episodes right."""
+        self.num_done += 1
+        self._recent.append(success)
+        if self.stage < len(self._stage_ends) - 1:
+            is_late = self.num_done >= self._stage_ends[self.stage]
+            if is_late or self._has_reached(self._promote_at):
+                self.stage += 1
+                self._recent.clear()
+        elif self.num_done < self._decay_at and self._has_reached(self._target):
+            self._decay_at = self.num_done
+            self._end = self.num_done + round(self._decay * self.num_done)
+
+    def _has_reached(self, success: float | None) -> bool:
+        is_full = len(self._recent) == SUCCESS_WINDOW
+        return success is not None and is_full and bool(np.mean(self._recent) >= success)
 
 
 def pretrain(base: PolicyBase, settings: Settings, progress: Progress | None = None) -> None:
@@ -215,3 +274,55 @@ def _micro_batches(rows: Sequence[tuple[Ids, Mask]]) -> Iterator[tuple[Tensor, T
             ids[index, : len(row_ids)] = row_ids
             targets[index, : len(row_ids) - 1] = np.where(mask[1:], row_ids[1:], IGNORED)
         yield torch.from_numpy(ids), torch.from_numpy(targets)
+
+
+class Float32Muon(Optimizer):
+    """torch's `Muon(weight_decay, adjust_lr_fn="match_rms_adamw")`, but for its type of numbers.
+
+    torch's multiplies in bfloat16, which takes 26 times as long as float32 on processors that have
+    no instructions for it, and rounds otherwise on others.
+    Source: https://kellerjordan.github.io/posts/muon, with the step's size of arXiv:2502.16982.
+    """
+
+    def __init__(
+        self, matrices: Iterable[Any], lr: float, weight_decay: float, pool: Executor
+    ) -> None:
+        """`pool`'s threads each orthogonalize a matrix."""
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+        self._pool = pool
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Changes all matrices in place."""
+        del closure
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            ahead = [self._look_ahead(weight, weight.grad) for weight in weights]
+            directions = self._pool.map(orthogonalize, ahead)
+            for weight, direction in zip(weights, directions, strict=True):
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(direction, alpha=group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
+
+    def _look_ahead(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Returns a matrix's momentum with this step's gradient, once more on top (Nesterov)."""
+        if not self.state[weight]:
+            self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momentum: Tensor = self.state[weight]["momentum"]
+        momentum.lerp_(gradient, 1 - _MOMENTUM)
+        return gradient.lerp(momentum, _MOMENTUM)
+
+
+@torch.no_grad()
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Returns a matrix with the same singular vectors and singular values of 0.7 to 1.2, float32.
+
+    By five steps of a polynomial; singular values below a thousandth of the norm stay smaller.
+    """
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonalize(matrix.T).T
+    a, b, c = _COEFFICIENTS
+    matrix = matrix / matrix.norm().clamp(min=1e-7)
+    for _ in range(_NUM_ORTHOGONALIZING_STEPS):
+        gram = matrix @ matrix.T
+        matrix = torch.addmm(matrix, torch.addmm(gram, gram, gram, beta=b, alpha=c), matrix, beta=a)
+    return matrix

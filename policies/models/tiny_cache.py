@@ -25,9 +25,6 @@ from agentpeft.policies.models.policy_base import (
     Progress,
     compute_fingerprint,
 )
-from agentpeft.policies.models.pretrain import pretrain
-from agentpeft.policies.models.tiny import build_tiny
-from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.settings.model import CHAT_SETTINGS
 from agentpeft.policies.settings.named_files import find_path, hash_files, rename_files
@@ -37,10 +34,8 @@ _NUM_CORPUS_TASKS = 1000
 _MAX_CORPUS_CHARS, _MAX_TEXT_CHARS = 50_000_000, 20_000
 """The vocabulary is learnt from no more: an environment may have prompts of many MB."""
 _SOURCES = (
-    "learning/schedules",
     "models/batch_maker",
     "models/induction",
-    "models/muon",
     "models/pretrain",
     "models/tiny",
     "models/tiny_cache",
@@ -120,6 +115,11 @@ def make_tiny(settings: Settings, progress: Progress | None = None) -> PolicyBas
 
     Its tokens come from such episodes too, of the first stage: others would stay without meaning.
     """
+    # A model in the cache needs nothing of this
+    from agentpeft.policies.models.pretrain import pretrain
+    from agentpeft.policies.models.tiny import build_tiny
+    from agentpeft.policies.rollout.oracle import oracle_texts, warm_start_environments
+
     environment = warm_start_environments(settings)[0]
     corpus = oracle_texts(environment, _NUM_CORPUS_TASKS, settings.seed)
     base = build_tiny(settings.tiny, _limit(corpus), settings.seed)

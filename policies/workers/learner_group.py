@@ -7,18 +7,17 @@ from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any, TypeAlias, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.deliver import Shipment, pack
 from agentpeft.policies.delivery.probe import Probe
 from agentpeft.policies.errors import CheckpointError, PayloadLostError
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.peers import Peers, open_store
-from agentpeft.policies.learning.token_records import to_token_record
+from agentpeft.policies.learning.peers import Peers
+from agentpeft.policies.learning.samples import to_token_record
 from agentpeft.policies.messages import AdapterAck, AdapterVersion, EpisodeGroup, Ref, TokenRecord
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
@@ -26,6 +25,9 @@ from agentpeft.policies.rollout.chat import make_chat
 from agentpeft.policies.rollout.oracle import imitated_groups, warm_start_batches
 from agentpeft.policies.settings.config import Settings
 from agentpeft.policies.workers.actors import Actor, Actors, ActorSpec, resolve
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -59,8 +61,10 @@ class LearnerActor(Actor):
             gradient_checkpointing=own.gradient_checkpointing,
         )
         if self.store is not None:  # not before: transformers loads otherwise in a process group
+            from agentpeft.policies.learning.joined_peers import JoinedPeers
+
             is_gpu = own.num_gpus_per_learner > 0
-            peers = Peers.join(self.store, self.rank, own.num_learners, is_gpu)
+            peers = JoinedPeers(self.store, self.rank, own.num_learners, is_gpu)
         self.learner = Learner(settings, policy, peers)
 
     def receive(self, groups: Sequence[Ref]) -> None:
@@ -120,7 +124,7 @@ class LearnerActor(Actor):
         tokenizer = self.learner.policy.base.tokenizer
         extremes = self.learner.score_extremes()
         self._give_memory_back()
-        return [to_token_record(group, sample, tokenizer) for group, sample in extremes]
+        return [to_token_record(*extreme, tokenizer) for extreme in extremes]
 
     def _give_memory_back(self) -> None:
         """Leaves a GPU to engines that sleep while this one learns."""
@@ -193,6 +197,7 @@ class LearnerGroup:
         self._is_sharded, self._wait = own.shard_base, wait
         self._store: TCPStore | None = None  # nccl asks it at the first update
         if own.num_learners > 1:
+            from agentpeft.policies.learning.joined_peers import open_store
             from agentpeft.policies.workers.ray_actors import find_node_address
 
             self._store = open_store(find_node_address())

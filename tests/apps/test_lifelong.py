@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from agentpeft.apps.lifelong.combine_adapters import combine_adapters
 from agentpeft.apps.lifelong.course import read_folder
 from agentpeft.apps.lifelong.lifelong import main
 from agentpeft.apps.lifelong.lifelong_study import Study, run_study
@@ -30,11 +31,7 @@ from agentpeft.launch.run.stop_signals import StopSignals
 from agentpeft.policies.checkpointing.checkpoints import read_config, write_config
 from agentpeft.policies.loop.evaluation import warn_unless_held_out
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.lora.open_adapters import (
-    combine_adapters,
-    merge_adapter,
-    open_adapter,
-)
+from agentpeft.policies.models.lora.open_adapters import merge_adapter, open_adapter
 from agentpeft.policies.rollout.environments import make_text_env
 from agentpeft.policies.settings.config import Settings
 

@@ -1,13 +1,16 @@
 """Tiny policies and hand-made groups that the learner's tests share."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentpeft.envs import Outcome
 from agentpeft.policies.learning.algorithms import algorithm_of
+from agentpeft.policies.learning.critic import estimate_by_turn
 from agentpeft.policies.learning.learner import Learner
-from agentpeft.policies.learning.samples import Scores, list_members, make_samples
+from agentpeft.policies.learning.samples import estimate_by_episode, list_samples
 from agentpeft.policies.messages import EpisodeGroup, Trajectory
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
@@ -83,12 +86,15 @@ def random_groups(num_groups=4, size=4, seed=0, vocab=20, success=1.0):
 
 
 def make_samples_of(groups, algorithm="grpo", baseline=0.0, scores=None, **training):
-    """Samples without a reference; `scores`: of each trajectory, none unless given."""
-    members = list_members(groups)
-    settings = TrainingSettings(algorithm=algorithm, **training)
-    nothing = [Scores()] * len(members)
-    spec = algorithm_of(settings)
-    return make_samples(members, scores or nothing, nothing, spec, settings, baseline)
+    """Samples without a reference; `scores`: a critic's of each trajectory, if there is one."""
+    training = TrainingSettings(algorithm=algorithm, **training)
+    samples, spec = list_samples(groups), algorithm_of(training)
+    if scores is not None:
+        samples = [replace(s, old=of_old) for s, of_old in zip(samples, scores, strict=True)]
+        samples = estimate_by_turn(samples, spec, training)
+    else:
+        samples = estimate_by_episode(samples, spec, baseline)
+    return [sample for sample in samples if sample.num_sampled_tokens]
 
 
 def flat_weights(learner):

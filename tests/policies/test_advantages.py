@@ -79,7 +79,7 @@ def test_every_sampled_token_gets_its_episodes_advantage():
         make_group(1, [make_trajectory([1], [2, 3], r) for r in (5, 7)]),
     ]
     samples = make_samples_of(groups, "dr_grpo")
-    assert [(s.member.group, s.member.index) for s in samples] == [(0, 0), (0, 2), (1, 0), (1, 1)]
+    assert [(s.group, s.index) for s in samples] == [(0, 0), (0, 2), (1, 0), (1, 1)]
     for sample, value, num_tokens in zip(
         samples, (-1 / 3, 2 / 3, -1, 1), (1, 4, 2, 2), strict=True
     ):

@@ -19,21 +19,21 @@ from transformers import (
 
 from agentpeft.policies.learning.passes.micro_batches import compute_logits, make_micro_batches
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
-from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.models.linear_logprobs import linear_logprobs
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 
 LAYOUTS = ["shared", "packed", "padded"]
 
 
-def make_batches(members, max_tokens=10_000, layout="shared"):
-    return make_micro_batches(members, max_tokens, layout, torch.device("cpu"))
+def make_batches(samples, max_tokens=10_000, layout="shared"):
+    return make_micro_batches(samples, max_tokens, layout, torch.device("cpu"))
 
 
-def compute_all(policy, members, layout, max_tokens=10_000, has_logits=True):
+def compute_all(policy, samples, layout, max_tokens=10_000, has_logits=True):
     """Log-probabilities and entropies by member, from micro-batches, with logits or without."""
     head, found = policy.base.model.get_output_embeddings(), {}
-    for batch in make_batches(members, max_tokens, layout):
+    for batch in make_batches(samples, max_tokens, layout):
         with nullcontext() if layout == "padded" else packed_attention(policy.base.model):
             logits, states = compute_logits(policy.model, head, batch, has_logits)
         if has_logits:
@@ -43,9 +43,9 @@ def compute_all(policy, members, layout, max_tokens=10_000, has_logits=True):
             values = linear_logprobs(
                 states, head, batch.slots, batch.targets, has_entropy_gradient=True
             )
-        by_member = zip(*(each.split(batch.num_tokens) for each in values), strict=True)
-        found.update(zip(batch.order, by_member, strict=True))
-    return [found[number] for number in range(len(members))]
+        by_sample = zip(*(each.split(batch.num_tokens) for each in values), strict=True)
+        found.update(zip(batch.order, by_sample, strict=True))
+    return [found[number] for number in range(len(samples))]
 
 
 def compute_alone(policy, member):
@@ -62,16 +62,16 @@ def compute_alone(policy, member):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("max_tokens", [1, 60, 10_000])
 def test_logprobs_and_entropies_are_those_of_each_sequence_alone(layout, max_tokens, has_logits):
-    policy, members = make_policy(nonzero=True), list_members(random_groups())
-    found = compute_all(policy, members, layout, max_tokens, has_logits)
-    for member, got in zip(members, found, strict=True):
+    policy, samples = make_policy(nonzero=True), list_samples(random_groups())
+    found = compute_all(policy, samples, layout, max_tokens, has_logits)
+    for member, got in zip(samples, found, strict=True):
         for values, expected in zip(got, compute_alone(policy, member), strict=True):
             assert torch.allclose(values, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])
 def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient):
-    (batch,) = make_batches(list_members(random_groups()))
+    (batch,) = make_batches(list_samples(random_groups()))
     size = int(batch.slots.max()) + 1
     logits = torch.randn(size, 150_000, generator=torch.manual_seed(0)) * 5
     expected = torch.distributions.Categorical(logits=logits).entropy()[batch.slots]
@@ -85,13 +85,13 @@ def test_the_entropy_of_a_large_vocabulary_is_that_of_each_position(has_gradient
 @pytest.mark.parametrize("has_logits", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_are_those_of_each_sequence_alone(layout, has_logits, use_lora):
-    policy, members = make_policy(nonzero=True, use_lora=use_lora), list_members(random_groups())
+    policy, samples = make_policy(nonzero=True, use_lora=use_lora), list_samples(random_groups())
     parameters = policy.trainable_parameters()
     losses = [
-        sum((a.square() + b).mean() / len(members) for a, b in values)
+        sum((a.square() + b).mean() / len(samples) for a, b in values)
         for values in (
-            compute_all(policy, members, layout, 100, has_logits),
-            [compute_alone(policy, member) for member in members],
+            compute_all(policy, samples, layout, 100, has_logits),
+            [compute_alone(policy, member) for member in samples],
         )
     ]
     got, expected = (torch.autograd.grad(loss, parameters) for loss in losses)
@@ -102,7 +102,7 @@ def test_gradients_are_those_of_each_sequence_alone(layout, has_logits, use_lora
 def test_a_shared_prompt_and_equal_answers_run_once():
     answers = [[5, 6, 7], [5, 6, 7], [5, 6, 9], [8], []]
     group = make_group(0, [make_trajectory([1, 2, 3], answer, 1) for answer in answers])
-    (batch,) = make_batches(list_members([group]))
+    (batch,) = make_batches(list_samples([group]))
     assert batch.token_ids.tolist() == [[1, 2, 3, 5, 6]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]]
     assert sorted(batch.order) == [0, 1, 2, 3]
@@ -111,18 +111,18 @@ def test_a_shared_prompt_and_equal_answers_run_once():
 
 def test_answers_of_one_token_need_no_rows():
     group = make_group(0, [make_trajectory([1, 2], [token], 1) for token in (3, 4)])
-    policy, members = make_policy(nonzero=True), list_members([group])
-    for member, got in zip(members, compute_all(policy, members, "shared"), strict=True):
+    policy, samples = make_policy(nonzero=True), list_samples([group])
+    for member, got in zip(samples, compute_all(policy, samples, "shared"), strict=True):
         assert torch.allclose(got[0], compute_alone(policy, member)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_micro_batches_keep_within_the_budget(layout):
-    members = list_members(random_groups(num_groups=6))
-    batches = make_batches(members, 60, layout)
+    samples = list_samples(random_groups(num_groups=6))
+    batches = make_batches(samples, 60, layout)
     assert len(batches) > 1
     assert all(batch.token_ids.numel() <= 60 for batch in batches)
-    assert sorted(n for b in batches for n in b.order) == list(range(len(members)))
+    assert sorted(n for b in batches for n in b.order) == list(range(len(samples)))
 
 
 SMALL = {
@@ -210,11 +210,11 @@ def spread_groups(prompt, lengths, num_groups=3):
     ("prompt", "lengths"), [(20, [3, 4, 90, 95]), (2, [5, 30, 60, 90]), (30, [2, 40, 300, 290])]
 )
 def test_nothing_is_padded_or_computed_twice(prompt, lengths):
-    members = list_members(spread_groups(prompt, lengths))
-    batches = make_batches(members, 1000)
+    samples = list_samples(spread_groups(prompt, lengths))
+    batches = make_batches(samples, 1000)
     assert count_tokens(batches) == 3 * (prompt + sum(length - 1 for length in lengths))
     policy = make_policy(nonzero=True)
-    for member, got in zip(members, compute_all(policy, members, "shared", 1000), strict=True):
+    for member, got in zip(samples, compute_all(policy, samples, "shared", 1000), strict=True):
         for values, expected in zip(got, compute_alone(policy, member), strict=True):
             assert torch.allclose(values, expected, atol=1e-5)
 
@@ -223,7 +223,7 @@ def test_nothing_is_padded_or_computed_twice(prompt, lengths):
 def test_sharing_prompts_never_computes_more_tokens_nor_packing_more_than_padding(seed):
     rng = np.random.default_rng(seed)
     prompt, longest = int(rng.integers(1, 40)), int(rng.integers(3, 40))
-    members = list_members(spread_groups(prompt, rng.integers(2, longest, 6), 5))
+    samples = list_samples(spread_groups(prompt, rng.integers(2, longest, 6), 5))
     for max_tokens in (1, 100, 10_000):
-        counts = [count_tokens(make_batches(members, max_tokens, layout)) for layout in LAYOUTS]
+        counts = [count_tokens(make_batches(samples, max_tokens, layout)) for layout in LAYOUTS]
         assert counts == sorted(counts)

@@ -11,10 +11,9 @@ from agentpeft.policies.delivery.version import ack_of, make_version
 from agentpeft.policies.engines.adapter_slots import slot_effect, slot_state
 from agentpeft.policies.engines.fusing import merged_state, tensor_of
 from agentpeft.policies.engines.vllm.weight_files import read_adapter, write_adapter
-from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
-from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.models.load import travels_in_bfloat16
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import PolicyBase
@@ -39,9 +38,8 @@ def travels(learner):
     return travels_in_bfloat16(learner.settings, learner.policy.model)
 
 
-def score(learner, members):
-    critic = Critic(None, learner.policy, 0)
-    return ModelRunner(learner.settings, learner.policy, critic).score(members, [POLICY_PASS])
+def score(learner, samples):
+    return ModelRunner(learner.settings, learner.policy).score(samples)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +62,11 @@ def test_the_learner_says_the_same_to_the_bit_with_the_weights_that_it_sends(lea
     exact, sent = learner.adapter(), learner.adapter(in_bfloat16=True)
     rounded = {name: tensor_of(bits).float().numpy() for name, bits in sent.weights.items()}
     assert any((rounded[name] != exact.weights[name]).any() for name in rounded)
-    members = list_members(random_groups(vocab=VOCAB, seed=7))
-    before = score(learner, members)
+    samples = list_samples(random_groups(vocab=VOCAB, seed=7))
+    before = score(learner, samples)
     other = make_learner()
     other.policy.load_weights(rounded)
-    after = score(other, members)
+    after = score(other, samples)
     for one, two in zip(before, after, strict=True):
         np.testing.assert_array_equal(one.logprobs, two.logprobs)
 

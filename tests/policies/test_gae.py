@@ -70,7 +70,7 @@ def test_ppo_whitens_over_the_turns_and_a2c_takes_the_advantages_as_they_are():
     whitened, plain = (make_critic_samples(trajectories, values, n) for n in ("ppo", "a2c"))
     scale = np.std([1, 2, 6]) + 1e-4
     assert [s.advantages.tolist() for s in plain] == [[1, 1, 2, 2], [6]]
-    assert [s.member.index for s in whitened] == [0, 2]
+    assert [s.index for s in whitened] == [0, 2]
     assert whitened[0].advantages.tolist() == pytest.approx([-2 / scale] * 2 + [-1 / scale] * 2)
     assert whitened[1].advantages.tolist() == pytest.approx([3 / scale])
     assert make_critic_samples([empty], [()], "ppo") == []

@@ -18,9 +18,9 @@ from learner_parts import (
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
+from agentpeft.policies.learning.learner import compute_lr
 from agentpeft.policies.learning.passes.micro_batches import CALM_UPDATES
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
-from agentpeft.policies.learning.schedules import compute_lr
 
 TERMS = {"kl_coeff": 0.1, "entropy_coeff": 0.01, "max_grad_norm": 1e9}
 every_normalization = pytest.mark.parametrize("algorithm", ["grpo", "raft", "dr_grpo"])
@@ -292,9 +292,9 @@ def test_only_what_can_learn_is_scored_before_several_steps(monkeypatch, more):
     scored = []
     score = ModelRunner.score
 
-    def note(runner, members, passes):
-        scored.append({member.group for member in members})
-        return score(runner, members, passes)
+    def note(runner, samples, passes):
+        scored.append({sample.group for sample in samples})
+        return score(runner, samples, passes)
 
     monkeypatch.setattr(ModelRunner, "score", note)
     make_learner(num_minibatches=2, **more).update(groups)

@@ -9,9 +9,8 @@ from learner_parts import make_policy, random_groups
 from torch import nn
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
-from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.models import linear_logprobs as module
 from agentpeft.policies.models.float_head import use_float_head
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
@@ -179,11 +178,11 @@ def test_the_probe_sees_what_is_changed_in_place_and_leaves_the_model_as_it_was(
 def test_scores_are_those_of_the_models_own_logits(cap):
     policy = with_lora(Gemma2ForCausalLM(Gemma2Config(**SMALL, final_logit_softcapping=cap)))
     settings = Settings.model_validate({"env_runners": {"temperature": 0.5}})
-    critic, (member, *_) = Critic(None, policy, 0), list_members(random_groups())
-    (scores,) = ModelRunner(settings, policy, critic).score([member], [POLICY_PASS])
-    prompt, tokens = member.trajectory.prompt_ids, member.trajectory.token_ids
+    sample, *_ = list_samples(random_groups())
+    (scores,) = ModelRunner(settings, policy).score([sample])
+    prompt, tokens = sample.trajectory.prompt_ids, sample.trajectory.token_ids
     ids = torch.from_numpy(np.concatenate([prompt, tokens]))
     with torch.no_grad():
         logprobs = (policy.model(input_ids=ids[None]).logits[0] / 0.5).log_softmax(-1)
-    places = len(prompt) + np.flatnonzero(member.trajectory.loss_mask)
+    places = len(prompt) + np.flatnonzero(sample.trajectory.loss_mask)
     assert np.allclose(scores.logprobs, logprobs[places - 1, ids[places]], atol=1e-5)

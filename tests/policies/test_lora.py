@@ -11,7 +11,8 @@ from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import make_version
 from agentpeft.policies.engines.fusing import merged_state
 from agentpeft.policies.errors import CheckpointError, EngineError
-from agentpeft.policies.models.lora.attach_lora import FullPolicy, attach_lora
+from agentpeft.policies.models.lora.all_weights import FullPolicy
+from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.models.policy_base import FINGERPRINT_KEY, PolicyBase
 from agentpeft.policies.settings.config import LoraSettings
 

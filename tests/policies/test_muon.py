@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from agentpeft.policies.models.muon import Float32Muon, orthogonalize
+from agentpeft.policies.models.pretrain import Float32Muon, orthogonalize
 
 SHAPES = [(8, 8), (24, 6), (5, 40), (1, 7)]
 

@@ -51,7 +51,7 @@ def test_the_penalty_and_its_gradient_are_those_of_the_formula_by_hand(tmp_path)
     num_layers = len(a_weights(policy))
     assert num_layers == 14
     assert totals.loss == pytest.approx(0.5 * num_layers * (2**2 + 3**2 + 2**2))
-    assert totals.metrics()["train/orthogonality"] == pytest.approx(totals.loss)
+    assert totals.compute_metrics()["train/orthogonality"] == pytest.approx(totals.loss)
     expected = torch.ones(a_weights(policy)[0].shape)
     expected[0, 0] += 0.5 * 2 * (2 + 2)
     expected[1, 1] += 0.5 * 2 * 3

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from agentpeft.envs import ENV_IDS, EnvFault, Outcome, SettingsError
-from agentpeft.policies.learning.schedules import PretrainSchedule
 from agentpeft.policies.models.batch_maker import open_batches
 from agentpeft.policies.models.load import load_base
-from agentpeft.policies.models.pretrain import _backward, _states_of
+from agentpeft.policies.models.pretrain import PretrainSchedule, _backward, _states_of
 from agentpeft.policies.models.tiny import build_tiny
 from agentpeft.policies.models.tiny_cache import compute_key, load_tiny
 from agentpeft.policies.rollout.chat import ChatFormat

@@ -27,8 +27,8 @@ from trial_learners import (
 from agentpeft.envs import SettingsError
 from agentpeft.policies.errors import PlacementError, TrainingError
 from agentpeft.policies.learning.algorithms import ALGORITHMS
-from agentpeft.policies.learning.peers import cut_into_shares
-from agentpeft.policies.learning.samples import list_members
+from agentpeft.policies.learning.joined_peers import cut_into_shares
+from agentpeft.policies.learning.samples import list_samples
 from agentpeft.policies.workers.learner_group import LearnerGroup
 
 pytestmark = [
@@ -162,11 +162,11 @@ def test_learners_whose_weights_differ_are_an_error(pair):
 
 def test_shares_are_balanced_and_keep_groups_whole():
     sizes = [5, 2, 4, 2]
-    members = list_members(
+    samples = list_samples(
         [make_group(i, [make_trajectory([1], [2] * (n - 1), 0)]) for i, n in enumerate(sizes)]
     )
-    assert cut_into_shares(members, 2) == [[0, 3], [2, 1]]
-    assert [len(share) for share in cut_into_shares(members, 5)] == [1, 1, 1, 1, 0]
+    assert cut_into_shares(samples, 2) == [[0, 3], [2, 1]]
+    assert [len(share) for share in cut_into_shares(samples, 5)] == [1, 1, 1, 1, 0]
 
 
 def test_three_learners_equal_one_and_an_error_in_one_is_raised_while_two_wait(trio):

@@ -55,7 +55,7 @@ def run_all(learner, batch):
     actor = act(learner)
     learner.update(batch)
     _, _, probe = actor.pack()
-    scores = [updated.updated_logprobs for _, updated in learner.score_extremes()]
+    scores = [logprobs for _, _, logprobs in learner.score_extremes()]
     return probe, scores, sorted(actor.to_files())
 
 

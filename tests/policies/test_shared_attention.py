@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from agentpeft.policies.learning.passes import packed_attention, shared_attention
-from agentpeft.policies.learning.passes.packed_attention import Packing, _attend
-from agentpeft.policies.learning.passes.segments import Segment
+from agentpeft.policies.learning.passes.packed_attention import Packing, Segment, _attend
 
 CPU = torch.device("cpu")
 

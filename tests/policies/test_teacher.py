@@ -3,6 +3,7 @@
 import json
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -16,7 +17,7 @@ from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
 from agentpeft.policies.learning.learner import Learner
 from agentpeft.policies.learning.options.teacher import add_teaching
-from agentpeft.policies.learning.samples import Scores, list_members, make_samples
+from agentpeft.policies.learning.samples import Scores, estimate_by_episode, list_samples
 from agentpeft.policies.models.load import load_base
 from agentpeft.policies.models.lora.attach_lora import attach_lora
 from agentpeft.policies.settings.config import Settings, with_overrides
@@ -58,20 +59,19 @@ def logprobs_of(model, trajectory, temperature=1.0):
 
 @pytest.mark.parametrize("algorithm", ["distill", "dr_grpo"])
 def test_each_token_gets_the_teachers_logprob_less_the_policys(algorithm):
-    members = list_members(random_groups(num_groups=2))
+    samples = list_samples(random_groups(num_groups=2))
     rng = np.random.default_rng(0)
     old, teacher = (
-        [Scores(rng.normal(size=m.num_sampled_tokens).astype(np.float32)) for m in members]
+        [Scores(rng.normal(size=s.num_sampled_tokens).astype(np.float32)) for s in samples]
         for _ in range(2)
     )
-    nothing = [Scores()] * len(members)
     settings = make_settings(f"training.algorithm={algorithm}", "training.teacher=x")
-    training = settings.training
-    samples = make_samples(members, old, nothing, algorithm_of(training), training, 0.0)
+    samples = [replace(sample, old=scores) for sample, scores in zip(samples, old, strict=True)]
+    samples = estimate_by_episode(samples, algorithm_of(settings.training), 0.0)
     samples = add_teaching(samples, teacher)
     for sample, before, taught in zip(samples, old, teacher, strict=True):
-        rewards = [m.trajectory.episode_return for m in members if m.group == sample.member.group]
-        own = sample.member.trajectory.episode_return - np.mean(rewards)
+        rewards = [s.trajectory.episode_return for s in samples if s.group == sample.group]
+        own = sample.trajectory.episode_return - np.mean(rewards)
         own = own if algorithm == "dr_grpo" else 0.0
         expected = own + (taught.logprobs - before.logprobs)
         assert sample.advantages == pytest.approx(expected, abs=1e-6)

@@ -32,7 +32,7 @@ class ShuffledRewards(LearnerHook):
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def change_rewards(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:
+    def choose_groups(self, groups: Sequence[EpisodeGroup], version: int) -> list[EpisodeGroup]:
         """Returns the groups with their returns permuted, in another way at each version."""
         return shuffle_rewards(groups, (self._seed, version))
 

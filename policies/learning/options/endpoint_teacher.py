@@ -18,7 +18,7 @@ from agentpeft.envs import SettingsError
 from agentpeft.envs.core.errors import did_you_mean
 from agentpeft.policies.engines.openai import KEY_VARIABLE, MAX_RETRIES
 from agentpeft.policies.errors import TrainingError
-from agentpeft.policies.learning.samples import GroupMember, Scores
+from agentpeft.policies.learning.samples import Sample, Scores
 from agentpeft.policies.messages import Ids
 
 _NUM_REQUESTS = 32
@@ -53,21 +53,17 @@ class EndpointTeacher:
             )
         self._model = model or known[0]
 
-    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
-        """Returns the log-probabilities of each member's sampled tokens.
+    def score(self, samples: Sequence[Sample]) -> list[Scores]:
+        """Returns the log-probabilities of each sample's sampled tokens.
 
         Raises: TrainingError where the endpoint fails, or has read other tokens.
         """
         with ThreadPoolExecutor(_NUM_REQUESTS) as pool:
-            return list(pool.map(self._score, members))
+            return list(pool.map(self._score, samples))
 
-    def end_update(self) -> int:
-        """Returns 0: the memory is the server's."""
-        return 0
-
-    def _score(self, member: GroupMember) -> Scores:
-        trajectory = member.trajectory
-        if not member.num_sampled_tokens:
+    def _score(self, sample: Sample) -> Scores:
+        trajectory = sample.trajectory
+        if not sample.num_sampled_tokens:
             return Scores(np.zeros(0, np.float32))
         ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids])
         told = self._ask(ids).token_logprobs or []

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import LORA_A
 from agentpeft.policies.learning.hooks import LearnerHook
-from agentpeft.policies.learning.loss_inputs import Totals
+from agentpeft.policies.learning.objective import Totals
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.lora.read_adapter import read_adapter
 from agentpeft.policies.settings.config import LoraSettings

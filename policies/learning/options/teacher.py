@@ -16,12 +16,11 @@ import numpy as np
 from torch import nn
 
 from agentpeft.envs import SettingsError
-from agentpeft.policies.learning.critic import POLICY_PASS, Critic
 from agentpeft.policies.learning.hooks import LearnerHook
 from agentpeft.policies.learning.passes.model_runner import ModelRunner
 from agentpeft.policies.learning.passes.sharded_base import ShardedBase
 from agentpeft.policies.learning.peers import Peers
-from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
+from agentpeft.policies.learning.samples import Sample, Scores
 from agentpeft.policies.messages import EpisodeGroup, Floats
 from agentpeft.policies.models.load import choose_device, load_base
 from agentpeft.policies.models.lora.open_adapters import open_adapter
@@ -30,28 +29,10 @@ from agentpeft.policies.settings.config import Settings
 
 
 class Teacher(Protocol):
-    """Who says how likely sampled tokens are."""
+    """Who says how likely sampled tokens are: a `ModelRunner`, or an endpoint."""
 
-    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
-        """Returns the log-probabilities of each member's sampled tokens."""
-
-    def end_update(self) -> int:
-        """Returns how often memory ran out in this update."""
-
-
-class ModelTeacher:
-    """A teacher in the learner's own process."""
-
-    def __init__(self, runner: ModelRunner) -> None:
-        self._runner = runner
-
-    def score(self, members: Sequence[GroupMember]) -> list[Scores]:
-        """Returns the log-probabilities of each member's sampled tokens."""
-        return self._runner.score(members, [POLICY_PASS])
-
-    def end_update(self) -> int:
-        """Returns how often memory ran out in this update."""
-        return self._runner.size.end_update()
+    def score(self, samples: Sequence[Sample]) -> list[Scores]:
+        """Returns the log-probabilities of each sample's sampled tokens."""
 
 
 class Distillation(LearnerHook):
@@ -65,15 +46,16 @@ class Distillation(LearnerHook):
 
     def teach(self, samples: Sequence[Sample], peers: Peers) -> list[Sample]:
         """Returns the samples with what is added, each learner asking about its share."""
-        members = [sample.member for sample in samples]
-        return add_teaching(samples, peers.divide(members, self._teacher.score))
+        return add_teaching(samples, peers.divide(samples, self._teacher.score))
 
-    def end_update(self, groups: Sequence[EpisodeGroup]) -> int:  # noqa: ARG002
-        """Returns how often the teacher's memory ran out."""
-        return self._teacher.end_update()
-
-    def compute_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+    def end_update(
+        self,
+        groups: Sequence[EpisodeGroup],  # noqa: ARG002
+        samples: Sequence[Sample],
+    ) -> dict[str, float]:
         """Returns the estimated reverse KL per sampled token, before the update."""
+        if isinstance(self._teacher, ModelRunner):
+            self.num_oom_retries = self._teacher.size.end_update()
         gaps = [_gap(sample.old, sample.teacher) for sample in samples]
         return {"train/teacher_kl": float(np.concatenate(gaps).mean())} if gaps else {}
 
@@ -107,8 +89,7 @@ def open_teacher(settings: Settings, student: PolicyBase, peers: Peers) -> Teach
         network = open_adapter(base, base.adapter_path)
     policy = FrozenPolicy(base, network.requires_grad_(False))
     sharded_base = ShardedBase(policy, peers, choose_device(num_gpus)) if is_sharded else None
-    critic = Critic(None, policy, settings.seed)
-    return ModelTeacher(ModelRunner(settings, policy, critic, sharded_base))
+    return ModelRunner(settings, policy, sharded_base=sharded_base)
 
 
 def add_teaching(samples: Sequence[Sample], teacher: Sequence[Scores]) -> list[Sample]:

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from agentpeft.policies.errors import is_out_of_memory
-from agentpeft.policies.learning.passes.packed_attention import Packing
-from agentpeft.policies.learning.passes.segments import Segment
-from agentpeft.policies.learning.samples import GroupMember
+from agentpeft.policies.learning.passes.packed_attention import Packing, Segment
+from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Floats, Ids, Trajectory
 
 Layout: TypeAlias = Literal["shared", "packed", "padded"]
@@ -35,7 +34,7 @@ class MicroBatch:
 
     Logits are computed at U flat positions of the rows only, `needed` (U,). Sampled token i of N is
     predicted at the position number `slots[i]` of these, and has the id `targets[i]`. Tokens are
-    listed member by member: `order` has the members' numbers, `num_tokens` how many each has.
+    listed sample by sample: `order` has the samples' numbers, `num_tokens` how many each has.
     """
 
     token_ids: Tensor
@@ -47,8 +46,8 @@ class MicroBatch:
     slots: Tensor
     targets: Tensor
 
-    def by_member(self, values: Tensor) -> dict[int, Floats]:
-        """Returns numbers of all sampled tokens, (N,), as arrays by their members' numbers."""
+    def by_sample(self, values: Tensor) -> dict[int, Floats]:
+        """Returns numbers of all sampled tokens, (N,), as arrays by their samples' numbers."""
         parts = np.split(values.cpu().numpy(), np.cumsum(self.num_tokens)[:-1])
         return dict(zip(self.order, parts, strict=True))
 
@@ -57,7 +56,7 @@ class MicroBatch:
 class _Unit:
     """Distinct continuations (`rows`) of one prompt, which may be empty.
 
-    `placed`: the number of each member that is laid out, its trajectory, and its row.
+    `placed`: the number of each sample that is laid out, its trajectory, and its row.
     """
 
     prompt: Ids
@@ -71,13 +70,13 @@ class _Unit:
 
 
 def make_micro_batches(
-    members: Sequence[GroupMember], max_tokens: int, layout: Layout, device: torch.device
+    samples: Sequence[Sample], max_tokens: int, layout: Layout, device: torch.device
 ) -> list[MicroBatch]:
-    """Returns all members in batches of at most `max_tokens` tokens, padding included.
+    """Returns all samples in batches of at most `max_tokens` tokens, padding included.
 
-    A sequence longer than that is a batch of its own; members without sampled tokens are left out.
+    A sequence longer than that is a batch of its own; samples without sampled tokens are left out.
     """
-    numbered = [(i, member) for i, member in enumerate(members) if member.num_sampled_tokens]
+    numbered = [(i, sample) for i, sample in enumerate(samples) if sample.num_sampled_tokens]
     is_shared = layout == "shared"
     units = _share_prompts(numbered, max_tokens) if is_shared else _keep_whole(numbered)
     units.sort(key=lambda unit: unit.num_tokens)
@@ -100,12 +99,12 @@ def _fed_ids(trajectory: Trajectory) -> Ids:
     return trajectory.token_ids[: np.flatnonzero(trajectory.loss_mask)[-1]]
 
 
-def _share_prompts(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int) -> list[_Unit]:
+def _share_prompts(numbered: Sequence[tuple[int, Sample]], max_tokens: int) -> list[_Unit]:
     """Returns the groups; one of more than `max_tokens` in parts, each with the prompt."""
     groups: dict[tuple[int, bytes], dict[bytes, tuple[Ids, list[tuple[int, Trajectory]]]]] = {}
-    for number, member in numbered:
-        trajectory = member.trajectory
-        same_prompt = groups.setdefault((member.group, trajectory.prompt_ids.tobytes()), {})
+    for number, sample in numbered:
+        trajectory = sample.trajectory
+        same_prompt = groups.setdefault((sample.group, trajectory.prompt_ids.tobytes()), {})
         row = _fed_ids(trajectory)
         same_prompt.setdefault(row.tobytes(), (row, []))[1].append((number, trajectory))
     units: list[_Unit] = []
@@ -121,13 +120,13 @@ def _share_prompts(numbered: Sequence[tuple[int, GroupMember]], max_tokens: int)
     return units
 
 
-def _keep_whole(numbered: Sequence[tuple[int, GroupMember]]) -> list[_Unit]:
+def _keep_whole(numbered: Sequence[tuple[int, Sample]]) -> list[_Unit]:
     """Returns each distinct sequence as a row without a prompt before it."""
     units: dict[bytes, _Unit] = {}
-    for number, member in numbered:
-        row = np.concatenate([member.trajectory.prompt_ids, _fed_ids(member.trajectory)])
+    for number, sample in numbered:
+        row = np.concatenate([sample.trajectory.prompt_ids, _fed_ids(sample.trajectory)])
         unit = units.setdefault(row.tobytes(), _Unit(row[:0], [row], []))
-        unit.placed.append((number, member.trajectory, 0))
+        unit.placed.append((number, sample.trajectory, 0))
     return list(units.values())
 
 

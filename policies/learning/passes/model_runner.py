@@ -5,17 +5,17 @@ Only models that change their logits have them made, (U, V); others: `linear_log
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from agentpeft.policies.errors import TrainingError
 from agentpeft.policies.learning.algorithms import algorithm_of
-from agentpeft.policies.learning.critic import Critic, Pass
-from agentpeft.policies.learning.loss_inputs import Totals, make_loss_inputs
-from agentpeft.policies.learning.objective import Objective, Outputs
+from agentpeft.policies.learning.objective import Objective, Totals, make_loss_inputs
 from agentpeft.policies.learning.passes.micro_batches import (
     Layout,
     MicroBatch,
@@ -24,7 +24,7 @@ from agentpeft.policies.learning.passes.micro_batches import (
     make_micro_batches,
 )
 from agentpeft.policies.learning.passes.packed_attention import can_pack, packed_attention
-from agentpeft.policies.learning.samples import GroupMember, Sample, Scores
+from agentpeft.policies.learning.samples import Sample, Scores
 from agentpeft.policies.messages import Floats
 from agentpeft.policies.models.linear_logprobs import gives_logits, linear_logprobs
 from agentpeft.policies.models.load import uses_autocast
@@ -33,8 +33,36 @@ from agentpeft.policies.models.policy_base import FrozenPolicy
 from agentpeft.policies.models.scoring import token_entropy, token_logprobs
 from agentpeft.policies.settings.config import Settings
 
-if TYPE_CHECKING:  # a base that is not sharded does without
+if TYPE_CHECKING:  # most runs do without
+    from agentpeft.policies.learning.critic import Critic
     from agentpeft.policies.learning.passes.sharded_base import ShardedBase
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass: what it computes, and the context that switches its adapter on.
+
+    Run the backward pass in that context too: gradient checkpointing recomputes the states there.
+    """
+
+    has_logits: bool
+    has_values: bool
+    adapter: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+POLICY_PASS = Pass(has_logits=True, has_values=False)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A pass's numbers for a micro-batch's sampled tokens, (N,) each; None: not computed.
+
+    Log-probability and entropy (in nats) are the policy's, `values` the critic's.
+    """
+
+    logprobs: Tensor | None
+    entropy: Tensor | None
+    values: Tensor | None
 
 
 class ModelRunner:
@@ -51,7 +79,7 @@ class ModelRunner:
         self,
         settings: Settings,
         policy: Policy | FrozenPolicy,
-        critic: Critic,
+        critic: "Critic | None" = None,
         sharded_base: "ShardedBase | None" = None,
     ) -> None:
         """`parameters` are all that is trained: the policy's, then the critic's.
@@ -60,7 +88,8 @@ class ModelRunner:
         """
         self._sharded_base = sharded_base
         self.is_abandoned = False
-        self.parameters = [*policy.trainable_parameters(), *critic.parameters()]
+        self.parameters = [*policy.trainable_parameters(), *(critic.parameters() if critic else ())]
+        self.passes = [POLICY_PASS] if critic is None else critic.passes
         self.size = MicroBatchSize(settings.learners.max_tokens_per_micro_batch)
         self._model, self._critic = policy.model, critic
         self._head = policy.base.model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -78,9 +107,11 @@ class ModelRunner:
             self._attention = partial(packed_attention, policy.base.model)
         self._autocast = uses_autocast(settings, policy.model, self._device)
 
-    def score(self, members: Sequence[GroupMember], passes: Sequence[Pass]) -> list[Scores]:
-        """Returns what the passes say of each member's sampled tokens, without gradients."""
-        numbers, no_tokens = range(len(members)), np.zeros(0, np.float32)
+    def score(
+        self, samples: Sequence[Sample], passes: Sequence[Pass] = (POLICY_PASS,)
+    ) -> list[Scores]:
+        """Returns what the passes say of each sample's sampled tokens, without gradients."""
+        numbers, no_tokens = range(len(samples)), np.zeros(0, np.float32)
         logprobs: dict[int, Floats | None] = dict.fromkeys(numbers)
         values: dict[int, Floats | None] = dict.fromkeys(numbers)
         for each in passes:
@@ -88,7 +119,7 @@ class ModelRunner:
                 logprobs |= dict.fromkeys(numbers, no_tokens)
             if each.has_values:
                 values |= dict.fromkeys(numbers, no_tokens)
-            self.size.within_memory(partial(self._score, members, each, logprobs, values))
+            self.size.within_memory(partial(self._score, samples, each, logprobs, values))
         return [Scores(logprobs[number], values[number]) for number in numbers]
 
     def accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
@@ -98,49 +129,53 @@ class ModelRunner:
     @torch.no_grad()
     def _score(
         self,
-        members: Sequence[GroupMember],
+        samples: Sequence[Sample],
         forward_pass: Pass,
         logprobs: dict[int, Floats | None],
         values: dict[int, Floats | None],
     ) -> None:
-        """Fills in what the pass computes, by member's number."""
+        """Fills in what the pass computes, by the sample's number."""
 
         def run(batch: MicroBatch) -> None:
-            outputs = self._outputs(batch, forward_pass)
+            outputs = self._compute(batch, forward_pass)
             if outputs.logprobs is not None:
-                logprobs.update(batch.by_member(outputs.logprobs))
+                logprobs.update(batch.by_sample(outputs.logprobs))
             if outputs.values is not None:
-                values.update(batch.by_member(outputs.values))
+                values.update(batch.by_sample(outputs.values))
 
-        self._run_all(members, forward_pass, run)
+        self._run_all(samples, forward_pass, run)
 
     def _accumulate(self, samples: Sequence[Sample], objective: Objective) -> Totals:
         for parameter in self.parameters:
             parameter.grad = None
         totals = Totals()
-        members = [sample.member for sample in samples]
 
         def run(forward_pass: Pass, batch: MicroBatch) -> None:
             packed = [samples[number] for number in batch.order]
-            outputs = self._outputs(batch, forward_pass)
-            inputs = make_loss_inputs(packed, self._device)
-            loss, part = objective.compute(outputs, inputs)
-            loss.backward()  # type: ignore[no-untyped-call]
-            totals.add(part)
+            outputs = self._compute(batch, forward_pass)
+            results = []
+            if outputs.logprobs is not None and outputs.entropy is not None:
+                inputs = make_loss_inputs(packed, self._device)
+                results.append(objective.compute(outputs.logprobs, outputs.entropy, inputs))
+            if outputs.values is not None and self._critic is not None:
+                results.append(self._critic.compute_loss(outputs.values, packed))
+            torch.stack([loss for loss, _ in results]).sum().backward()  # type: ignore[no-untyped-call]
+            for _, part in results:
+                totals.add(part)
 
-        for forward_pass in self._critic.passes:
-            self._run_all(members, forward_pass, partial(run, forward_pass))
+        for forward_pass in self.passes:
+            self._run_all(samples, forward_pass, partial(run, forward_pass))
         return totals
 
     def _run_all(
         self,
-        members: Sequence[GroupMember],
+        samples: Sequence[Sample],
         forward_pass: Pass,
         run: Callable[[MicroBatch], None],
     ) -> None:
-        """Runs the members' micro-batches; over a sharded base in step with the other learners."""
+        """Runs the samples' micro-batches; over a sharded base in step with the other learners."""
         with forward_pass.adapter(), self._attention():
-            batches = self._micro_batches(members)
+            batches = self._micro_batches(samples)
             if self._sharded_base is None:
                 for batch in batches:
                     if self.is_abandoned:
@@ -155,13 +190,13 @@ class ModelRunner:
         from agentpeft.policies.learning.passes.sharded_base import REHEARSED
 
         (batch,) = self._micro_batches([REHEARSED])
-        outputs = self._outputs(batch, forward_pass)
+        outputs = self._compute(batch, forward_pass)
         if torch.is_grad_enabled():
             computed = [o for o in (outputs.logprobs, outputs.values) if o is not None]
             loss = torch.cat(computed).sum() * 0.0
             loss.backward()  # type: ignore[no-untyped-call]
 
-    def _outputs(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
+    def _compute(self, batch: MicroBatch, forward_pass: Pass) -> Outputs:
         needs_logits = forward_pass.has_logits and self._needs_logits
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             logits, states = compute_logits(self._model, self._head, batch, needs_logits)
@@ -176,8 +211,10 @@ class ModelRunner:
             logprobs, entropy = linear_logprobs(
                 states, self._head, slots, targets, self._temperature, has_entropy_gradient=bonus
             )
-        values = self._critic.values(states, batch) if forward_pass.has_values else None
+        values = None
+        if forward_pass.has_values and self._critic is not None:
+            values = self._critic.compute_values(states, batch)
         return Outputs(logprobs, entropy, values)
 
-    def _micro_batches(self, members: Sequence[GroupMember]) -> list[MicroBatch]:
-        return make_micro_batches(members, self.size.max_tokens, self._layout, self._device)
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        return make_micro_batches(samples, self.size.max_tokens, self._layout, self._device)

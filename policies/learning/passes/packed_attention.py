@@ -24,11 +24,6 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.learning.passes.segments import (
-    Segment,
-    as_read_by_kernels,
-    computed_dtype,
-)
 from agentpeft.policies.messages import Ids
 
 if TYPE_CHECKING:  # what is for long prompts, or GPUs
@@ -49,6 +44,34 @@ _PLAYED = (1, 4), (4, 28), (28, 31)
 """The ids of a prompt and two answers: if their places counted, the second's would be far off."""
 _MAX_ROUNDING = 0.05
 """Of logits of 16 bits: kernels differ by 2 % after 24 layers."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens of a row that follow one another: they see `context`, and causally each other.
+
+    Both are places in the row.
+    """
+
+    context: Ids
+    tokens: Ids
+
+    @property
+    def positions(self) -> Ids:
+        """The tokens' position ids: how many tokens each sees before itself."""
+        return len(self.context) + np.arange(len(self.tokens))
+
+
+def computed_dtype(states: Tensor) -> torch.dtype:
+    """Returns the type in which attention computes with states: autocast's, or their own."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def as_read_by_kernels(row: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Returns states in a type, each one's last dimension without gaps."""
+    cast = (each.to(dtype) for each in row)
+    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
 
 
 @dataclass(frozen=True)

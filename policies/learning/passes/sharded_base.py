@@ -33,14 +33,15 @@ from transformers import PreTrainedModel
 
 from agentpeft.envs import Outcome, SettingsError
 from agentpeft.policies.errors import TrainingError, is_out_of_memory
+from agentpeft.policies.learning.joined_peers import JoinedPeers
 from agentpeft.policies.learning.peers import Peers
-from agentpeft.policies.learning.samples import GroupMember
+from agentpeft.policies.learning.samples import Sample
 from agentpeft.policies.messages import Trajectory
 from agentpeft.policies.models.lora.attach_lora import Policy
 from agentpeft.policies.models.policy_base import FrozenPolicy
 
 _T = TypeVar("_T")
-REHEARSED = GroupMember(
+REHEARSED = Sample(
     0,
     0,
     Trajectory(
@@ -78,6 +79,11 @@ class ShardedBase:
             raise SettingsError(
                 f"learners.shard_base needs torch 2.13 or newer, got {torch.__version__}: set it "
                 "to false"
+            )
+        if not isinstance(peers, JoinedPeers):
+            raise SettingsError(
+                "learners.shard_base deals a base out over several learners: set "
+                "learners.num_learners to 2 or more"
             )
         layers = list(find_layers(model))
         root = model.base_model

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentpeft.policies.learning.passes.segments import agrees, as_read_by_kernels, computed_dtype
+from agentpeft.policies.learning.passes.kernel_check import agrees
+from agentpeft.policies.learning.passes.packed_attention import as_read_by_kernels, computed_dtype
 from agentpeft.policies.messages import Ids
 
 

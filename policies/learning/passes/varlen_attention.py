@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from agentpeft.policies.learning.passes.segments import Segment, agrees
+from agentpeft.policies.learning.passes.kernel_check import agrees
+from agentpeft.policies.learning.passes.packed_attention import Segment
 
 
 @dataclass(frozen=True)

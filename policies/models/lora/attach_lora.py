@@ -1,5 +1,6 @@
-"""What is trained of a policy: a new or saved LoRA adapter, or all weights."""
+"""What is trained of a policy: a new or saved LoRA adapter (all weights: `all_weights`)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,26 +13,26 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
 from agentpeft.policies.delivery.version import ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Bits, Floats
 from agentpeft.policies.models.lora.lora_layer import RoundedOnceLinear
-from agentpeft.policies.models.policy_base import (
-    FINGERPRINT_KEY,
-    PolicyBase,
-    compute_fingerprint,
-)
+from agentpeft.policies.models.policy_base import PolicyBase
 from agentpeft.policies.settings.config import LoraSettings
 
 TRAINED, _REFERENCE = "default", "reference"
 """PEFT's names of the adapter that is trained, and of the one that training started from."""
 
 
-class _Trained:
+class Policy(ABC):
     """Named parameters that are trained, delivered and loaded."""
+
+    model: PeftModel | PreTrainedModel
+    scaling: float
+    """What an adapter's B A is multiplied by; 1 for all weights."""
 
     def __init__(self, base: PolicyBase, parameters: dict[str, nn.Parameter]) -> None:
         self.base, self._parameters = base, parameters
@@ -60,8 +61,24 @@ class _Trained:
         """Takes over weights. Raises: CheckpointError on other names or shapes."""
         _copy_weights(weights, self._parameters)
 
+    @abstractmethod
+    def reference(self) -> AbstractContextManager[None]:
+        """Within it the model computes what the reference policy would; without gradients."""
 
-class LoraPolicy(_Trained):
+    @abstractmethod
+    def base_alone(self) -> AbstractContextManager[None]:
+        """Within it the model computes what the base does without what is trained."""
+
+    @abstractmethod
+    def save(self, path: str | Path) -> None:
+        """Writes what is trained in its own format. Raises: CheckpointError."""
+
+    @abstractmethod
+    def load(self, path: str | Path) -> None:
+        """Takes over what `save` wrote. Raises: CheckpointError, SettingsError."""
+
+
+class LoraPolicy(Policy):
     """A base with a LoRA adapter; only the adapter's float32 weights require gradients.
 
     The reference policy is the base alone, or the adapter that training started from.
@@ -70,16 +87,13 @@ class LoraPolicy(_Trained):
     def __init__(self, base: PolicyBase, model: PeftModel) -> None:
         """`model` has the adapter to train and, maybe, a frozen one to compare with."""
         super().__init__(base, adapter_parameters(model, TRAINED))
-        self.model = model
+        self.model: PeftModel = model
         self._tuner = cast(LoraModel, model.base_model)
-        self._config = cast(LoraConfig, model.peft_config[TRAINED])
+        self._config = config = cast(LoraConfig, model.peft_config[TRAINED])
+        rank = config.r**0.5 if config.use_rslora else config.r
+        self.scaling = float(config.lora_alpha / rank)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(f".{TRAINED}." in name)
-
-    @property
-    def scaling(self) -> float:
-        """Alpha / rank."""
-        return float(self._config.lora_alpha / self._config.r)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -137,87 +151,6 @@ class LoraPolicy(_Trained):
             raise CheckpointError(f"the adapter {folder}: {error}") from None
 
 
-class FullPolicy(_Trained):
-    """A base of which all weights are trained; saved as a whole model.
-
-    Its "adapter" are all weights, by the model's own names. The trained weights are float32, since
-    small steps would be lost in bfloat16. The base's weights are kept beside them, unchanged and in
-    their own type: they are the reference policy, and the base of a delivery's canary.
-    """
-
-    scaling = 1.0
-
-    def __init__(self, base: PolicyBase) -> None:
-        """Trains the base's own parameters in place, in float32."""
-        _check_generation_config(base)
-        weights = [parameter.detach() for parameter in base.model.parameters()]
-        self.model: PreTrainedModel = base.model.float()  # type: ignore[no-untyped-call]
-        super().__init__(base, dict(self.model.named_parameters()))
-        # Only weights of another type were copied by `float`
-        self._base_weights = [w.clone() if w.dtype == torch.float32 else w for w in weights]
-
-    @contextmanager
-    def reference(self) -> Iterator[None]:
-        """Within it the model computes what the base did before training; without gradients.
-
-        The parameters point to the base's weights until the block ends. It must not be entered
-        between a forward pass and its backward pass.
-        """
-        parameters = self.trainable_parameters()
-        trained = [parameter.data for parameter in parameters]
-        try:
-            for parameter, weight in zip(parameters, self._base_weights, strict=True):
-                parameter.data = weight.float()
-            with torch.no_grad():
-                yield
-        finally:
-            for parameter, weight in zip(parameters, trained, strict=True):
-                parameter.data = weight
-
-    base_alone = reference
-
-    def save(self, path: str | Path) -> None:
-        """Writes model and tokenizer in Hugging Face's format. Raises: CheckpointError."""
-        if self.base.fingerprint is not None:  # it is that of the weights before training
-            self.model.config.update({FINGERPRINT_KEY: compute_fingerprint(self.model)})
-        try:
-            self.model.save_pretrained(path)
-            self.base.tokenizer.save_pretrained(path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"the model cannot be written to {path}: {error}") from None
-
-    def load(self, path: str | Path) -> None:
-        """Takes over the weights of a saved model. Raises: CheckpointError."""
-        from agentpeft.policies.models.lora.read_adapter import read_weights
-
-        weights: dict[str, Floats] = {}
-        for file in Path(path).glob("*.safetensors"):  # large models are saved in parts
-            weights |= read_weights(file)
-        self.load_weights(weights)
-
-
-def _check_generation_config(base: PolicyBase) -> None:
-    """Reduces one that transformers reads and refuses to write to its tokens' numbers.
-
-    The first checkpoint would fail otherwise. Nothing else of it is used.
-    """
-    model = base.model
-    own = model.generation_config
-    if own is None:
-        return
-    try:
-        own.validate(strict=True)
-    except ValueError:
-        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-            bos_token_id=own.bos_token_id,
-            eos_token_id=own.eos_token_id,
-            pad_token_id=own.pad_token_id,
-        )
-
-
-Policy = LoraPolicy | FullPolicy
-
-
 def attach_lora(
     base: PolicyBase, lora: LoraSettings, *, seed: int = 0, gradient_checkpointing: bool = False
 ) -> Policy:
@@ -236,6 +169,8 @@ def attach_lora(
             "weights of a whole model: merge it first (launch/merge.py)"
         )
     if not lora.use_lora:
+        from agentpeft.policies.models.lora.all_weights import FullPolicy
+
         return FullPolicy(base)
     with torch.random.fork_rng():
         # The seed's adapter again would begin in the very subspace of the first of the others

@@ -1,31 +1,26 @@
-"""Saved adapters on their base: opened beside its weights, merged into them, or combined."""
+"""Saved adapters on their base: opened beside its weights, or merged into them."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 from warnings import catch_warnings
 
 import torch
 from peft import (
     LoraConfig,
-    LoraModel,
     PeftModel,
     PeftModelForCausalLM,
     get_peft_model_state_dict,
     set_peft_model_state_dict,
 )
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from agentpeft.envs import SettingsError
-from agentpeft.envs.system.whole_files import making
-from agentpeft.policies.delivery.version import ADAPTER_WEIGHTS
 from agentpeft.policies.errors import CheckpointError
 from agentpeft.policies.messages import Floats
-from agentpeft.policies.models.lora.attach_lora import TRAINED, adapter_parameters, embeddings_of
+from agentpeft.policies.models.lora.attach_lora import TRAINED, embeddings_of
 from agentpeft.policies.models.lora.read_adapter import (
     ONLY_SHAPES,
     PLAIN_STARTS,
@@ -36,10 +31,6 @@ from agentpeft.policies.models.lora.read_adapter import (
     shorten,
 )
 from agentpeft.policies.models.policy_base import PolicyBase
-
-_COMBINED = "combined"
-_TIES_DENSITY = 0.2
-"""The share of weights that TIES keeps of each adapter, as its paper does."""
 
 
 def open_adapter(base: PolicyBase, path: str | Path, is_trusted: bool = False) -> PeftModel:
@@ -149,33 +140,3 @@ def _untie(network: PreTrainedModel) -> bool:
     for layer in heads:
         layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
     return bool(heads)
-
-
-def combine_adapters(
-    base: PolicyBase, folders: Sequence[Path], kind: Literal["cat", "ties_svd"], output: Path
-) -> None:
-    """Writes one adapter that stands for several, by PEFT's `add_weighted_adapter`.
-
-    "cat" is the mean of their updates, exactly, at the sum of their ranks. "ties_svd" trims each
-    update to its largest fifth, elects signs, averages what agrees, and brings that to their rank.
-    The base is changed in place. Source of TIES: Yadav et al. 2023, "TIES-Merging". Raises: as
-    `open_adapter`; SettingsError for rsLoRA, whose scale PEFT does not carry over.
-    """
-    model, names = open_adapters(base, folders)
-    if cast(LoraConfig, model.peft_config[TRAINED]).use_rslora:
-        raise SettingsError("adapters of rsLoRA (use_rslora) cannot be combined")
-    tuner = cast(LoraModel, model.base_model)
-    density = _TIES_DENSITY if kind == "ties_svd" else None
-    weights = [1 / len(names) if kind == "cat" else 1.0] * len(names)
-    tuner.add_weighted_adapter(list(names), weights, _COMBINED, kind, density=density)
-    config = cast(LoraConfig, model.peft_config[_COMBINED])
-    weights_by_name = {
-        name: parameter.detach().float().cpu().numpy().copy()
-        for name, parameter in adapter_parameters(model, _COMBINED).items()
-    }
-    try:
-        with making(output) as new:
-            config.save_pretrained(str(new))
-            save_file(weights_by_name, new / ADAPTER_WEIGHTS, {"format": "pt"})
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"the adapter cannot be written to {output}: {error}") from None

@@ -1,43 +1,12 @@
-"""Segments of a row of tokens, their states, and whether a kernel attends within them rightly."""
+"""Whether an attention kernel computes what it should on this machine: `agrees`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from agentpeft.policies.errors import is_out_of_memory
-from agentpeft.policies.messages import Ids
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Tokens of a row that follow one another: they see `context`, and causally each other.
-
-    Both are places in the row.
-    """
-
-    context: Ids
-    tokens: Ids
-
-    @property
-    def positions(self) -> Ids:
-        """The tokens' position ids: how many tokens each sees before itself."""
-        return len(self.context) + np.arange(len(self.tokens))
-
-
-def computed_dtype(states: Tensor) -> torch.dtype:
-    """Returns the type in which attention computes with states: autocast's, or their own."""
-    kind = states.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
-def as_read_by_kernels(row: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Returns states in a type, each one's last dimension without gaps."""
-    cast = (each.to(dtype) for each in row)
-    return [each if each.stride(-1) == 1 else each.contiguous() for each in cast]
 
 
 def agrees(
