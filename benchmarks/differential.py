@@ -95,12 +95,14 @@ def describe(statement: Statement, tables: tuple[Table, ...], session: DatabaseS
     result: StatementResult = session.execute(statement.sql)
     if result.error is not None:
         return f"error {result.error.split()[0]}"
+    rows = _print_rows(result.rows, statement.is_ordered)
     if not statement.is_write:
-        return _print_rows(result.rows, statement.is_ordered)
+        return rows
     contents = [session.read_table(table.name) for table in tables]
-    return "\n".join(
+    printed = (
         "gone" if table is None else _print_rows(table.rows, is_ordered=False) for table in contents
     )
+    return "\n".join((rows, *printed))
 
 
 def _print_rows(rows: tuple[Row, ...], is_ordered: bool) -> str:

@@ -12,10 +12,6 @@ class MySQLError(Exception):
         self.sqlstate = sqlstate
         self.message = message
 
-    def copy(self) -> "MySQLError":
-        """Returns the error without its traceback."""
-        return MySQLError(self.number, self.sqlstate, self.message)
-
     def __str__(self) -> str:
         return f"{self.number} ({self.sqlstate}): {self.message}"
 

@@ -117,6 +117,12 @@ class Scope:
         """Returns the scope of a query within this one."""
         return Scope(self.schema, self, self.target, is_derived)
 
+    def begin(self, clause: str, *, aggregates: bool = False, windows: bool = False) -> None:
+        """Begins a clause, in which aggregates or windows may stand."""
+        self.clause, self.select_list = clause, {}
+        self.aggregates_allowed, self.windows_allowed = aggregates, windows
+        self.bare.clear()
+
     def add(self, source: Source) -> None:
         """Adds a source. Raises: MySQLError (1066)."""
         if any(other.alias == source.alias for other in self.sources):

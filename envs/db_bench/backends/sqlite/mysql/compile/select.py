@@ -40,9 +40,8 @@ def compile_select(
             raise Mistake.NO_TABLES()
         if item.is_alias:
             scope.aliases.setdefault(item.name.lower(), item.value)
-    scope.clause = "where clause"
+    scope.begin("where clause")
     where = [compile_condition(node.where, scope)] if node.where else []
-    scope.bare.clear()
     group = _compile_group(node, scope)
     projections, bare = _compile_projections(node, scope)
     having = _compile_having(node, scope, projections)
@@ -89,7 +88,7 @@ def _kept(value: Fragment) -> Fragment:
 
 
 def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
-    scope.clause = "group statement"
+    scope.begin("group statement", aggregates=True)
     scope.is_grouped = bool(node.group)
     terms = []
     for term in node.group:
@@ -100,15 +99,11 @@ def _compile_group(node: nodes.Select, scope: Scope) -> list[str]:
             and not scope.has_column(term.name)
         ):
             expression = scope.aliases.get(term.name.lower(), term)
-        num_aggregates = scope.num_aggregates
-        scope.aggregates_allowed = True
         terms.append(compile_expression(expression, scope))
-        scope.aggregates_allowed = False
-        if scope.num_aggregates > num_aggregates:
+        if scope.num_aggregates:
             name = term.name if isinstance(term, nodes.ColumnName) else "an aggregate"
             raise Mistake.WRONG_GROUP_FIELD(name)
     scope.group_sql = {term.sql for term in terms}
-    scope.bare.clear()
     return [order_value(term) for term in terms]
 
 
@@ -132,8 +127,7 @@ def _ordinal(term: nodes.Expression, node: nodes.Select, scope: Scope) -> nodes.
 
 def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections, NumberedColumns]:
     """Returns the select list, and its bare columns."""
-    scope.clause = "field list"
-    scope.aggregates_allowed = scope.windows_allowed = True
+    scope.begin("field list", aggregates=True, windows=True)
     projections: Projections = []
     bare: NumberedColumns = []
     for item in node.items:
@@ -144,7 +138,6 @@ def _compile_projections(node: nodes.Select, scope: Scope) -> tuple[Projections,
             projections.append((replace_unnamable(item.name), value))
         bare += [(len(projections), column) for column in scope.bare]
         scope.bare.clear()
-    scope.aggregates_allowed = scope.windows_allowed = False
     if scope.is_derived:
         seen: set[str] = set()
         for name, _ in projections:
@@ -173,12 +166,9 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
     """HAVING sees the select list, the GROUP BY expressions and aggregates, and no other column."""
     if node.having is None:
         return []
-    scope.clause = "having clause"
-    scope.aggregates_allowed = True
+    scope.begin("having clause", aggregates=True)
     scope.select_list = {name.lower(): value for name, value in reversed(projections)}
     condition = compile_condition(node.having, scope)
-    scope.select_list = {}
-    scope.aggregates_allowed = False
     shown = {
         value.sql
         for name, value in projections
@@ -187,16 +177,13 @@ def _compile_having(node: nodes.Select, scope: Scope, projections: Projections) 
     for column in scope.bare:
         if column.sql not in shown:
             raise Mistake.UNKNOWN_COLUMN(column.name, scope.clause)
-    scope.bare.clear()
     return [condition]
 
 
 def _compile_order(
     node: nodes.Select, tail: nodes.Tail, scope: Scope, projections: Projections
 ) -> list[str]:
-    scope.clause = "order clause"
-    scope.aggregates_allowed = scope.windows_allowed = True
-    scope.bare.clear()
+    scope.begin("order clause", aggregates=True, windows=True)
     aliased = {
         name.lower(): value
         for name, value in reversed(projections)
@@ -217,7 +204,6 @@ def _compile_order(
             _check_full_group_by(node, scope, bare, "ORDER BY clause")
         scope.bare.clear()
         terms.append(sql + direction(is_descending))
-    scope.aggregates_allowed = scope.windows_allowed = False
     return terms
 
 
